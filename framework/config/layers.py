@@ -132,7 +132,10 @@ def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Itera
 
 
 def included_files(path: Path) -> tuple[Path, ...]:
-    """Return what a file includes, as far as it can be read; a file that is missing is named, too."""
+    """Return what a file includes, as far as it can be read; a file that is missing is named, too.
+
+    No more than a configuration may have: a worker looks at each of them every few seconds.
+    """
     found: dict[Path, None] = {}
     waiting = [path]
     while waiting and len(found) < _MAX_FILES:
@@ -144,7 +147,7 @@ def included_files(path: Path) -> tuple[Path, ...]:
         new = [current.parent / name for name in names if current.parent / name not in found]
         found.update(dict.fromkeys(new))
         waiting += new
-    return tuple(found)
+    return tuple(found)[:_MAX_FILES]
 
 
 def _included(value: object, path: Path) -> list[str]:

@@ -199,7 +199,7 @@ class OffsetPartition(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    bucket: str | None = Field(None, description="Accepted as the answers name it; a source reads one bucket.")
+    bucket: str | None = Field(None, description="As the answers name it; another one is refused.")
     key: str | None = Field(None, max_length=MAX_KEY_CHARACTERS, pattern=_KEY)
     prefix: str | None = Field(None, max_length=MAX_KEY_CHARACTERS, pattern=_KEY)
     share: int | None = Field(None, description="Accepted as the answers name it; an object is reset with all splits.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from framework.config.option import options_of, sections_of
 from framework.config.toml_text import toml_name, toml_value
 from framework.errors import ConfigError
 from framework.runtime.children import ChildProcess
-from framework.runtime.commands import run_command
+from framework.runtime.commands import CommandError, run_command
 from framework.runtime.configuration import (
     KEY,
     MASK,
@@ -251,17 +251,22 @@ class Worker:
             UnknownSourceError: there is none.
             BusyError: it is not stopped, or its configuration is wrong.
             ConfigError: a change names no objects, or none that can be set.
-            CommandError: they cannot be changed. The changes before it are done.
+            CommandError: a change failed; says which of several. Those before it are done.
         """
         commands = [["reset", "--all"]] if changes is None else [_command_of(change) for change in changes]
+        lines: list[bytes] = []
         with self.supervisor.while_stopped(key) as configuration:
             _check_right(configuration)
-            lines = [
-                line.decode(errors="replace")
-                for command in commands
-                for line in self._command(configuration, ["offsets", *command, "--yes"])
-            ]
-        return "; ".join(lines)
+            _check_buckets(configuration, changes or ())
+            for number, command in enumerate(commands, 1):
+                try:
+                    lines += self._command(configuration, ["offsets", *command, "--yes"])
+                except CommandError as error:
+                    if len(commands) == 1:
+                        raise
+                    which = f"change {number} of {len(commands)}, those before it are done"
+                    raise CommandError(error.exit_code, f"{which}: {error.message}") from error
+        return "; ".join(line.decode(errors="replace") for line in lines)
 
     def plugin_config(self, key: str, form: str | None) -> tuple[str, bytes]:
         """Return the sections of the active configuration in a format, with its media type. JSON is YAML, too.
@@ -280,6 +285,25 @@ class Worker:
 def _check_right(configuration: Configuration) -> None:
     if configuration.mistake:
         raise BusyError(configuration.mistake)
+
+
+def _check_buckets(configuration: Configuration, changes: Iterable[OffsetChange]) -> None:
+    """Refuse to change an object of another bucket than the one that is read; a bucket by reference is not known here.
+
+    Raises:
+        ConfigError: a change names one.
+    """
+    section = configuration.mapping.get(configuration.kind.name) if configuration.kind is not None else None
+    bucket = section.get("bucket") if isinstance(section, Mapping) else None
+    if not isinstance(bucket, str) or "${" in bucket:
+        return
+    for change in changes:
+        named = change.partition.bucket
+        if named is not None and named != bucket:
+            raise ConfigError(
+                f'partition.bucket: "{named}" is not the bucket of this source, which is "{bucket}"; leave it out to choose '
+                f"by the key alone"
+            )
 
 
 def _contradictions(new: NewConfig, view: Mapping[str, Any], kind: Kind) -> list[str]:

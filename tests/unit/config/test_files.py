@@ -66,3 +66,10 @@ def test_a_pipe_is_not_included(pipe, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe, not a file \(included by"):
         file_layers(main)
     assert included_files(main) == (pipe,)
+
+
+def test_of_countless_included_files_some_are_looked_at(tmp_path):
+    main = tmp_path / "main.toml"
+    main.write_text(f"include = {[f'{number}.toml' for number in range(5000)]}\n")
+    assert included_files(main)[:2] == (tmp_path / "0.toml", tmp_path / "1.toml")
+    assert len(included_files(main)) == 100

@@ -401,6 +401,11 @@ def test_offsets_are_shown_and_reset_by_the_programs_own_commands(orders):
         ([{"partition": {}, "offset": None}], 400, "give either key or prefix"),
         ([{"partition": {"key": "a", "prefix": "a"}, "offset": None}], 400, "give either key or prefix"),
         ([{"partition": {"keys": "a"}, "offset": None}], 422, "offsets.0.partition.keys: unknown field"),
+        (
+            [{"partition": {"key": "a"}, "offset": None}, {"partition": {"bucket": "x", "key": "a"}, "offset": None}],
+            400,
+            'partition.bucket: "x" is not the bucket of this source, which is "lake"; leave it out',
+        ),
     ],
 )
 def test_a_wrong_change_of_offsets_changes_nothing(orders, changes, status, said):
@@ -434,6 +439,22 @@ def test_a_position_that_cannot_be_set_is_a_conflict(orders):
     body = {"offsets": [{"partition": {"key": "a"}, "offset": {"records": 7}}]}
     status, answer = orders.ask("PATCH", "/connectors/orders/offsets", body)
     assert (status, answer["message"]) == (409, "lake/a: 7 is more than the 5 records")
+
+
+def test_of_several_changes_the_answer_names_the_first_that_failed(orders, monkeypatch):
+    orders.ask("PUT", "/connectors/orders/stop")
+    orders.tick().tick()
+    errors = iter([None, CommandError(1, "Iggy is away")])
+
+    def command(_configuration, _arguments):
+        if (error := next(errors)) is not None:
+            raise error
+        return [b"forgotten"]
+
+    monkeypatch.setattr(orders.worker, "_command", command)
+    body = {"offsets": [{"partition": {"key": key}, "offset": None} for key in "abc"]}
+    status, answer = orders.ask("PATCH", "/connectors/orders/offsets", body)
+    assert (status, answer["message"]) == (503, "change 2 of 3, those before it are done: Iggy is away")
 
 
 def test_only_a_stopped_source_lets_its_offsets_be_changed_and_the_answer_names_its_state(orders):
