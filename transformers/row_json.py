@@ -29,16 +29,27 @@ def encode_all(rows: Iterable[Any], count: int) -> Sequence[bytes]:
     return PayloadColumn(_encoder.encode_lines(rows))
 
 
-@lru_cache(maxsize=64)
+_KEPT_NAMES, _KEPT_CHARACTERS = 1000, 1 << 16
+"""Of a maker that is kept: one of 100,000 names takes 40 MB."""
+
+
 def row_maker(names: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that makes, of one value per name, a value that `encode` writes as an object.
 
     The names must differ. It raises `TypeError` or `ValueError` for another number of values. Kept for the next objects
-    with the same names: making one takes as long as some hundred rows.
+    with the same names, unless they are very many: making one takes as long as some hundred rows.
     """
+    is_kept = len(names) <= _KEPT_NAMES and sum(map(len, names)) <= _KEPT_CHARACTERS
+    return _kept_maker(names) if is_kept else _make_maker(names)
+
+
+def _make_maker(names: tuple[str, ...]) -> Callable[..., Any]:
     attributes = [f"column{index}" for index in range(len(names))]
     try:
         return msgspec.defstruct("Row", attributes, rename=dict(zip(attributes, names, strict=True)), gc=False)
     except ValueError:
         # A quote, a backslash or a control character in a name, which msgspec does not escape.
         return lambda *values: dict(zip(names, values, strict=True))
+
+
+_kept_maker = lru_cache(maxsize=64)(_make_maker)

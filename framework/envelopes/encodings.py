@@ -78,6 +78,7 @@ class TimeReader(dict[object, int]):
     """
 
     MAX_KEPT = 10_000
+    MAX_KEPT_CHARACTERS = 100
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -86,7 +87,9 @@ class TimeReader(dict[object, int]):
     def __missing__(self, time: object) -> int:
         if len(self) >= self.MAX_KEPT:
             self.clear()
-        made = self[time] = self._read(time)
+        made = self._read(time)
+        if not isinstance(time, str) or len(time) <= self.MAX_KEPT_CHARACTERS:  # a second's digits may go on and on
+            self[time] = made
         return made
 
     def _read(self, time: object) -> int:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, cast
 
 import attrs
@@ -55,8 +55,8 @@ class AddFields(DocumentTransform):
                     row[key] = own
 
 
-_KNOWN_KEYS = 10_000
-"""Maximum number of field names that are remembered."""
+_KNOWN_KEYS, _KNOWN_CHARACTERS = 10_000, 1 << 20
+"""Of the field names that are remembered, besides those of one record."""
 
 CONDITIONS = ("always", "key_exists", "key_not_exists")
 
@@ -170,6 +170,7 @@ class FilterFields(DocumentTransform):
 
         by_name = all(pattern.value_pattern is None for pattern in given.patterns)
         self._by_key: dict[str, bool] | None = {} if by_name else None
+        self._characters = 0
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
@@ -184,11 +185,13 @@ class FilterFields(DocumentTransform):
             for key in gone:
                 del document[key]
 
-    def _learn(self, keys: Iterable[str]) -> None:
+    def _learn(self, keys: Collection[str]) -> None:
         """Remember which fields stay, where that depends on their names alone."""
         assert self._by_key is not None
-        if len(self._by_key) > _KNOWN_KEYS:
+        if len(self._by_key) > _KNOWN_KEYS or self._characters > _KNOWN_CHARACTERS:
             self._by_key.clear()
+            self._characters = 0
+        self._characters += sum(map(len, keys))
         self._by_key.update({key: self._stays(key, None) for key in keys})
 
     def _stays(self, key: str, raw: Any) -> bool:

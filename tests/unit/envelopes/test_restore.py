@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.envelopes import aiven, confluent, custom, iggy_s3_sink
+from framework.envelopes.encodings import TimeReader
 from framework.envelopes.layout import Layout
 from framework.envelopes.origin import Origin
 from framework.envelopes.restore import Envelope
@@ -382,3 +383,11 @@ def test_a_record_outside_of_its_envelope_names_the_option(record):
     (reason,) = restore(iggy_s3_sink.LAYOUT, record).wrong.values()
     assert reason.startswith("the record is not in its envelope: ")
     assert reason.endswith("; see [input] envelope and its options")
+
+
+def test_long_times_are_not_kept():
+    """The digits of a second may go on for as long as a record."""
+    times = TimeReader("milliseconds")
+    time = "2020-01-01T00:00:00.25Z"
+    assert times[time] == times[f"{time[:-1]}{'0' * 100_000}Z"] == 1_577_836_800_250_000
+    assert list(times) == [time]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject
+from framework.transforms.fields import FilterFields, FilterFieldsOptions
 from tests.unit.transforms.conftest import applied
 
 SET_A = {"type": "add_fields", "fields": [{"key": "a", "value": {"static": "new"}}]}
@@ -223,3 +224,13 @@ def test_several_in_a_row_give_what_one_after_the_other_gives(payloads, column):
     assert {
         number: json.loads(payload) for number, payload in zip(together.numbers, together.payloads, strict=True)
     } == oracle
+
+
+def test_the_names_that_are_remembered_take_little_memory():
+    """Each record of a hostile object may have a name of a megabyte."""
+    transform = FilterFields(FilterFieldsOptions(keep_fields=("id",)))
+    transform._learn({"x" * 600_000 + str(at): 1 for at in range(2)}.keys())
+    for at in range(100):
+        transform._learn({f"{at}" * 300_000: 1, "id": 1}.keys())
+        assert sum(map(len, transform._by_key)) < 3 << 20
+    assert transform._by_key["id"]
