@@ -532,7 +532,7 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
         counted = _ANCHORS.into(body["counted"])
         return [
             PartitionOpening(
-                topic_partition=TopicPartition(topic, partition),
+                topic_partition=_partition_in(topic, partition),
                 topic=TopicIdentity(topic_id=topic_id, created_at=created_at),
                 anchor=_anchor_in(anchor),
                 counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
@@ -770,7 +770,18 @@ def _anchor_out(anchor: Anchor | None) -> list[Any] | None:
 
 
 def _anchor_in(row: Sequence[Any] | None) -> Anchor | None:
-    return Anchor(row[0], int(row[1], 16), row[2]) if row is not None else None
+    if row is None:
+        return None
+    offset, message_id, origin_us = row
+    _check_types((offset, origin_us), int)
+    return Anchor(offset, int(message_id, 16), origin_us)
+
+
+def _partition_in(topic: Any, partition: Any) -> TopicPartition:
+    """Return the partition; raise TypeError for values of other types, which would show where partitions are sorted."""
+    if type(topic) is not str or type(partition) is not int:
+        raise TypeError("a partition")
+    return TopicPartition(topic, partition)
 
 
 class _Form(NamedTuple):
@@ -784,7 +795,7 @@ def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable
     """Return the form of a map by partition: rows of topic, partition, and the columns of the value."""
     return _Form(
         lambda values: [[*attrs.astuple(name), *columns_of(value)] for name, value in values.items()],
-        lambda rows: {TopicPartition(topic, partition): value_of(*columns) for topic, partition, *columns in rows},
+        lambda rows: {_partition_in(topic, partition): value_of(*columns) for topic, partition, *columns in rows},
     )
 
 
@@ -826,11 +837,11 @@ _REPEATED = {"bucket": "buckets", "partition": "partitions", "depends_on": "opti
 """Columns of numbers in a table of values."""
 
 _FEW = {
-    "failed": "failed",
-    "skipped": "skipped",
-    "may_begin_again": "may_begin_again",
-    "missing": "missing_since_ms",
-    "extra": "extra",
+    "failed": ("failed", bool),
+    "skipped": ("skipped", int),
+    "may_begin_again": ("may_begin_again", bool),
+    "missing": ("missing_since_ms", int),
+    "extra": ("extra", dict),
 }
 """Columns that few entries fill: row number -> value. Other such columns are `share` and `mark`."""
 
@@ -856,7 +867,7 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
         table[repeated] = list(numbers)
     columns["share"] = {str(at): [e.split_number, e.split_size] for at, e in enumerate(entries) if e.split_size}
     columns["mark"] = {str(at): [e.mark.record, e.mark.byte] for at, e in enumerate(entries) if e.mark is not None}
-    for name, field in _FEW.items():
+    for name, (field, _) in _FEW.items():
         values = list(map(attrgetter(field), entries))
         columns[name] = {str(at): value for at, value in enumerate(values) if value} if any(values) else {}
     return table
@@ -865,14 +876,22 @@ def _entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
 def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     few: defaultdict[int, dict[str, Any]] = defaultdict(dict)
-    for name, field in _FEW.items():
+    for name, (field, kind) in _FEW.items():
+        _check_types(columns[name].values(), kind)
         for at, value in columns[name].items():
             few[int(at)][field] = value
+    _check_types(itertools.chain(*columns["share"].values(), *columns["mark"].values()), int)
     for at, (split_number, split_size) in columns["share"].items():
         few[int(at)].update(split_number=split_number, split_size=split_size)
     for at, mark in columns["mark"].items():
         few[int(at)]["mark"] = ResumePoint(*mark)
-    topic_partitions = [TopicPartition(topic, partition) for topic, partition in table["partitions"]]
+    for name in _COLUMNS:
+        kinds = (int, type(None)) if name == "total" else (str,) if name in {"key", "version"} else (int,)
+        _check_types(columns[name], *kinds)
+    _check_types(itertools.chain(table["buckets"], table["options"]), str)
+    if min(itertools.chain.from_iterable(columns[name] for name in _REPEATED), default=0) < 0:
+        raise ValueError("a number of a row below 0")
+    topic_partitions = [_partition_in(topic, partition) for topic, partition in table["partitions"]]
     for row, values in enumerate(zip(*(columns[name] for name in _COLUMNS), strict=True)):
         bucket, key, version, modified, generation, saved, sent, total, topic_partition, numbering_options = values
         yield OffsetManagerEntry(
@@ -888,6 +907,12 @@ def _entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
             numbering_options=table["options"][numbering_options],
             **few.get(row, _NOTHING),
         )
+
+
+def _check_types(values: Iterable[Any], *kinds: type) -> None:
+    """Raise TypeError for a value of another type, which would show where positions are compared."""
+    if not {*map(type, values)} <= {*kinds}:
+        raise TypeError("a value of another type")
 
 
 _NOTHING: Mapping[str, Any] = {}

@@ -1,6 +1,7 @@
 """What stands in the offsets topic: every record comes back as it was, and what is damaged, foreign or later says so."""
 
 import hashlib
+import json
 import struct
 from unittest import mock
 
@@ -400,6 +401,50 @@ def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind, body):
         PositionError, match=rf"message 7: a {kind} of a shape that this version does not know.*{WAY_OUT}"
     ):
         DECODE[kind](message)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("partitions", 0), [1.5, 0]),
+        (("partitions", 0), ["t", "0"]),
+        (("partitions", 0), ["t", True]),
+        (("buckets", 0), None),
+        (("options", 0), 1.5),
+        (("options", 0), [1]),
+        *((("columns", name, 0), value) for name in ("key", "version") for value in (1, None, ["a"])),
+        *(
+            (("columns", name, 0), value)
+            for name in ("modified", "generation", "saved", "sent", "total")
+            for value in (1.5, "1", True, [1])
+        ),
+        *((("columns", name, 0), -1) for name in ("bucket", "partition", "depends_on")),
+        (("columns", "failed", "0"), "x"),
+        (("columns", "skipped", "0"), 1.5),
+        (("columns", "extra", "0"), [1]),
+        (("columns", "mark", "0"), [1, "2"]),
+        (("columns", "share", "0"), [None, 2]),
+    ],
+)
+def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
+    """Taken in, it would show where positions or partitions are compared, as an unexpected error without a way out."""
+    body = record(EVERY_RECORD["begin"]).read()
+    inner = body["entries"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    message = LogMessage(offset=7, kind="begin", source="s", epoch=1, body=json.dumps(body).encode())
+    with pytest.raises(PositionError, match=rf"message 7: a begin of a shape that.*{WAY_OUT}"):
+        codec.decode_begin(message)
+
+
+@pytest.mark.parametrize("anchor", [[[1], "5", 3], [7, "5", "3"], [7, "5"], [7, 5, 3]])
+@pytest.mark.parametrize("topic", ["t", 5])
+def test_a_partition_or_an_anchor_of_another_type_is_an_error(anchor, topic):
+    body = {"partitions": [[topic, 0, 1, 2, anchor, []]]}
+    message = LogMessage(offset=7, kind="open", source="s", epoch=1, body=json.dumps(body).encode())
+    with pytest.raises(PositionError, match=rf"message 7: a open of a shape that.*{WAY_OUT}"):
+        codec.decode_open(message)
 
 
 @pytest.mark.parametrize(("body", "packed"), [(b"{", False), (b"\xff", False), (b"no zstd", True)])
