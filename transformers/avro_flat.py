@@ -109,7 +109,7 @@ class FlatBlocks:
             return None
         names = [field["name"] for field in schema["fields"]]
         space = name_of(schema, "").rpartition(".")[0]
-        picked = names if chosen is None else chosen
+        picked = frozenset(names if chosen is None else chosen)
         fields = [_field(field["type"], space, chosen=field["name"] in picked) for field in schema["fields"]]
         flat = [field for field in fields if field is not None]
         if not flat or len(flat) < len(fields) or len(set(names)) < len(names):

@@ -14,7 +14,7 @@ from framework.model.avro_limits import weigh
 from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
 from tests.unit.transformers.test_avro_damage import container, number, record, text
-from transformers import BytesInput, avro, make_transformer
+from transformers import BytesInput, avro, avro_flat, make_transformer
 from transformers.avro_flat import FlatBlocks
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["X", "Y", "Z"]}
@@ -173,6 +173,26 @@ def test_other_records_are_not_flat(kind):
     assert FlatBlocks.of("int", None, weigh("int")) is None
     empty = record()
     assert FlatBlocks.of(empty, None, weigh(empty)) is None
+
+
+def test_the_fields_of_a_wide_schema_are_looked_up_and_not_searched(monkeypatch):
+    """A file of 30,000 fields took 17 seconds, before its first record."""
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+        compared = 0
+
+        def __eq__(self, other):
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+    monkeypatch.setattr(avro_flat, "row_maker", len)  # msgspec takes plain texts alone
+    schema = record(*["boolean"] * 300)
+    for field in schema["fields"]:
+        field["name"] = Name(field["name"])
+    assert FlatBlocks.of(schema, None, weigh(schema)) is not None
+    assert Name.compared < 3000
 
 
 @pytest.mark.parametrize("count", [127, 128])
