@@ -83,17 +83,19 @@ class RangedFile(SeekableFile):
         self.keeps = False
         self.fetched = 0
         self._kept: dict[tuple[int, int], bytes] = {}
+        self._kept_bytes = 0  # a sum at each read would take time by the square of a file's columns
         self.failure: Exception | None = None
 
     def keep(self) -> None:
         """Keep the following reads, up to a limit, for a reader that repeats them."""
-        self._kept.clear()
+        self.forget()
         self.keeps = True
 
     def forget(self) -> None:
         """Drop the kept reads."""
         self.keeps = False
         self._kept.clear()
+        self._kept_bytes = 0
 
     @override
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -107,11 +109,13 @@ class RangedFile(SeekableFile):
             return b""
         place = self._at, end
         if (kept := self._kept.pop(place, None)) is not None:
+            self._kept_bytes -= len(kept)
             self._at = end
             return kept
         data = self._fetch(end)
-        if self.keeps and sum(map(len, self._kept.values())) < _KEPT_BYTES:
+        if self.keeps and self._kept_bytes < _KEPT_BYTES:
             self._kept[place] = data
+            self._kept_bytes += len(data)
         return data
 
     def _fetch(self, end: int) -> bytes:

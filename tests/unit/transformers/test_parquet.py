@@ -670,3 +670,24 @@ def test_dictionaries_are_looked_at_without_a_request_more(monkeypatch):
     transformer = make_transformer(InputOptions(format="parquet", compression="none"))
     assert sum(len(run.payloads) for run in transformer.read(Watched(data))) == 50_000
     assert len(set(asked)) == len(asked) == 5
+
+
+def test_reads_are_kept_up_to_a_limit_for_one_repetition(monkeypatch):
+    monkeypatch.setattr(parquet, "_KEPT_BYTES", 100)
+    file = parquet.RangedFile(BytesInput(bytes(range(250))))
+
+    def read(at):
+        file.seek(at)
+        before = file.fetched
+        assert file.read(40) == bytes(range(at, at + 40))
+        return file.fetched - before
+
+    file.keep()
+    assert [read(at) for at in (0, 40, 80, 120)] == [40] * 4
+    assert [read(at) for at in (0, 40, 80)] == [0] * 3, "kept"
+    assert [read(at) for at in (120, 0)] == [40] * 2, "beyond the limit, and given back once"
+    assert [read(at) for at in (120, 0)] == [0] * 2, "with room again"
+    file.keep()
+    assert [read(at) for at in (0, 40, 80, 80)] == [40, 40, 40, 0]
+    file.forget()
+    assert read(0) == 40
