@@ -24,7 +24,7 @@ import attrs
 from framework.config.layers import INCLUDE, Layer, Merged, environment_layers, file_layers, merge, setting_layers
 from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
 from framework.config.substitution import Substitution
-from framework.config.transforms import TransformConfig, known_transforms, transform_class
+from framework.config.transforms import TransformConfig, is_transform, known_transforms, transform_class
 from framework.config.values import (
     InvalidValueError,
     LiteralText,
@@ -248,8 +248,9 @@ class _Reading:
         if not isinstance(entry, Mapping):
             self.mistakes.append(f"{place}: must be a table")
             return None
-        name, known = entry.get("type"), known_transforms()
-        if not isinstance(name, str) or name not in known:
+        name = entry.get("type")
+        if not isinstance(name, str) or not is_transform(name):
+            known = known_transforms()
             guess = nearest(name, known) if isinstance(name, str) else None
             advice = f'did you mean "{guess}"?' if guess else f"known are {', '.join(known)}"
             what = f'type = "{name}": unknown transform' if isinstance(name, str) else "type: missing"

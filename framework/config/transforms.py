@@ -65,6 +65,15 @@ class TransformConfig:
     place: str
 
 
+def is_transform(name: str) -> bool:
+    """Return whether an entry may have that `type`. For a shipped transform only the table is read.
+
+    For registered transforms the metadata of every installed distribution is searched: some hundredths of a
+    second each time.
+    """
+    return name in SHIPPED or any(entry.name == name for entry in _registered())
+
+
 def known_transforms() -> tuple[str, ...]:
     """Return the possible values of `type`, sorted."""
     return tuple(sorted({*SHIPPED, *(entry.name for entry in _registered())}))

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.config import transforms as by_name
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
@@ -285,6 +286,12 @@ def test_configuration_mistakes_name_their_place():
     assert "transforms[3].type: missing; known are" in text
     assert "transforms[4].enabled: must be true or false" in text
     assert "transforms[5]: must be a table" in text
+
+
+def test_a_shipped_transform_is_known_without_a_look_at_what_is_installed(monkeypatch):
+    monkeypatch.setattr(by_name, "_registered", lambda: pytest.fail("looked"))
+    config = source_config(transforms=[{"type": "delete_fields", "fields": ["a"]}, {"type": "json"}])
+    assert [one.type for one in config.transforms] == ["delete_fields", "json"]
 
 
 def test_a_table_of_transforms_is_no_list():
