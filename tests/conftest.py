@@ -1,6 +1,7 @@
 """Fixtures for every test: servers of S3 and GCS, live buckets, a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
 import os
+import sys
 
 from hypothesis import settings
 
@@ -30,6 +31,7 @@ settings.load_profile("untimed")
 # What tests start, they start by the hundred: Python keeps what it has compiled of us, and Java optimizes nothing that ends
 # in seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False  # and pytest what it has rewritten: half of the collection, for every worker
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 pytest_plugins = ["tests.support.long_first", "tests.support.no_skips", "tests.support.reruns"]

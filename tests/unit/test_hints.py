@@ -66,7 +66,13 @@ def texts(source):
             yield node.value
 
 
+@cache
 def hints():
+    """(module, text) of every text of the program."""
+    return list(_hints())
+
+
+def _hints():
     for package in ("framework", "transformers", "s3_source", "gcs_source"):
         for path in sorted((ROOT / package).rglob("*.py")):
             name = path.relative_to(ROOT).as_posix()
@@ -75,19 +81,16 @@ def hints():
                     yield name, text
 
 
-ALL = list(hints())
-
-
 def test_options_that_are_named_exist():
     known = frozenset().union(*commands().values())
-    found = {(name, option) for name, text in ALL for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*\b", text)}
+    found = {(name, option) for name, text in hints() for option in re.findall(r"(?<![\w-])--[a-z][a-z-]*\b", text)}
     assert len(found) > 20
     assert {(name, option) for name, option in found if option not in known | NOT_OURS} == set()
 
 
 def test_commands_that_are_named_exist_with_the_options_that_are_named_behind_them():
     count = 0
-    for name, text in ALL:
+    for name, text in hints():
         quoted = re.findall(r"[`\"]((?:offsets|dead-letter) [a-z]+(?:-[a-z]+)*)((?: --[a-z-]+)*)", text)
         plain = re.findall(r"((?:offsets|dead-letter) [a-z]+(?:-[a-z]+)*)((?: --[a-z-]+)+)", text)
         for command, tail in {*quoted, *plain}:
@@ -99,7 +102,7 @@ def test_commands_that_are_named_exist_with_the_options_that_are_named_behind_th
 
 @pytest.mark.parametrize("name", ["s3", "gcs"])
 def test_options_of_the_store_that_are_named_exist(name):
-    found = {(path, option) for path, text in ALL for option in re.findall(rf"\b{name}\.([a-z_]+)\b", text)}
+    found = {(path, option) for path, text in hints() for option in re.findall(rf"\b{name}\.([a-z_]+)\b", text)}
     assert len(found) > 5
     known = sections()[name] | {"toml", "amazonaws"}
     assert {(path, option) for path, option in found if option not in known} == set()
@@ -108,7 +111,7 @@ def test_options_of_the_store_that_are_named_exist(name):
 def test_sections_and_options_of_the_file_that_are_named_exist():
     found = {
         (path, section, option)
-        for path, text in ALL
+        for path, text in hints()
         for section, option in re.findall(r"(?<![\w\]])\[([a-z]\w*)\] ([a-z_]+)\b", text)
     }
     assert len(found) > 30
