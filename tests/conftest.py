@@ -1,8 +1,10 @@
 """Fixtures for every test: servers of S3 and GCS, live buckets, a cluster of Spark. With REQUIRE_ALL=1 no test may skip itself."""
 
+import gc
 import os
 import sys
 
+import pytest
 from hypothesis import settings
 
 from tests.support.gcs import _no_outside_google, gcs_bucket, gcs_server  # noqa: F401
@@ -35,3 +37,10 @@ sys.dont_write_bytecode = False  # and pytest what it has rewritten: half of the
 os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 pytest_plugins = ["tests.support.long_first", "tests.support.no_skips", "tests.support.reruns"]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish():
+    """Eight thousand tests and what they import stay: no search for cycles, in any test, looks at them again."""
+    gc.collect()
+    gc.freeze()
