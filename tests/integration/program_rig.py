@@ -36,6 +36,7 @@ from framework.testing.servers.ports import free_port
 from gcs_source.task import GcsSourceTask
 from s3_source.task import S3SourceTask
 from tests.integration.iggy_rig import connect
+from tests.support.forked_tasks import forked_tasks
 from tests.support.preloaded import Preloaded
 from tests.support.stopwatch import Stopwatch
 
@@ -342,7 +343,7 @@ class Program:
         out, err = io.TextIOWrapper(io.BytesIO(), write_through=True), io.StringIO()
         began, interval = Stopwatch(), sys.getswitchinterval()
         try:
-            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), forked_tasks():
                 code = run(self.module, TASKS[self.module], list(arguments))
         finally:
             sys.setswitchinterval(interval)
