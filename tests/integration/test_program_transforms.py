@@ -37,6 +37,7 @@ def program(request, tmp_path, moto_bucket, iggy_url, stream_name):
     made = Program(tmp_path, moto_bucket, iggy_url, stream_name, iggy={"batch_length": 7})
     made.configure(runner={"engine": request.param})
     if request.param == "spark":
+        request.getfixturevalue("local_spark")
         made.configure(spark={"master": "local[2]"}, runner={"tasks_max": 2})
     made.transforms = TRANSFORMS
     made.configure()
