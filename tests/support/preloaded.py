@@ -35,6 +35,7 @@ MODULES = (
     "gcs_source.task",
     "s3_source.client",
     "s3_source.demo",
+    "tests.support.shared_models",
     "transformers.jsonl",
 )
 """Loaded before the first start: with what they import, nearly all that a program needs."""

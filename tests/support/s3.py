@@ -29,7 +29,7 @@ from s3_source.client import S3Store
 from s3_source.config import S3Config
 from s3_source.errors_map import Failed, translate
 from s3_source.task import S3SourceConfig, S3SourceTask
-from tests.support import aws_errors
+from tests.support import aws_errors, shared_models  # noqa: F401  # shared by being imported
 from tests.support.environment import environment
 
 READY_SECONDS = 60
