@@ -13,10 +13,10 @@ from tests.faults.chain import Rig, Tally
 from tests.faults.rows import BY_NAME, REAL, ROOT, run_row, why_not
 
 SHORT = {
-    "kill-local": 3,
+    "kill-local": 2,
     "kill-embedded": 3,
     "standby": 2,
-    "worker": 3,
+    "worker": 2,
     "iggy-proxy": 5,
     "store-proxy": 7,
     "both": 2,
