@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import attrs
 
@@ -24,6 +24,7 @@ from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.payloads import PayloadColumn, join_payloads
 
 if TYPE_CHECKING:
+    import msgspec
     import numpy as np
     from numpy.typing import NDArray
 
@@ -254,6 +255,14 @@ class Transform(abc.ABC):
     def needs_tags(self) -> bool:
         """Whether `TransformContext.tags` must be there: one request more for each object. False by default."""
         return False
+
+    @property
+    def row_decoder(self) -> msgspec.json.Decoder[Any] | None:
+        """The parser of JSON objects that gives it what it looks at; None, the default, without such a parser.
+
+        The format may have used the first transform's parser: then the rows are in `PayloadColumn.parsed`.
+        """
+        return None
 
     def fused_with(self, following: Transform) -> Transform | None:
         """Return a transform that does both, for speed; None, the default, when there is none.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 
@@ -26,6 +26,9 @@ from framework.model.closing import close_iterator
 from framework.model.objects import ResumePoint, length_only
 from framework.model.payloads import PayloadColumn
 from framework.model.splits import Split
+
+if TYPE_CHECKING:
+    import msgspec
 
 MAX_MESSAGE_BYTES = 64_000_000
 """The maximum payload of an Iggy message, in bytes (iggy 0.9)."""
@@ -336,9 +339,12 @@ class Transformer(abc.ABC):
             option.
         needs_modules: modules that reading imports besides the framework's, such as `("pyarrow",)`: checked on Spark's
             executors before a run.
+        row_decoder: the parser of the first transform, set before the first read. A format that checks JSON may do it
+            with this parser, and hand the rows on (`PayloadColumn.parsed`); then nothing parses a record twice.
     """
 
     name: ClassVar[str]
+    row_decoder: msgspec.json.Decoder[Any] | None = None
     reads_forward: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = False
     needs_modules: ClassVar[tuple[str, ...]] = ()

@@ -146,5 +146,7 @@ class AutoTransformer(Transformer):
 
             columns = () if found in _SENT_UNCHANGED else self.options.columns
             # Two threads may both make one: either is as good.
-            self._made[found] = make_transformer(attrs.evolve(self.options, format=found, columns=columns))
+            made = make_transformer(attrs.evolve(self.options, format=found, columns=columns))
+            made.row_decoder = self.row_decoder
+            self._made[found] = made
         return self._made[found]

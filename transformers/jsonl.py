@@ -6,18 +6,22 @@ without building them, and the UTF-8 that it lets pass is checked over the whole
 
 A block in which every line begins with `{` and ends with `}` goes through the parser as a whole, which is exact: see
 `framework.model.payloads.all_braced`. Every other block is checked line by line.
+
+If the first transform has a parser, blocks go through that parser, so that nothing parses a record twice. A block that it
+cannot read is checked as any other.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 from typing_extensions import override
 
-from framework.model.payloads import PayloadColumn, all_braced
+from framework.model.json_limits import MAX_JSON_VALUES
+from framework.model.payloads import ParsedRows, PayloadColumn, all_braced, decode_objects
 from framework.transformer import InputOptions
 from transformers.batches import check_utf8
 from transformers.lines import LineTransformer, none_blank
@@ -28,7 +32,8 @@ class _Object(msgspec.Struct, gc=False):
 
 
 _check = msgspec.json.Decoder(msgspec.Raw).decode
-_check_objects = msgspec.json.Decoder(_Object).decode_lines
+_objects = msgspec.json.Decoder(_Object)
+_BAD = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class JsonlTransformer(LineTransformer):
@@ -41,21 +46,36 @@ class JsonlTransformer(LineTransformer):
         self._validate = options.validate
 
     @override
-    def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
+    def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
         if not self._validate:
-            return none_blank(lines)
+            return lines if none_blank(lines) else None
         try:
             if type(lines) is PayloadColumn and all_braced(lines):
-                if len(_check_objects(lines.data)) != len(lines):
-                    return False
+                lines = self._parsed(lines)
+                if lines.parsed is None and decode_objects(lines, _objects) is None:
+                    return None
             else:
                 # The quickest way through an iterator that keeps nothing. A blank line is no JSON and fails here.
                 deque(map(_check, lines), maxlen=0)
             if not ascii_only:
                 check_utf8(bytes(lines.data) if type(lines) is PayloadColumn else b"\n".join(lines))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return False
-        return True
+        except _BAD:
+            return None
+        return lines
+
+    def _parsed(self, lines: PayloadColumn) -> PayloadColumn:
+        """Return lines of objects as the first transform needs them; as they are when it needs no parsing, or that fails.
+
+        Then a line is bad, or only a value in it is one that the transform cannot read.
+        """
+        decoder = self.row_decoder
+        if decoder is None or len(lines.data) > MAX_JSON_VALUES:
+            return lines
+        try:
+            rows: list[Any] | None = decode_objects(lines, decoder)
+        except _BAD:
+            return lines
+        return lines if rows is None else lines.with_parsed(ParsedRows(decoder, rows))
 
     @override
     def _problem(self, line: bytes) -> str | None:

@@ -202,8 +202,11 @@ class LineTransformer(SplittableTransformer):
         return {"format": self.name, "compression": self.options.compression}
 
     @abc.abstractmethod
-    def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
-        """Return whether surely no line is bad or blank; the quick test of every block."""
+    def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
+        """Return the lines when surely none is bad or blank, else None; the quick test of every block.
+
+        A column may come back with what the test made of its lines.
+        """
 
     @abc.abstractmethod
     def _problem(self, line: bytes) -> str | None:
@@ -273,18 +276,17 @@ class LineTransformer(SplittableTransformer):
     ) -> Iterable[PayloadBatch | SkippedRecord]:
         """Add a block without its first `drop` records; return the runs that are full."""
         lines = block.lines
-        good = not (drop or block.too_long) and self._all_good(lines, ascii_only=block.ascii)
+        good = None if drop or block.too_long else self._good_lines(lines, ascii_only=block.ascii)
         if not drop and not stream.packed:
-            builder.border(block.start, overhead=block.overhead if good else None)
+            builder.border(block.start, overhead=block.overhead if good is not None else None)
         if block.too_long:
             offset = None if stream.packed else block.start
             error = too_large(stream.location, builder.next_record, self.options.max_record_bytes, byte_offset=offset)
             return builder.bad(error, lines[0], length=block.length)
-        if good:
-            return builder.add(lines, size_of(lines))
-        lines = list(filter(bytes.strip, lines))[drop:]
-        if self._all_good(lines, ascii_only=block.ascii):
-            return builder.add(lines, size_of(lines))
+        if good is None:
+            good = self._good_lines(list(filter(bytes.strip, lines))[drop:], ascii_only=block.ascii)
+        if good is not None:
+            return builder.add(good, size_of(good))
         return self._take_one_by_one(block, drop, builder, stream)
 
     def _take_one_by_one(

@@ -19,8 +19,8 @@ class TextTransformer(LineTransformer):
     name: ClassVar[str] = "text"
 
     @override
-    def _all_good(self, lines: Sequence[bytes], *, ascii_only: bool) -> bool:
-        return none_blank(lines)
+    def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
+        return lines if none_blank(lines) else None
 
     @override
     def _problem(self, line: bytes) -> str | None:

@@ -85,6 +85,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.statistics = TaskStatistics()
         transforms = [*make_envelope(config), *make_transforms(config.transforms)]
         self.transforms = TransformChain(transforms) if transforms else None
+        transformer.row_decoder = self.transforms.row_decoder if self.transforms is not None else None
         self.numbering_options = config.numbering_options(transformer.numbering_options())
         self._error_policy = ErrorPolicy(
             tolerance=config.errors.tolerance,

@@ -6,17 +6,32 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, final, overload
+from typing import TYPE_CHECKING, Any, final, overload
 
+import attrs
 from typing_extensions import override
 
 if TYPE_CHECKING:
+    import msgspec
     import numpy as np
     from numpy.typing import NDArray
 
 _LINE_FEED = 10
 _BRACES = b"{}"
 _WORD_BYTES = 8
+
+
+@attrs.frozen(slots=True, eq=False)
+class ParsedRows:
+    """What a parser has made of each payload of a column, so that nothing parses it again. It never changes.
+
+    Attributes:
+        decoder: the parser, to know it by.
+        rows: in order.
+    """
+
+    decoder: object
+    rows: list[Any] = attrs.field(repr=False)
 
 
 @final
@@ -34,13 +49,21 @@ class PayloadColumn(Sequence[bytes]):
         data: the payloads, each followed by `\n`. It must end with one.
         ends: the offset of each of these line feeds; searched for by default.
         base: the offset of the first byte of `data`, in the count of `ends`.
+        parsed: what a parser has made of the payloads.
 
     Attributes:
         data: these bytes.
     """
 
-    def __init__(self, data: bytes | memoryview, ends: NDArray[np.int64] | None = None, base: int = 0) -> None:
+    def __init__(
+        self,
+        data: bytes | memoryview,
+        ends: NDArray[np.int64] | None = None,
+        base: int = 0,
+        parsed: ParsedRows | None = None,
+    ) -> None:
         self.data = data
+        self.parsed = parsed
         self.ends: NDArray[np.int64] = line_feeds(data) if ends is None else ends
         self.base = base
         if len(data) != (int(self.ends[-1]) + 1 - base if len(self.ends) else 0):
@@ -53,7 +76,11 @@ class PayloadColumn(Sequence[bytes]):
 
         begins = accumulate((len(column.data) for column in columns), initial=0)
         ends = [column.ends + (begin - column.base) for column, begin in zip(columns, begins)]  # noqa: B905
-        return cls(b"".join([column.data for column in columns]), np.concatenate(ends))
+        return cls(b"".join([column.data for column in columns]), np.concatenate(ends), parsed=_joined_rows(columns))
+
+    def with_parsed(self, parsed: ParsedRows | None) -> PayloadColumn:
+        """Return the same payloads with what a parser has made of them; without it for None."""
+        return PayloadColumn(self.data, self.ends, self.base, parsed)
 
     @property
     def size_bytes(self) -> int:
@@ -112,7 +139,10 @@ class PayloadColumn(Sequence[bytes]):
         if step != 1:
             return list(self)[index]
         begin, end = self._begin(start), self._begin(max(start, stop))
-        return PayloadColumn(memoryview(self.data)[begin:end], self.ends[start:stop], self.base + begin)
+        parsed = self.parsed
+        if parsed is not None:
+            parsed = ParsedRows(parsed.decoder, parsed.rows[start:stop])
+        return PayloadColumn(memoryview(self.data)[begin:end], self.ends[start:stop], self.base + begin, parsed)
 
     def _begin(self, number: int) -> int:
         return int(self.ends[number - 1]) + 1 - self.base if number else 0
@@ -134,6 +164,14 @@ class PayloadColumn(Sequence[bytes]):
     @override
     def __repr__(self) -> str:
         return f"<{len(self)}>"
+
+
+def _joined_rows(columns: Sequence[PayloadColumn]) -> ParsedRows | None:
+    """Return the rows of all columns; None when one has none, or those of another parser."""
+    parsed = [column.parsed for column in columns if column.parsed is not None]
+    if len(parsed) < len(columns) or any(each.decoder is not parsed[0].decoder for each in parsed):
+        return None
+    return ParsedRows(parsed[0].decoder, list(chain.from_iterable(each.rows for each in parsed)))
 
 
 def line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
@@ -159,6 +197,26 @@ def all_braced(column: PayloadColumn) -> bool:
     each: no object crosses a line's end, since JSON has no line feed inside a string, and no `}` before a `{`.
     """
     return bool((column.first_bytes == _BRACES[0]).all() and (column.last_bytes == _BRACES[1]).all())
+
+
+def decode_objects(column: PayloadColumn, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
+    """Return the JSON object in each payload; None when not each of them surely holds one.
+
+    Args:
+        column: the payloads. Nothing is decoded when this decoder has parsed them already.
+        decoder: of a type that only an object has.
+
+    Raises:
+        DecodeError, RecursionError: one of them is not JSON, or not of the decoder's type.
+        UnicodeDecodeError: a text that the decoder builds is not UTF-8.
+    """
+    parsed = column.parsed
+    if parsed is not None and parsed.decoder is decoder:
+        return parsed.rows
+    if not all_braced(column):
+        return None
+    rows = decoder.decode_lines(column.data)
+    return rows if len(rows) == len(column) else None
 
 
 def size_of(payloads: Sequence[bytes]) -> int:

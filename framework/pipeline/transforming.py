@@ -78,6 +78,7 @@ class TransformChain:
         needs_metadata: whether a transform needs the metadata of the objects.
         needs_tags: whether a transform needs their tags.
         by_key: whether a transform chooses the partition of each record.
+        row_decoder: the first transform's parser.
     """
 
     def __init__(self, transforms: Sequence[tuple[Transform, str]]) -> None:
@@ -85,6 +86,7 @@ class TransformChain:
         self.needs_metadata = any(transform.needs_metadata for transform, _ in transforms)
         self.needs_tags = any(transform.needs_tags for transform, _ in transforms)
         self.by_key = any(transform.chooses_partition for transform, _ in transforms)
+        self.row_decoder = self._steps[0][0].row_decoder
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
@@ -103,7 +105,7 @@ class TransformChain:
             batch = self._step(transform, place, batch, context)
         if self.by_key and batch.key_hashes is None and len(batch):
             raise TransformContractError(f"{self._places} returned records without the hashes of their keys")
-        batch = _within_limits(batch, changed=batch.payloads is not run.payloads)
+        batch = _within_limits(_without_rows(batch), changed=batch.payloads is not run.payloads)
         if not batch.bad and len(batch) == count:
             self._filtered_objects.clear()
             return TransformedRun(batch=batch, bad=(), filtered=0, complete=True)
@@ -262,6 +264,14 @@ def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> 
         )
 
 
+def _without_rows(batch: TransformBatch) -> TransformBatch:
+    """Return the batch without what a parser has made of its payloads, which would be held until they are sent."""
+    payloads = batch.payloads
+    if not isinstance(payloads, PayloadColumn) or payloads.parsed is None:
+        return batch
+    return batch.with_payloads(payloads.with_parsed(None))
+
+
 def _sizes_fit(payloads: Sequence[bytes]) -> bool:
     if isinstance(payloads, PayloadColumn):
         sizes = payloads.sizes
@@ -282,7 +292,7 @@ def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
                 )
     if batch.headers is not None:
         # records often share a mapping, so each mapping is checked once
-        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
+        shared = {id(headers): headers for headers in batch.headers}
         wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers))}
         if wrong:
             for place, headers in enumerate(batch.headers):

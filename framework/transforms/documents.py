@@ -22,7 +22,7 @@ from typing_extensions import override
 
 from framework.errors import RecordError
 from framework.model.json_limits import check_json_of
-from framework.model.payloads import PayloadColumn, all_braced, size_of
+from framework.model.payloads import PayloadColumn, decode_objects, size_of
 from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
@@ -145,6 +145,12 @@ class DocumentTransform(Transform):
         """The fields that it looks at; None, the default, when it changes documents."""
         return None
 
+    @property
+    @override
+    def row_decoder(self) -> msgspec.json.Decoder[Any] | None:
+        fields = self.fields
+        return None if fields is None else _decoder_of(tuple(fields))
+
     @abc.abstractmethod
     def change(self, documents: Documents, context: TransformContext) -> None:
         """Change the documents, or drop some of them.
@@ -232,9 +238,9 @@ def _decoder_of(fields: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
 def _decoded(payloads: Sequence[bytes], decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
     """Return each payload as a document; None when one of them is none, or has a field that cannot be decoded."""
     try:
-        if isinstance(payloads, PayloadColumn) and all_braced(payloads):
-            rows = decoder.decode_lines(payloads.data)
-            if len(rows) == len(payloads):
+        if isinstance(payloads, PayloadColumn):
+            rows = decode_objects(payloads, decoder)
+            if rows is not None:
                 return rows
         return list(map(decoder.decode, payloads))
     except _UNREADABLE:

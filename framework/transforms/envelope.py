@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 from typing_extensions import override
 
 from framework.config.option import option
-from framework.model.payloads import PayloadColumn, all_braced
+from framework.model.payloads import PayloadColumn, decode_objects
 from framework.transform import Transform, TransformBatch, TransformContext
 
 
@@ -41,18 +41,23 @@ class UnwrapEnvelope(Transform):
             "Envelope", [("inner", Raw | UnsetType, UNSET)], rename={"inner": given.field}, gc=False
         )
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
-        self._encoder = msgspec.json.Encoder()
+
+    @property
+    @override
+    def row_decoder(self) -> msgspec.json.Decoder[Any]:
+        return self._decoder
 
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         payloads = batch.payloads
-        if isinstance(payloads, PayloadColumn) and all_braced(payloads):
+        if isinstance(payloads, PayloadColumn):
             try:
-                inner = [row.inner for row in self._decoder.decode_lines(payloads.data)]
+                rows = decode_objects(payloads, self._decoder)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                inner = []
-            if len(inner) == len(payloads) and UNSET not in inner:
-                return batch.with_payloads(PayloadColumn(self._encoder.encode_lines(inner)))
+                rows = None
+            inner: list[Any] = [UNSET] if rows is None else [row.inner for row in rows]
+            if UNSET not in inner:
+                return batch.with_payloads(PayloadColumn(b"\n".join([*inner, b""])))
         found = [self._inner(payload) for payload in payloads]
         if self._fail:
             reasons = {

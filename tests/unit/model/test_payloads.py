@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.model.payloads import PayloadColumn, column_of, count_within, join_payloads, line_feeds, size_of
+from framework.model.payloads import (
+    ParsedRows,
+    PayloadColumn,
+    column_of,
+    count_within,
+    join_payloads,
+    line_feeds,
+    size_of,
+)
 
 lines = st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"-")), max_size=9)
 cuts = st.lists(st.integers(-12, 12) | st.none(), min_size=2, max_size=2)
@@ -46,6 +54,22 @@ def test_joined_parts_are_all_payloads(parts):
         same(joined, expected)
     else:
         assert joined == expected
+
+
+@given(st.lists(st.tuples(lines, st.sampled_from([None, "one", "other"]), cuts), min_size=1, max_size=4))
+def test_rows_of_a_parser_stay_with_their_payloads(parts):
+    made = []
+    for payloads, decoder, cut in parts:
+        parsed = None if decoder is None else ParsedRows(decoder, [payload.hex() for payload in payloads])
+        made.append(column(payloads).with_parsed(parsed)[slice(*cut)])
+    joined = PayloadColumn.join(made)
+    assert joined.with_parsed(None).parsed is None
+    decoders = {decoder for _, decoder, _ in parts}
+    if len(decoders) > 1 or None in decoders:
+        assert joined.parsed is None
+    else:
+        assert joined.parsed.decoder in decoders
+        assert joined.parsed.rows == [payload.hex() for payload in joined]
 
 
 def test_payloads_with_line_feeds_stay_a_list():

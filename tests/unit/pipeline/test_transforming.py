@@ -17,6 +17,7 @@ from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from framework.transform import TransformBatch
+from framework.transformer import Transformer
 from tests.support import transforms as own
 from tests.support.memory_producer import MemoryProducer
 
@@ -310,3 +311,39 @@ def test_records_are_kept_alike_in_a_column_and_in_a_list(texts, data):
     assert list(kept.payloads) == [lines[cut + place] for place in places]
     assert list(kept.numbers) == [numbers[place] for place in places]
     assert list(PayloadColumn(bytes(kept.payloads.data)).ends) == list(kept.payloads.ends - kept.payloads.base)
+
+
+ROWS = [b'{"n":%d,"payload":{"n":%d,"text":"%s"}}' % (n, n, b"x" * (n % 90)) for n in range(1, 3001)]
+ROWS[1234] = b'{"n":1235,"payload":{"n":1e400,"text":"the filter cannot read it"}}'
+ROWS[2345] = b'{"n":2346,"payload":{"n":'
+
+
+@pytest.mark.parametrize(
+    "transforms",
+    [
+        [{"type": "unwrap_envelope", "field": "payload"}],
+        [{"type": "filter", "field": "n", "value_pattern": {"less_than": 2500}}],
+        [{"type": "filter", "field": "payload", "value_pattern": "is_object"}],
+        [{"type": "headers", "headers": [{"name": "n", "field": "n"}]}],
+        [
+            {"type": "unwrap_envelope", "field": "payload"},
+            {"type": "filter", "field": "n", "value_pattern": {"greater_than": 7}},
+        ],
+    ],
+)
+def test_a_format_that_parses_for_the_first_transform_changes_nothing(monkeypatch, transforms):
+    """Neither a record nor an error; and no row is held with what waits to be sent."""
+    text = b"".join(row + b"\n" for row in ROWS)
+    options = {"format": "jsonl", "batch_length": 700, "tolerance": "skip_record", "max_bad_records": 10}
+    made = []
+    for decoder in (True, False):
+        if not decoder:
+            monkeypatch.setattr(Transformer, "row_decoder", property(lambda _: None, lambda _, __: None))
+        batches, statistics, failure = read(text, transforms=transforms, **options)
+        assert not any(getattr(batch.payloads, "parsed", None) for batch in batches)
+        assert failure is None
+        skipped = [(skip.record_number, str(skip.error), skip.raw) for batch in batches for skip in batch.skipped]
+        headers = [batch.headers_of(place) for batch in batches for place in range(len(batch.payloads))]
+        made.append((found(batches), skipped, headers, statistics.records_filtered))
+    assert made[0] == made[1]
+    assert [number for number, _, _ in made[0][1]][-1] == 2346

@@ -3,7 +3,9 @@
 import gzip
 import json
 import tracemalloc
+from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -152,7 +154,7 @@ def test_the_fast_check_accepts_what_the_slow_one_does(data):
     assert isinstance(transformer, LineTransformer)
     lines = data.split(b"\n")
     slow = all(line.strip() and transformer._problem(line) is None for line in lines)
-    assert transformer._all_good(lines, ascii_only=data.isascii()) == slow
+    assert (transformer._good_lines(lines, ascii_only=data.isascii()) is not None) == slow
 
 
 INSIDE = [
@@ -201,7 +203,69 @@ def test_a_block_of_objects_is_good_exactly_when_each_line_is(lines):
     transformer = make_transformer(InputOptions(format="jsonl"))
     column = PayloadColumn(b"\n".join((*lines, b"")))
     good = all(transformer._problem(line) is None for line in lines)
-    assert transformer._all_good(column, ascii_only=column.data.isascii()) == good
+    assert (transformer._good_lines(column, ascii_only=column.data.isascii()) is not None) == good
+
+
+ROWS = msgspec.json.Decoder(msgspec.defstruct("Rows", [("a", Any, None)]))
+
+
+def outcome(data, decoder, limits):
+    """What is read with a parser of rows, and the rows."""
+    transformer = make_transformer(InputOptions(format="jsonl"))
+    transformer.row_decoder = decoder
+    runs = list(transformer.read(BytesInput(data), limits=limits))
+    good = [run for run in runs if isinstance(run, PayloadBatch)]
+    bad = [(run.record_number, str(run.error), run.raw, run.length) for run in runs if isinstance(run, SkippedRecord)]
+    records = [(run.first_record, list(run.payloads), run.mark) for run in good]
+    return records, bad, [getattr(run.payloads, "parsed", None) for run in good]
+
+
+@given(
+    lines=st.lists(st.lists(st.sampled_from(INSIDE), max_size=6).map(b"".join), min_size=1, max_size=9),
+    run=st.integers(1, 5),
+    piece=st.integers(1, 90),
+)
+@settings(max_examples=200, deadline=None)
+@example(lines=[b'"a":1', b'"a":1e400', b"nonsense"], run=5, piece=90)
+@example(lines=[b'"a":"', b'"', b"} {"], run=5, piece=90)
+@example(lines=[b'"a":"\xff"', b'"\xff":1', b'"a":1'], run=5, piece=90)
+def test_a_parser_of_rows_changes_neither_records_nor_errors(lines, run, piece):
+    data = b"".join(b"{" + line + b"}\n" for line in lines)
+    limits = BatchLimits(records=run, size_bytes=piece)
+    plain, with_rows = outcome(data, None, limits), outcome(data, ROWS, limits)
+    assert plain[:2] == with_rows[:2]
+    assert not any(plain[2])
+    for (_, payloads, _), parsed in zip(with_rows[0], with_rows[2], strict=True):
+        if parsed is not None:
+            assert parsed.decoder is ROWS
+            assert [row.a for row in parsed.rows] == [json.loads(payload).get("a") for payload in payloads]
+
+
+def test_rows_come_with_the_batches_of_long_blocks():
+    data = b"".join(b'{"a":%d,"text":"%s"}\n' % (number, b"x" * 90) for number in range(20_000))
+    for columns, bad in ((data, 0), (data + b'{"a":1e400}\n', 1), (data + b"{nonsense}\n", 1)):
+        _, _, parsed = outcome(columns, ROWS, BatchLimits(records=1_777))
+        assert sum(each is None for each in parsed) <= 4 * bad  # those of the last block
+        rows = [row for each in parsed if each is not None for row in each.rows]
+        assert [row.a for row in rows] == list(range(len(rows)))
+        assert len(rows) > 10_000
+        assert bad or len(rows) == 20_000
+
+
+def test_a_block_with_more_values_than_are_decoded_has_no_rows():
+    data = b'{"a":[%s0]}\n' % (b"0," * 600_000)
+    records, bad, parsed = outcome(data, ROWS, None)
+    assert (len(records), bad, parsed) == (1, [], [None])
+
+
+@pytest.mark.parametrize("key", ["a.jsonl", "a.jsonl.gz"])
+def test_format_auto_hands_the_parser_on(key):
+    transformer = make_transformer(InputOptions(format="auto"))
+    transformer.row_decoder = ROWS
+    assert transformer._made_for("jsonl").row_decoder is ROWS
+    data = b'{"a":1}\n' * 2000
+    (run,) = transformer.read(BytesInput(gzip.compress(data) if key.endswith("gz") else data, key))
+    assert run.payloads.parsed.decoder is ROWS
 
 
 def test_a_bad_line_among_many_good_ones_is_named():
