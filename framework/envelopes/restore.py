@@ -21,7 +21,7 @@ from framework.envelopes.layout import Layout
 from framework.envelopes.origin import Origin
 from framework.model.headers import HeaderValue, SharedHeaders
 from framework.model.objects import length_only
-from framework.model.payloads import PayloadColumn, all_braced
+from framework.model.payloads import PayloadColumn, decode_objects
 
 Headers = Mapping[str, HeaderValue]
 
@@ -120,9 +120,9 @@ class Envelope:
         )
 
     def _rows(self, records: Sequence[bytes]) -> list[Any]:
-        if self._objects and isinstance(records, PayloadColumn) and all_braced(records):
-            rows = self._decoder.decode_lines(records.data)
-            if len(rows) == len(records):
+        if self._objects and isinstance(records, PayloadColumn):
+            rows = decode_objects(records, self._decoder)
+            if rows is not None:
                 check_text(records.data)
                 return rows
         for record in records:
@@ -139,16 +139,16 @@ class Envelope:
         return payloads
 
     def _times_of(self, rows: list[Any]) -> NDArray[np.int64] | None:
-        made = np.array([self._times[time] for time in [row.timestamp for row in rows]], np.int64)
+        made = np.fromiter(map(self._times.__getitem__, [row.timestamp for row in rows]), np.int64, len(rows))
         return made if made.any() else None
 
     def _headers_of(self, rows: list[Any]) -> list[Headers | None] | None:
         known = self._headers
         found: list[Headers | None] = [None] * len(rows)
         if "headers" in self._parts:
-            texts = [row.headers for row in rows]
-            if any(texts):
-                found = [known[bytes(text)] if text is not None else None for text in texts]
+            fields = [row.headers for row in rows]
+            if any(fields):
+                found = list(map(known.__getitem__, _texts(fields)))
         if "key" in self._parts:
             found = [
                 headers if row.key is None else self._with_key(headers, bytes(row.key))
@@ -194,11 +194,18 @@ class _KnownHeaders(dict[bytes, Headers | None]):
     def __missing__(self, text: bytes) -> Headers | None:
         if len(self) >= self.MAX_KEPT:
             self.clear()
-        found = self.decoder.decode(text)
+        found = self.decoder.decode(text) if text else None  # a record without the field has no text
         made = SharedHeaders(found) if found else None
         if len(text) <= self.MAX_KEPT_BYTES:
             self[text] = made
         return made
+
+
+def _texts(fields: Sequence[msgspec.Raw | None]) -> list[bytes]:
+    """Return the bytes of each field; none of a field that is not there."""
+    given = [b"" if field is None else field for field in fields]
+    texts = b"\n".join(given).split(b"\n")  # in a third of the time that a copy of each takes
+    return texts if len(texts) == len(fields) else list(map(bytes, given))  # a line feed inside a field
 
 
 def _record_type(layout: Layout) -> Any:
