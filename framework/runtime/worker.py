@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from framework.config.format_registry import DISTRIBUTION
+from framework.config.layers import INCLUDE, file_layers, merge
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.toml_text import toml_name, toml_value
@@ -115,7 +116,8 @@ class Worker:
         """
         content = new.plugin_config
         _check_values(content)
-        kind = self._kinds.of(content)
+        whole = self._with_included(content)
+        kind = self._kinds.of(whole)
         sections = sections_of(kind.config_class)
         mistakes = [
             f"plugin_config.{name}: belongs beside plugin_config" for name in CONNECTOR_OPTIONS if name in content
@@ -126,7 +128,7 @@ class Worker:
         ]
         view = shown_mapping(content, sections)
         mistakes += _contradictions(new, view, kind)
-        mistakes += self._name_mistakes(key, content)
+        mistakes += self._name_mistakes(key, whole)
         if mistakes:
             raise ConfigError(mistakes)
         found = self.mistakes_of(kind, content)
@@ -140,6 +142,21 @@ class Worker:
             return _toml({**head, **content})
 
         return self.supervisor.add_version(key, data)
+
+    def _with_included(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the sections of a configuration together with those of the files that it includes.
+
+        Raises:
+            ConfigError: one of them cannot be read.
+            OSError: its draft cannot be written.
+        """
+        if INCLUDE not in content:
+            return content
+        draft = self._state.draft(_toml(content))
+        try:
+            return merge(file_layers(draft)).values
+        finally:
+            self._state.remove(draft)
 
     def _name_mistakes(self, key: str, content: Mapping[str, Any]) -> list[str]:
         """Check the source's name: its positions belong to it, and no other source may have it."""

@@ -38,6 +38,7 @@ from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import Failure
 from framework.runtime.worker import Worker
 from s3_source.task import S3SourceTask
+from tests.integration.program_rig import toml
 from tests.unit.runtime.rig import FakeChild, load, text
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -255,6 +256,20 @@ def test_a_version_is_read_again_when_a_file_that_it_includes_has_changed(orders
     assert read("orders")[1].mapping["input"]["max_record_bytes"] == 1000
     common.write_text("[input]\nmax_record_bytes = 2000\n")
     assert read("orders")[1].mapping["input"]["max_record_bytes"] == 2000
+
+
+def test_a_version_may_include_its_store_and_its_name(orders, tmp_path):
+    common, other = tmp_path / "common.inc", tmp_path / "other.inc"
+    for path, name in ((common, "orders"), (other, "other")):
+        path.write_text(toml({**SECTIONS, "source": {"name": name}}))
+    content = {"include": [str(common)], "iggy": {"batch_length": 7}}
+    assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": content})[0] == 200
+    found = orders.worker.supervisor.versions("orders")[1]
+    assert (found.mapping["s3"]["bucket"], found.mapping["iggy"]["batch_length"]) == ("lake", 7)
+    for path, said in ((other, "must be that of the file"), (tmp_path / "none.inc", "cannot be read")):
+        status, answer = orders.ask("POST", "/sources/orders/configs", {"plugin_config": {"include": [str(path)]}})
+        assert status == 400
+        assert said in answer["reason"]
 
 
 def test_transforms_are_stored_with_a_version_and_shown_in_their_order(orders):
