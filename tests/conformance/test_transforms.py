@@ -8,7 +8,9 @@ import time
 import numpy as np
 import pytest
 
+from framework.config.envelope import make_envelope
 from framework.config.transforms import SHIPPED, make_transforms
+from framework.envelopes.layout import PAYLOAD_ENCODINGS
 from framework.testing.kit import check_transform
 from framework.testing.kit.law import LawBrokenError, RigError
 from framework.testing.options import source_config
@@ -69,6 +71,41 @@ def test_those_built_in_keep_it(name, capsys):
     assert outcome.comparisons > 30
     assert not outcome.notes
     assert str(outcome) in capsys.readouterr().out
+
+
+ARCHIVED = [
+    b'{"offset":1,"timestamp":"2026-03-16T14:02:31Z","topic":"t","partition_id":0,"headers":{"a":1},"payload":{"x":[1, 2]}}',
+    b'{"timestamp":1773669751000,"headers":{"a":1},"payload":"text"}',
+    b'{"timestamp":"2026-03-16T14:02:31Z","headers":[{"key":"b","value":"2"}],"payload":null}',
+    b'{"headers":null,"payload":7.50}',
+    b'{"payload":"AQID","timestamp":"yesterday"}',
+    b'{"offset":2}',
+    b'{"payload":1,"topic":5}',
+    b"no json",
+    b"[1]",
+    b'{"payload":"\xff"}',
+]
+
+
+def envelope(payload):
+    """The transform of an envelope."""
+    config = source_config(envelope="custom", envelope_fields=FIELDS, envelope_payload=payload)
+    ((transform, _),) = make_envelope(config)
+    return transform
+
+
+FIELDS = {
+    "payload": "payload",
+    "headers": "headers",
+    "timestamp": "timestamp",
+    "topic": "topic",
+    "partition": "partition_id",
+}
+
+
+@pytest.mark.parametrize("payload", PAYLOAD_ENCODINGS)
+def test_every_envelope_keeps_it(payload):
+    assert check_transform(functools.partial(envelope, payload), ARCHIVED).comparisons > 30
 
 
 def test_all_built_in_are_tried():
