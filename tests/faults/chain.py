@@ -19,7 +19,7 @@ from pathlib import Path
 
 import attrs
 
-from tests.faults.checker import COUNTED, check, identity
+from tests.faults.checker import COUNTED, check, check_generations, identity
 from tests.faults.content import BY_KEY, CHUNK, FORMS, TRANSFORMS, Ledger
 from tests.faults.reader import Tap
 from tests.integration.program_rig import OwnServer, Program
@@ -183,6 +183,7 @@ class Chain:
         by_key: whether a field chooses the partition of each record.
         archive: whether the objects are an archive of a topic, which is restored in the order of the numbers in their keys.
         split: the only form of objects, which are all read in splits; None: by chance, and of any form.
+        whole: whether no object is read in splits and no record is bad, so that every position can be set by hand.
         changes: sections of the configuration.
     """
 
@@ -204,6 +205,7 @@ class Chain:
         archive=False,
         split=None,
         by_key=False,
+        whole=False,
         **changes,
     ):
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
@@ -230,11 +232,13 @@ class Chain:
         if by_key:
             self.forms = tuple(form for form in FORMS if form != "txt")  # without fields
         self.headers = dice.random() < 0.75
-        split_size = SPLIT if dice.random() < 0.35 and not chunks and not by_key else None
+        split_size = SPLIT if dice.random() < 0.35 and not chunks and not by_key and not whole else None
         split_size = BLOCK_SPLIT if split else split_size
         self.partitions = dice.choice((1, 3, 4, 5) if not tasks else (3, 4, 5))  # a partition belongs to one task
         self.mode = dice.choice(("list", "list", "incremental")) if not archive else "list"
-        bad = not chunks and self.headers and dice.random() < 0.3  # without headers the page promises less
+        bad = (
+            not chunks and self.headers and not whole and dice.random() < 0.3
+        )  # without headers the page promises less
         self.by_key = by_key
         key_partitions = self.partitions if by_key else 0
         self.ledger = Ledger(
@@ -272,6 +276,7 @@ class Chain:
         if defaults:
             self.tap.make_topic(self.partitions)
         self._seen = defaultdict(set)
+        self._set = defaultdict(list)
         self._keys = 0
         self._began = time.monotonic()
 
@@ -370,6 +375,12 @@ class Chain:
             if known is not None:
                 self._seen[known].add(one.id & (1 << 64) - 1)
         return True
+
+    def set_position(self, key, records):
+        """The position of an object was set, while no program ran: the records behind it come once more."""
+        self.look()
+        self._set[key].append(records)
+        self._seen[key, 0] = set(range(1, records + 1))
 
     def open_records(self):
         """Records that must still come, as far as the last look shows."""
@@ -487,7 +498,9 @@ class Chain:
             if (known := identity(one.payload)) is not None:
                 self._seen[known].add(one.id & (1 << 64) - 1)
         named = {"bucket": self.bucket.name, "timed": self.section == "s3"}
-        verdict = check(stored, self.ledger.expected(), headers=self.headers, by_key=self.by_key, **named)
+        verdict = check_generations(
+            stored, self.ledger.expected(), self._set, headers=self.headers, by_key=self.by_key, **named
+        )
         if self.ledger.bad:
             letters = Tap(self.server.url, self.program.stream, LETTERS)
             first = {one.id: one for one in reversed(letters.everything())}  # at least once, with the same id

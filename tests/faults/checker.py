@@ -11,13 +11,16 @@ What must be there, for each key:
 - each record once, the records of an object (or of a share of it) in one partition and in order;
 - where keys choose the partition, each record in that of its key, with the partition and 1 as its share.
 
+Where positions were set by hand, an object's records have an id of its own after each setting. Then all of that holds for the
+records of each id by themselves, which begin behind the position; only the last must be there wholly.
+
 A topic of dead letters is held to the same, with the bad records in place of the good ones.
 """
 
 import json
 import re
 from collections import Counter, defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 MOST_SENTENCES = 40
@@ -151,6 +154,54 @@ def check(stored, expected, *, bucket, headers=True, timed=True, by_key=False):
     for key, versions in expected.items():
         for number, version in enumerate(versions):
             _check_missing(verdict, key, number, version, counts[key, number])
+    return verdict
+
+
+def check_generations(stored, expected, positions, **how):
+    """The same, for a topic whose source had positions set by hand.
+
+    Args:
+        stored: all messages, each partition in the order of its offsets.
+        expected: key -> its versions, in the order in which they were put; of a set key only one.
+        positions: key -> the numbers of records that its position was set to, in order.
+        how: as for `check`.
+    """
+    own, others = defaultdict(list), []
+    for message in stored:
+        key = (identity(message.payload) or (None,))[0]
+        (own[key] if key in positions else others).append(message)
+    verdict = check(others, {key: versions for key, versions in expected.items() if key not in positions}, **how)
+    for key, numbers in positions.items():
+        verdict += _check_set(own[key], key, *expected[key], [0, *numbers], how)
+    return verdict
+
+
+def _check_set(messages, key, version, begins, how):
+    """Each generation of a key begins behind one of these records; one of which nothing was sent is not to be seen."""
+    verdict, groups = Verdict(), {}
+    for message in messages:
+        groups.setdefault(message.id >> 64, []).append(message)
+    in_order = [message for group in groups.values() for message in group]
+    behind = sum(one is not other for one, other in zip(messages, in_order, strict=True))
+    if behind:
+        verdict.note("mixed", behind, f"records of a position behind those of a later one: {key}")
+    last, at = len(begins) - 1, len(begins)
+    found = {}
+    for group in reversed(groups.values()):
+        first = group[0].id & (1 << 40) - 1
+        at = next((number for number in reversed(range(at)) if begins[number] + 1 == first), -1)
+        if at < 0:
+            verdict.note("wrong", len(group), f"{key}: records from {first} on, where no position was set: {begins}")
+            break
+        found[at] = group
+    for number, begin in enumerate(begins):
+        records = {place: value for place, value in version.records.items() if place[1] > begin}
+        part = replace(version, records=records, whole=version.whole and number == last)
+        verdict += check(found.get(number, []), {key: [part]}, **how)
+    came = {message.id & (1 << 40) - 1 for message in messages}
+    missing = [place for place in version.records if place[1] not in came] if version.whole else []
+    if missing:
+        verdict.note("lost", len(missing), f"{key}: {len(missing)} under no position, {missing[:3]} ...")
     return verdict
 
 

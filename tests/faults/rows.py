@@ -12,10 +12,12 @@ from pathlib import Path
 import attrs
 
 from tests.faults.chain import BrokenServerError, Chain, HungError, Tally
-from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark, kill_with_standby, kill_worker
+from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark, kill_with_standby
+from tests.faults.rows_positions import set_positions
 from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
 from tests.faults.rows_silence import kill_server_twice, silent_host
 from tests.faults.rows_simulator import run_histories
+from tests.faults.rows_worker import kill_amid_verbs, kill_worker
 from tests.integration.program_rig import ServerEndedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,6 +86,13 @@ S3_ROWS = (
         title="`kill -9` of a worker or of its source, while its configuration changes",
         rounds=30,
         chain=kill_worker,
+        length=10,
+    ),
+    Row(
+        name="worker-verbs",
+        title="the same, while it pauses, stops, restarts, or takes another version of its configuration",
+        rounds=30,
+        chain=kill_amid_verbs,
         length=10,
     ),
     Row(
@@ -267,6 +276,13 @@ S3_ROWS = (
         rounds=50,
         chain=kill_local,
         options={"split": "parquet"},
+    ),
+    Row(
+        name="set-positions",
+        title="`kill -9` of the source and of the commands that set its positions",
+        rounds=50,
+        chain=set_positions,
+        options={"whole": True},
     ),
     Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),
     Row(name="store-proxy", title="broken answers of the store, objects that change", rounds=200, chain=store_proxy),

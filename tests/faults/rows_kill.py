@@ -1,16 +1,14 @@
 """Rows in which something is killed with signal 9: the source, its workers, Spark's executors, the server. And a full disk."""
 
-import contextlib
 import os
 import resource
 import signal
 import time
-from pathlib import Path
 
 from framework.testing.faults import Fault, FaultProxy
 from tests.faults.chain import len_of
 from tests.faults.stores import PROXIES
-from tests.integration.program_rig import Running, children
+from tests.integration.program_rig import children
 
 BY_THE_CLOCK = 0.25
 SECONDS_OF_A_START = 1.5
@@ -93,50 +91,6 @@ def kill_with_standby(chain, rounds):
 
 STANDBY_SECONDS = 150
 """Of a round: a standby takes over after seconds, and then reads what is left."""
-
-
-def kill_worker(chain, rounds):
-    """A worker, or the process of its source, is killed in the middle of its work; its configuration changes meanwhile."""
-    dice = chain.dice
-    folder = chain.folder / "conf.d"
-    folder.mkdir()
-    (folder / "source.toml").symlink_to(chain.program.path)
-    own = chain.folder / "worker.conf"
-    own.write_text("[http]\nenabled = false\n")
-    arguments = ["worker", "--config-dir", str(folder), "--config", str(own)]
-    arguments += ["--state-dir", str(chain.folder / "state")]
-
-    def start():
-        chain.running = Running(chain.folder, chain.program.module, arguments, fresh=True)
-
-    for number in rounds_of(chain, rounds):
-        chain.options()
-        if not chain.alive():
-            start()
-        chain.look()
-        before = len_of(chain._seen)
-        chain.put(dice.randrange(4, 9))
-        left = chain.open_records()
-        chain.wait_for_count(before + dice.randrange(left))
-        sources = offspring(chain.running.pid)
-        if sources and dice.random() < 0.5:
-            with contextlib.suppress(ProcessLookupError):  # a change of the configuration has just ended it
-                os.kill(dice.choice(sources), signal.SIGKILL)
-            chain.strike("source of a worker", before, effective=True)
-        else:
-            chain.kill()
-            chain.strike("worker", before, effective=True)
-            start()
-        chain.wait(lambda: chain.look() and not chain.open_records(), "it did not go on")
-        if number % VERIFY_EVERY == 0:
-            chain.verify()
-    chain.stop()
-    finish(chain)
-
-
-def offspring(pid):
-    """The child processes of a program."""
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 TASKS = 2

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.faults import checker, reader
-from tests.faults.checker import Version, check
+from tests.faults.checker import Version, check, check_generations
 from tests.faults.content import FORMS, body, records_of, values
 from tests.faults.reader import Stored
 
@@ -290,3 +290,67 @@ def test_whatever_is_taken_out_and_put_in_is_counted(data):
             added += 1
     verdict = broken.check()
     assert (verdict.lost, verdict.repeated, verdict.mixed) == (len(gone), added, 0)
+
+
+def set_topic(*, begins=(4, 0), sent=(7, 6, 9), count=9):
+    """An object whose position was set to these numbers, after so many records each; and another, of which nobody set it."""
+    made = Topic([("in/a.jsonl", "jsonl", [(count, 0)]), ("in/b.txt", "txt", [(5, 5)])])
+    (version,) = made.expected["in/a.jsonl"]
+    for generation, (begin, end) in enumerate(zip((0, *begins), sent, strict=True), 1):
+        for record in range(begin + 1, end + 1):
+            payload = payload_of(version.records[0, record])
+            made.topic_partitions[0].append((generation << 70 | record, headers_of("in/a.jsonl", "00"), payload))
+    return made, {"in/a.jsonl": list(begins)}
+
+
+def of_positions(made, positions):
+    return found(check_generations(made.stored(), made.expected, positions, bucket=BUCKET))
+
+
+@pytest.mark.parametrize(
+    ("begins", "sent"),
+    [
+        ((4, 0), (7, 2, 9)),
+        ((0,), (3, 9)),
+        ((4, 4, 4), (6, 4, 5, 9)),  # a position of which nothing was sent before the next one
+        ((9,), (9, 9)),  # set done
+        ((5, 9), (5, 9, 9)),
+        ((0, 0), (9, 0, 9)),
+    ],
+)
+def test_records_behind_a_set_position_are_there_once_more(begins, sent):
+    made, positions = set_topic(begins=begins, sent=sent)
+    assert of_positions(made, positions) == {}
+    assert of_positions(made, {}) != {} or sent[1:] == sent[:-1]
+
+
+def test_what_is_wrong_behind_a_set_position():
+    made, positions = set_topic()
+    messages = made.topic_partitions[0]
+    for place in range(len(messages)):
+        made.topic_partitions[0] = messages[:place] + messages[place + 1 :]
+        # the last record of a generation that was killed may be missing, and the first makes it begin where nobody set it
+        assert bool(of_positions(made, positions)) == (place not in (6, 8)), place
+        made.topic_partitions[0] = [*messages[: place + 1], *messages[place:]]
+        assert of_positions(made, positions) == {"repeated": 1}
+        # a record of the first generation that comes behind the others
+        made.topic_partitions[0] = [*messages, messages[place]]
+        assert of_positions(made, positions)
+
+
+@pytest.mark.parametrize(
+    ("begins", "told", "error"),
+    [
+        ((4,), (3,), "wrong"),  # it went on elsewhere
+        ((4,), (4, 2), "lost"),  # nothing came behind the last position
+        ((4,), (), "wrong"),
+    ],
+)
+def test_positions_that_were_not_obeyed(begins, told, error):
+    made, _ = set_topic(begins=begins, sent=(7, 9))
+    assert error in of_positions(made, {"in/a.jsonl": list(told)})
+
+
+def test_a_position_in_front_of_records_that_never_came():
+    made, positions = set_topic(begins=(5,), sent=(3, 9))
+    assert of_positions(made, positions) == {"lost": 2}

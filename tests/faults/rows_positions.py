@@ -1,0 +1,84 @@
+"""The row in which positions are set by hand, between kills of the source, by a command that is killed as well."""
+
+import contextlib
+import json
+import subprocess
+
+from tests.faults.chain import len_of
+from tests.faults.rows_kill import VERIFY_EVERY, finish, rounds_of
+
+SECONDS_OF_A_COMMAND = 0.5
+"""At first; then as long as the last one that ended by itself took."""
+
+
+def set_positions(chain, rounds):
+    """The source is killed, and positions of what it was reading are set: forwards never, backwards or to where they are."""
+    dice = chain.dice
+    setter = Setter(chain)
+    for number in rounds_of(chain, rounds):
+        chain.look()
+        if chain.open_records() < 2000:
+            chain.put(dice.randrange(3, 8))
+        before, left = len_of(chain._seen), chain.open_records()
+        chain.options()
+        held = chain.count_now()
+        chain.start(*dice.choice((["--once"], [])))
+        chain.wait_for_count(held + dice.randrange(left))
+        alive = chain.alive()
+        chain.kill()
+        chain.strike("source", before, effective=alive)
+        setter.set_some()
+        if number % VERIFY_EVERY == 0:
+            chain.drain()
+            chain.verify()
+    finish(chain)
+
+
+class Setter:
+    """Sets positions of a source that does not run, and knows which of its commands took effect."""
+
+    def __init__(self, chain):
+        self.chain = chain
+        self.seconds = SECONDS_OF_A_COMMAND
+
+    def set_some(self):
+        """Set one position or two, if there are any."""
+        dice = self.chain.dice
+        for _ in range(dice.choice((1, 1, 2))):
+            rows = self.positions()
+            if rows:
+                self.set_one(dice.choice(sorted(rows.values(), key=lambda row: row["key"])))
+
+    def positions(self):
+        """Key -> its position, as the program shows it."""
+        ended = self.chain.program.run("offsets", "export")
+        if ended.code != 0:
+            raise RuntimeError(ended.said)
+        return {row["key"]: row for row in map(json.loads, ended.out.splitlines())}
+
+    def set_one(self, row):
+        """Set the position of an object, or try it with a command that is killed; then note what came of it."""
+        chain, dice = self.chain, self.chain.dice
+        safe = min(row["records"], row["saved"])
+        records = dice.choice((0, safe, dice.randint(0, safe), dice.randint(0, safe)))
+        what = ["--records", str(records)]
+        if row["state"] == "done" and dice.random() < 0.25:
+            records, what = row["total"], ["--done"]
+        command = chain.program.start("offsets", "set", "--key", row["key"], *what, "--yes")
+        killed = dice.random() < 0.5
+        if killed:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                command.process.wait(dice.uniform(0.5, 1.2) * self.seconds)
+            command.kill()
+        else:
+            ended = chain._wait_for_end(command)
+            if ended.code != 0:
+                raise RuntimeError(ended.said)
+            self.seconds = ended.seconds
+        done = self.positions()[row["key"]]["generation"] != row["generation"]
+        chain.note(set=row["key"], records=records, killed=killed, done=done)
+        if not killed and not done:
+            chain.tally.wrong += 1
+            chain.keep_evidence(f"a command that said it had set {row['key']!r} has not")
+        if done:
+            chain.set_position(row["key"], records)
