@@ -282,6 +282,7 @@ S3_ROWS = (
         title="`kill -9` of the source and of the commands that set its positions",
         rounds=50,
         chain=set_positions,
+        length=10,
         options={"whole": True},
     ),
     Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),

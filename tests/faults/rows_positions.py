@@ -2,19 +2,29 @@
 
 import contextlib
 import json
-import subprocess
+import time
 
-from tests.faults.chain import len_of
+from tests.faults.chain import LOOK_SECONDS, len_of
+from tests.faults.reader import Tap
 from tests.faults.rows_kill import VERIFY_EVERY, finish, rounds_of
 
 SECONDS_OF_A_COMMAND = 0.5
 """At first; then as long as the last one that ended by itself took."""
 
+BY_THE_LOG = 0.7
+"""The share of commands that are killed at what they write, in place of a moment of the clock."""
+
 
 def set_positions(chain, rounds):
     """The source is killed, and positions of what it was reading are set: forwards never, backwards or to where they are."""
+    with contextlib.closing(Setter(chain)) as setter:
+        kill_and_set(chain, rounds, setter)
+    finish(chain)
+
+
+def kill_and_set(chain, rounds, setter):
+    """The rounds."""
     dice = chain.dice
-    setter = Setter(chain)
     for number in rounds_of(chain, rounds):
         chain.look()
         if chain.open_records() < 2000:
@@ -31,7 +41,6 @@ def set_positions(chain, rounds):
         if number % VERIFY_EVERY == 0:
             chain.drain()
             chain.verify()
-    finish(chain)
 
 
 class Setter:
@@ -40,6 +49,11 @@ class Setter:
     def __init__(self, chain):
         self.chain = chain
         self.seconds = SECONDS_OF_A_COMMAND
+        self.log = Tap(chain.server.url, chain.program.stream, "orders-offsets")
+
+    def close(self):
+        """Close its connection."""
+        self.log.close()
 
     def set_some(self):
         """Set one position or two, if there are any."""
@@ -56,6 +70,17 @@ class Setter:
             raise RuntimeError(ended.said)
         return {row["key"]: row for row in map(json.loads, ended.out.splitlines())}
 
+    def wait_amid(self, command):
+        """Until a command is about half way, by the clock, or has written its first or second message, or has ended."""
+        dice = self.chain.dice
+        limit, wanted = time.monotonic() + dice.uniform(0.2, 1.2) * self.seconds, None
+        if dice.random() < BY_THE_LOG:
+            limit, wanted = time.monotonic() + self.chain.patience, self.log.count() + dice.choice((1, 1, 2))
+        while command.process.poll() is None and time.monotonic() < limit:
+            if wanted is not None and self.log.count() >= wanted:
+                return
+            time.sleep(LOOK_SECONDS)
+
     def set_one(self, row):
         """Set the position of an object, or try it with a command that is killed; then note what came of it."""
         chain, dice = self.chain, self.chain.dice
@@ -67,8 +92,7 @@ class Setter:
         command = chain.program.start("offsets", "set", "--key", row["key"], *what, "--yes")
         killed = dice.random() < 0.5
         if killed:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                command.process.wait(dice.uniform(0.5, 1.2) * self.seconds)
+            self.wait_amid(command)
             command.kill()
         else:
             ended = chain._wait_for_end(command)
