@@ -49,6 +49,7 @@ class Setter:
     def __init__(self, chain):
         self.chain = chain
         self.seconds = SECONDS_OF_A_COMMAND
+        self.messages = 1  # that a command writes, as far as is known
         self.log = Tap(chain.server.url, chain.program.stream, "orders-offsets")
 
     def close(self):
@@ -71,11 +72,11 @@ class Setter:
         return {row["key"]: row for row in map(json.loads, ended.out.splitlines())}
 
     def wait_amid(self, command):
-        """Until a command is about half way, by the clock, or has written its first or second message, or has ended."""
+        """Until a command is about half way, by the clock, or has written some of its messages, or has ended."""
         dice = self.chain.dice
         limit, wanted = time.monotonic() + dice.uniform(0.2, 1.2) * self.seconds, None
         if dice.random() < BY_THE_LOG:
-            limit, wanted = time.monotonic() + self.chain.patience, self.log.count() + dice.choice((1, 1, 2))
+            limit, wanted = time.monotonic() + self.chain.patience, self.log.count() + dice.randint(1, self.messages)
         while command.process.poll() is None and time.monotonic() < limit:
             if wanted is not None and self.log.count() >= wanted:
                 return
@@ -95,10 +96,11 @@ class Setter:
             self.wait_amid(command)
             command.kill()
         else:
+            held = self.log.count()
             ended = chain._wait_for_end(command)
             if ended.code != 0:
                 raise RuntimeError(ended.said)
-            self.seconds = ended.seconds
+            self.seconds, self.messages = ended.seconds, max(1, self.log.count() - held)
         done = self.positions()[row["key"]]["generation"] != row["generation"]
         chain.note(set=row["key"], records=records, killed=killed, done=done)
         if not killed and not done:
