@@ -6,7 +6,7 @@ import signal
 import time
 
 from framework.testing.faults import Fault, FaultProxy
-from tests.faults.chain import len_of
+from tests.faults.chain import SPARK_SECONDS, len_of
 from tests.faults.stores import PROXIES
 from tests.integration.program_rig import children
 
@@ -95,12 +95,6 @@ STANDBY_SECONDS = 150
 
 TASKS = 2
 """Of the cluster."""
-
-SPARK_SECONDS = 300
-"""Of a round, where others have 90: a driver that was killed starts JVM, application, executors and their Python again. That
-took 12 s to the first record on two quiet cores, and 40 to 80 s with fifteen other processes waiting for them. A listing that
-took 3 s for the same reason is made again after 31. It is the load, then: the product waits no longer than it says (once, a
-listing's wait for cores counted as its time, and rounds took two minutes on a quiet machine)."""
 
 
 def kill_spark(chain, rounds):
