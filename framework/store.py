@@ -82,6 +82,13 @@ class PendingStream(Protocol):
     def result(self) -> ReadStream:
         """Return the stream; blocks until the answer begins. Raises as `ObjectStore.open` does."""
 
+    def whole(self) -> bytes | None:
+        """Return all bytes of an object that was requested whole, checked as those of its stream; None: `result` tells.
+
+        Called for small objects, before `result`. Blocks until they have come, unless they need room that is not there.
+        """
+        return None
+
     def close(self) -> None:
         """Drop the request, from any thread; a waiting `result` raises `TaskClosedError`. Idempotent."""
 

@@ -249,6 +249,24 @@ def guarded(
         close_iterator(runs)
 
 
+def whole_batch(transformer: Transformer, data: bytes, source: ObjectInput, limits: BatchLimits) -> PayloadBatch | None:
+    """Return the only batch of an object, checked; None when it must be read.
+
+    Raises:
+        FormatContractError: the transformer returns something else.
+    """
+    try:
+        run: object = transformer.read_whole(data, key=source.key, limits=limits)
+    except Exception:  # noqa: BLE001 - `read` fails, too, and its error names the record
+        return None
+    if run is None:
+        return None
+    if not isinstance(run, PayloadBatch):
+        raise _broken(transformer, source.location, f"read_whole returned {type(run).__name__}, not a PayloadBatch")
+    _checked(run, 1, transformer, source.location)
+    return run
+
+
 def _iterated(
     runs: Iterator[PayloadBatch | SkippedRecord], of: object, location: str
 ) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -339,11 +357,13 @@ class Transformer(abc.ABC):
             option.
         needs_modules: modules that reading imports besides the framework's, such as `("pyarrow",)`: checked on Spark's
             executors before a run.
+        max_whole_bytes: the size up to which `read_whole` may read an object; 0: it reads none.
         row_decoder: the parser of the first transform, set before the first read. A format that checks JSON may do it
             with this parser, and hand the rows on (`PayloadColumn.parsed`); then nothing parses a record twice.
     """
 
     name: ClassVar[str]
+    max_whole_bytes: ClassVar[int] = 0
     row_decoder: msgspec.json.Decoder[Any] | None = None
     reads_forward: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = False
@@ -374,6 +394,20 @@ class Transformer(abc.ABC):
                 The framework converts any other exception to an `ObjectError`, except low memory (`MemoryError`), a
                 missing module and system errors.
         """
+
+    def read_whole(self, data: bytes, *, key: str, limits: BatchLimits) -> PayloadBatch | None:
+        """Return the only batch of a small object: what `read` would yield, without a mark. None: `read` reads it.
+
+        Many small objects cost less without a stream each. None by default, and for whatever is not plain: a bad record,
+        a compression, more than a batch. A failure counts as None.
+
+        Args:
+            data: the object's bytes, at most `max_whole_bytes`.
+            key: the object's key, for rules that depend on a suffix.
+            limits: maximum size of the batch.
+        """
+        del data, key, limits
+        return None
 
     @abc.abstractmethod
     def numbering_options(self) -> Mapping[str, str]:

@@ -44,7 +44,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import announces_length, expected_bytes
+from framework.storage.http_body import announces, announces_length, expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
@@ -223,6 +223,16 @@ class GcsStore(HttpStore):
             return None
         error = _error_of(answer, self._media_failed(get.native))
         return None if isinstance(error, (ObjectNotFoundError, ObjectChangedError)) else error
+
+    @override
+    def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
+        if headers.get("x-goog-generation") != native.version or not announces(headers, native.size):
+            return False
+        stored = headers.get("x-goog-stored-content-encoding") or "identity"
+        if stored != "identity" or "x-guploader-response-body-transformations" in headers:
+            return False
+        checksum = self._checksum(headers)
+        return checksum is None or checksum.fits(data)
 
     @override
     def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:

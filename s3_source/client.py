@@ -33,7 +33,7 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import announces_length, expected_bytes
+from framework.storage.http_body import announces, announces_length, expected_bytes
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
 from framework.storage.http_store import HttpStore
@@ -381,6 +381,14 @@ class S3Store(HttpStore):
             region=fields.get("Region") or answer.headers.get("x-amz-bucket-region") or "",
             retry_after=answer.headers.get("retry-after"),
         )
+
+    @override
+    def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
+        etag = listed_etag(native)
+        if not etag or headers.get("etag") != f'"{etag}"' or not announces(headers, native.size):
+            return False
+        checksum = checksum_in(headers) if self.config.verify_checksums else None
+        return checksum is None or checksum.fits(data)
 
     @override
     def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:

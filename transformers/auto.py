@@ -29,6 +29,7 @@ from framework.transformer import BatchLimits, InputOptions, ObjectInput, Payloa
 from transformers.batches import SHARED_MODULES
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
 from transformers.compression import unsupported_compression
+from transformers.lines import LineTransformer
 
 SUFFIXES = {
     ".jsonl": "jsonl",
@@ -63,6 +64,7 @@ class AutoTransformer(Transformer):
 
     name: ClassVar[str] = "auto"
     reads_columns: ClassVar[bool] = True
+    max_whole_bytes: ClassVar[int] = LineTransformer.max_whole_bytes
     # those of all formats
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars", "pyarrow")
 
@@ -87,6 +89,13 @@ class AutoTransformer(Transformer):
         self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         yield from self._choose(source).read(source, skip=skip, mark=mark, limits=limits)
+
+    @override
+    def read_whole(self, data: bytes, *, key: str, limits: BatchLimits) -> PayloadBatch | None:
+        found = format_of_key(key)
+        if found is None or self.options.columns:  # `read` refuses those that have none
+            return None
+        return self._made_for(found).read_whole(data, key=key, limits=limits)
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:

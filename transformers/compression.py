@@ -59,6 +59,8 @@ UNSUPPORTED = {
 }
 """Compressions that are not unpacked here, by the suffixes that say so."""
 
+_NAMED = frozenset((*SUFFIXES, *UNSUPPORTED))
+
 _TAR_SUFFIXES = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar{suffix}" for suffix in SUFFIXES))
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 """Of POSIX and GNU archives (tar(5), "Ustar Archives"); older ones have none."""
@@ -118,8 +120,13 @@ def unsupported_compression(key: str) -> str | None:
 def is_plain_by_name(compression: str, key: str) -> bool:
     """Return whether neither the option nor the key says that the object is compressed."""
     if compression == "auto":
-        return compression_of_key(key) == "none" and unsupported_compression(key) is None
+        return _suffix(key) not in _NAMED
     return compression == "none"
+
+
+def is_plain(data: bytes, compression: str, key: str) -> bool:
+    """Return whether neither option, key nor first bytes say that an object is compressed."""
+    return is_plain_by_name(compression, key) and not (compression == "auto" and data.startswith(_MAGICS))
 
 
 def check_text(head: bytes, source: ObjectInput) -> None:

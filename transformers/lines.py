@@ -10,6 +10,7 @@ import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from string import whitespace
+from typing import ClassVar
 
 import attrs
 from typing_extensions import override
@@ -21,7 +22,7 @@ from framework.model.payloads import PayloadColumn, size_of
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, SplittableTransformer, too_large
-from transformers.compression import UnpackedStream
+from transformers.compression import UnpackedStream, is_plain
 from transformers.split_lines import SplitLines
 
 _BOM = b"\xef\xbb\xbf"
@@ -176,6 +177,21 @@ def split_lines(span: Span) -> LineBlock:
     return LineBlock(lines, span.start, overhead, data.isascii())
 
 
+def whole_block(data: bytes) -> Sequence[bytes] | None:
+    """The lines of a small object; None for those that are not read at once: with a byte order mark, or a cut end."""
+    if data.startswith(_BOM):
+        return None
+    if b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    if not data.endswith(b"\n"):
+        return data.split(b"\n") if len(data) < _COLUMN_BYTES else None
+    if len(data) >= _COLUMN_BYTES:
+        return PayloadColumn(data)
+    lines = data.split(b"\n")
+    lines.pop()
+    return lines
+
+
 def none_blank(lines: Sequence[bytes]) -> bool:
     """Return whether no line is blank."""
     if isinstance(lines, PayloadColumn):
@@ -196,6 +212,8 @@ class LineTransformer(SplittableTransformer):
     A run's mark is exact, the byte behind its last record, unless something compresses the object or the lines around
     it are blank or end in different ways; then it is the nearest border before.
     """
+
+    max_whole_bytes: ClassVar[int] = _BLOCK_BYTES
 
     @override
     def numbering_options(self) -> Mapping[str, str]:
@@ -218,6 +236,17 @@ class LineTransformer(SplittableTransformer):
         if problem is not None:
             raise RecordError(problem)
         return raw
+
+    @override
+    def read_whole(self, data: bytes, *, key: str, limits: BatchLimits) -> PayloadBatch | None:
+        options, size = self.options, len(data)
+        if size > options.max_record_bytes or size >= limits.size_bytes or not is_plain(data, options.compression, key):
+            return None
+        lines = whole_block(data)
+        count = len(lines) if lines is not None else 0
+        if lines is None or not 0 < count < limits.records or not self._all_good(lines, ascii_only=data.isascii()):
+            return None
+        return PayloadBatch(first_record=1, payloads=lines, size_bytes=size_of(lines))
 
     @override
     def _read(

@@ -437,7 +437,13 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 self._window_bytes -= planned_bytes
                 self._head = source
                 if assignments[0].entry.part is None:
-                    self._current = ObjectRead(self, assignments[0], source).batches(self._limits)
+                    read = ObjectRead(self, assignments[0], source)
+                    small = read.at_once(self._limits)
+                    if small is not None:
+                        self._fill()
+                        self.statistics.records_read += len(small.payloads)
+                        return small
+                    self._current = read.batches(self._limits)
                 else:
                     self._current = KeyedRead(self, assignments, source).batches(self._limits)
                 self._fill()

@@ -26,7 +26,7 @@ from framework.model.objects import ObjectState, ResumePoint
 from framework.model.payloads import size_of
 from framework.pipeline.transforming import TransformChain, TransformedRun, context_of
 from framework.storage.prefetch import FetchedInput
-from framework.transformer import BatchLimits, PayloadBatch, guarded
+from framework.transformer import BatchLimits, PayloadBatch, guarded, whole_batch
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -122,21 +122,25 @@ class ObjectRead:
         self._skipped: list[SkippedRecord] = []
         self._bad = self._entry.skipped
         self._transforms = owner.transforms
+        self._whole: PayloadBatch | None = None
+
+    def at_once(self, limits: BatchLimits) -> RecordBatch | None:
+        """Return the only batch of a small object that is read from its first record; None: `batches` reads it."""
+        entry, transformer = self._entry, self._owner.transformer
+        if self._native.size > transformer.max_whole_bytes or entry.records_done or entry.split_size:
+            return None
+        data = self._source.whole()
+        if data is not None:
+            self._whole = whole_batch(transformer, data, self._source, limits)
+        if self._whole is None or self._transforms is not None:
+            return None
+        self._source.close()
+        return self._batch(self._whole, ObjectState.DONE)
 
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
-        entry = self._entry
         held: PayloadBatch | NumberedRun | None = None
-        transformer = self._owner.transformer
-        read = transformer.read
-        if entry.split is not None:
-            read = functools.partial(transformer.read_split, split=entry.split)
-        runs: Iterator[PayloadBatch | NumberedRun | SkippedRecord] = guarded(
-            functools.partial(read, self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
-            self._native.location,
-            entry.records_done,
-            of=transformer,
-        )
+        runs = self._runs(limits)
         if self._transforms is not None:
             runs = self._transformed(self._transforms, runs)
         try:
@@ -162,6 +166,21 @@ class ObjectRead:
                 close_iterator(runs)  # otherwise the traceback of a fatal bad record would keep their resources open
             finally:
                 self._source.close()
+
+    def _runs(self, limits: BatchLimits) -> Iterator[PayloadBatch | NumberedRun | SkippedRecord]:
+        """Return the format's batches and bad records."""
+        if self._whole is not None:
+            return iter((self._whole,))
+        entry, transformer = self._entry, self._owner.transformer
+        read = transformer.read
+        if entry.split is not None:
+            read = functools.partial(transformer.read_split, split=entry.split)
+        return guarded(
+            functools.partial(read, self._source, skip=entry.records_done, mark=entry.mark, limits=limits),
+            self._native.location,
+            entry.records_done,
+            of=transformer,
+        )
 
     def _skip(self, skipped: SkippedRecord) -> None:
         """Count a bad record, which waits for the next batch.

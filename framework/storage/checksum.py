@@ -41,6 +41,10 @@ class Checksum:
         """Add the next bytes."""
         self.value = self._update(data, self.value)
 
+    def fits(self, data: bytes) -> bool:
+        """Return whether it is the checksum of these bytes, whatever was added before."""
+        return self._update(data, 0) == self.expected
+
     @property
     def holds(self) -> bool:
         """Whether the bytes so far match the store's checksum."""

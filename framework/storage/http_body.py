@@ -166,6 +166,11 @@ class EmptyStream(ReadStream):
 EMPTY = EmptyStream()
 
 
+def announces(headers: Mapping[str, str], size: int) -> bool:
+    """Return whether the head announces a body of that length, in the usual form."""
+    return headers.get("content-length") == str(size)
+
+
 def announces_length(headers: Mapping[str, str]) -> bool:
     """Return whether the head announces the body's length; otherwise only the body's end shows it.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from framework.errors import RetriableError, SourceError
+from framework.errors import RetriableError, SourceError, TaskClosedError
 from framework.storage.http_body import announces_length
 from framework.storage.http_loop import HttpAnswer, HttpLoop
 from framework.store import ReadRoom
@@ -31,6 +31,13 @@ class GetJudge(Protocol):
     @abc.abstractmethod
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
         """Return the framework's error for a failed read."""
+
+    @abc.abstractmethod
+    def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
+        """Return whether the body of an answer 200 is surely the whole listed version; else `stream_of` decides.
+
+        Must not block.
+        """
 
     @abc.abstractmethod
     def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
@@ -129,6 +136,17 @@ class ObjectGet:
         except BaseException:
             answer.close()
             raise
+
+    def whole(self) -> bytes | None:
+        """Return the bytes of the whole object, checked; None when `result` must tell. Waits for them."""
+        answer, native = self._answer, self.native
+        if answer is None or self.wanted is not None:
+            return None
+        try:
+            data = answer.whole(native.size)
+        except TaskClosedError:
+            return None
+        return data if data is not None and self._judge.is_listed(native, answer.headers, data) else None
 
     def _wait_refusal(self, answer: HttpAnswer) -> None:
         try:

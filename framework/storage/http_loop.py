@@ -19,6 +19,7 @@ import time
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -137,13 +138,14 @@ class HttpAnswer:
         self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
-        self._refused = self._reserved = 0  # bytes, with a room; used by the loop's thread alone
+        self._reserved = 0  # bytes, with a room; used by the loop's thread alone
         self._begin()
 
     def _begin(self) -> None:
         self.lines: list[bytes] = []
         self._chunks: deque[bytes] = deque()
         self._status = 0
+        self._refused = 0  # bytes of a piece that waits for room
         self._head: dict[str, str] | None = None
         self.started = self.complete = self.ended = False
         self.failure: Exception | None = None
@@ -259,6 +261,21 @@ class HttpAnswer:
             raise self.failure
         return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
 
+    def whole(self, size: int) -> bytes | None:
+        """Return the body of an answer 200 of `size` bytes, waiting for it, and take nothing.
+
+        None when it is another answer, ended early, or has no room for all of it now: `status` and `read` tell.
+
+        Raises:
+            TaskClosedError: the loop is closed.
+        """
+        if self._size < size:
+            self._wait_until(lambda: self._size >= size or self.ended or bool(self._refused) or self._is_judged)
+        if self._size != size or self.failure is not None or self.status_so_far() != HTTPStatus.OK:
+            return None
+        chunks = self._chunks
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
     def _give(self, size: int) -> None:
         room = self.room
         if room is not None:
@@ -291,8 +308,8 @@ class HttpAnswer:
             self._waiter = None
 
     @property
-    def _state(self) -> tuple[int, bool, bool]:
-        return len(self._chunks), self.started, self.ended
+    def _state(self) -> tuple[int, bool, bool, int]:
+        return len(self._chunks), self.started, self.ended, self._refused
 
     def close(self) -> None:
         """End the transfer; its connection is closed unless all has come."""
@@ -318,6 +335,7 @@ class HttpAnswer:
                     room.give(reserved)
                 if not room.take(len(data), self._loop.resume):
                     self._refused = len(data)
+                    self._wake_reader()
                     return False
         else:
             if self._is_full:
@@ -345,7 +363,7 @@ class HttpAnswer:
         if room is not None and not self._reserved:
             if not room.take(size, self._loop.resume):
                 return False
-            self._reserved = size
+            self._reserved, self._refused = size, 0
         return True
 
     def end(self, failure: Exception | None) -> None:
@@ -355,6 +373,9 @@ class HttpAnswer:
             self.started = self.started or failure is None
             self.ended = True
             self.retry = None  # it refers back to this answer, and Python frees a cycle only when it looks for cycles
+        self._wake_reader()
+
+    def _wake_reader(self) -> None:
         waiter = self._waiter
         if waiter is not None:
             self._waiter = None

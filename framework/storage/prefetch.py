@@ -168,11 +168,19 @@ class StreamRoom:
 class BegunStream:
     """A stream that the store fills by itself, before it is read."""
 
-    __slots__ = ("_room", "_stream")
+    __slots__ = ("_came_whole", "_room", "_stream")
 
     def __init__(self, stream: ResumingStream, room: StreamRoom) -> None:
         self._stream = stream
         self._room = room
+        self._came_whole = False
+
+    def whole(self) -> bytes | None:
+        """Return the bytes of the whole object, which becomes the head; None when the stream must tell."""
+        self._room.make_head()
+        data = self._stream.whole()
+        self._came_whole = data is not None
+        return data
 
     def taken(self) -> ReadStream:
         """Return the stream, whose object becomes the head; waits for the answer's beginning."""
@@ -182,7 +190,8 @@ class BegunStream:
 
     def close(self) -> None:
         """Drop the request and what has come, from any thread. Idempotent."""
-        self._stream.abort()
+        if not self._came_whole:  # else the request has ended, or is about to
+            self._stream.abort()
         self._room.close()
 
 
@@ -196,6 +205,7 @@ class FetchedStream:
         self._chunks: deque[bytes] = deque()
         self._held = 0
         self._ended = False
+        self._refused = False
         self._error: BaseException | None = None
         self._closed = False
         self.is_head = False
@@ -237,6 +247,9 @@ class FetchedStream:
                 if budget.has_room(size, is_head=self.is_head, is_empty=not self._chunks):
                     budget.used += size
                     return size
+                if self.is_head and not self._refused:
+                    self._refused = True
+                    budget.note_change()
                 budget.wait()
             return 0
 
@@ -271,6 +284,16 @@ class FetchedStream:
             budget.used -= len(chunk)
             budget.note_change()
             return chunk
+
+    def whole(self) -> bytes | None:
+        """Return all bytes, which stay; None when `read` must tell: of an error, or when they need more room."""
+        self.taken()
+        budget = self._budget
+        with budget.lock:
+            while not (self._ended or self._refused or self._closed or budget.closed):
+                budget.wait()
+            good = self._ended and self._error is None and not self._closed
+            return b"".join(self._chunks) if good else None
 
     def taken(self) -> ReadStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""
@@ -324,6 +347,19 @@ class FetchedInput:
             return stream.taken()
         self._drop()
         return CheckedStream(self._inner, start, end)
+
+    def whole(self) -> bytes | None:
+        """Return the bytes of the whole object if they were requested ahead, waiting for them; nothing is taken.
+
+        They are checked as those of a stream. None: `open` gives them, or their error.
+        """
+        stream = self._stream
+        if stream is None or self._range != (0, None):
+            return None
+        data = stream.whole()
+        if self._stream is not stream:
+            raise TaskClosedError(f"{self.location}: closed while reading")
+        return data
 
     def close(self) -> None:
         """Drop the prefetched stream, and end a read that waits in a stream already taken. Idempotent."""

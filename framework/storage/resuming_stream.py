@@ -202,6 +202,11 @@ class ResumingStream(ReadStream):
             if self._position == 0 and self._end == self._source.native.size:
                 self._checksum = getattr(self._stream, "checksum", None)
 
+    def whole(self) -> bytes | None:
+        """Return the whole object, of which nothing was read yet, and take nothing; None when `connect` must tell."""
+        pending = self.pending
+        return pending.whole() if pending is not None and not self._closed else None
+
     def _request(self, failed: RetriableError | None = None) -> ReadStream:
         return self._source.request(self._position, self._end, failed)
 

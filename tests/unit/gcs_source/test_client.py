@@ -53,3 +53,24 @@ def test_a_description_that_is_not_given_of_an_object_that_is_there_is_asked_for
     with pytest.raises(kind):
         store.metadata(native("k"))
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("headers", "surely"),
+    [
+        ({}, True),
+        ({"x-goog-generation": "8"}, False),
+        ({"x-goog-generation": None}, False),
+        ({"content-length": "6"}, False),
+        ({"x-goog-stored-content-encoding": "gzip", "content-encoding": "gzip"}, False),
+        ({"x-guploader-response-body-transformations": "gunzipped"}, False),
+        ({"x-goog-hash": "crc32c=4waSgw==,md5=x"}, True),
+        ({"x-goog-hash": "crc32c=AAAAAA=="}, False),
+    ],
+)
+def test_a_body_is_surely_the_listed_version_by_length_generation_and_checksum(headers, surely):
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    head = {"x-goog-generation": "7", "content-length": "9", **headers}
+    answered = {name: value for name, value in head.items() if value is not None}
+    assert store.is_listed(attrs.evolve(native("k"), version="7", size=9), answered, b"123456789") is surely
+    store.close()

@@ -83,3 +83,26 @@ def test_an_etag_that_no_header_can_hold_is_an_error_of_its_object_at_once(etag,
 def test_an_answers_etag_becomes_a_condition_only_when_a_header_can_hold_it(etag, condition):
     headers = {"etag": etag, "last-modified": "Thu, 01 Jan 2026 00:00:00 GMT"}
     assert list(condition_of(headers)) == [condition]
+
+
+@pytest.mark.parametrize(
+    ("headers", "surely"),
+    [
+        ({}, True),
+        ({"etag": '"e2"'}, False),
+        ({"etag": 'W/"e"'}, False),
+        ({"content-length": "6"}, False),
+        ({"content-length": None}, False),
+        ({"x-amz-checksum-crc32": "y/Q5Jg=="}, True),
+        ({"x-amz-checksum-crc32": "AAAAAA=="}, False),
+        ({"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"}, True),
+    ],
+)
+def test_a_body_is_surely_the_listed_version_by_length_etag_and_checksum(headers, surely):
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    listed = attrs.evolve(native("k"), version="e@1", size=9)
+    head = {"etag": '"e"', "content-length": "9", **headers}
+    answered = {name: value for name, value in head.items() if value is not None}
+    assert store.is_listed(listed, answered, b"123456789") is surely
+    assert not store.is_listed(attrs.evolve(listed, version="@1"), answered, b"123456789")
+    store.close()

@@ -126,6 +126,7 @@ class Store(ObjectStore):
 
     scheme = "test"
     bucket = "b"
+    believed = True
 
     def __init__(self, server, loop):
         self.server, self.loop = server, loop
@@ -155,6 +156,9 @@ class Store(ObjectStore):
         if isinstance(error, TaskClosedError):
             return error
         return StoreUnavailableError(f"{type(error).__name__}: {error}")
+
+    def is_listed(self, native, headers, data):
+        return self.believed
 
     def stream_of(self, get, answer):
         assert answer.status in OK
@@ -303,6 +307,58 @@ def test_what_is_read_ahead_stays_within_the_budget_and_the_head_goes_on(serving
             assert fetch._budget.used <= limit
         stream.close()
         assert got == len(content)
+    assert fetch._budget.used == 0
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_a_small_object_is_there_as_a_whole_and_its_connection_stays(serving, pieces):
+    body = bytes(range(256)) * 7
+    answer, step = ok(body), -(-len(ok(body)) // pieces)
+    server, loop = serving(lambda path, _: [answer[at : at + step] for at in range(0, len(answer), step)])
+    fetch, store = Prefetcher(objects=1, max_bytes=1 << 20), Store(server, loop)
+    for number in range(3):
+        fetched = fetch.fetch(StoreInput(store, native(f"/{number}", len(body))), 0)
+        assert fetched.whole() == body
+        fetched.close()
+        assert fetch._budget.used == 0
+        settled(lambda: -loop.connections)
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [ok(b"12345")],  # longer than listed
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n12", None],
+        [b"HTTP/1.1 206 Partial\r\nContent-Length: 4\r\n\r\n1234"],
+        [refused(404)],
+    ],
+)
+def test_any_other_answer_is_not_there_as_a_whole(serving, answers):
+    server, loop = serving(lambda path, _: answers)
+    fetched = Prefetcher(objects=1, max_bytes=1 << 20).fetch(
+        StoreInput(Store(server, loop), native("/k", 4), RetryPolicy(attempts=1)), 0
+    )
+    assert fetched.whole() is None
+    fetched.close()
+
+
+def test_what_the_store_does_not_believe_is_left_to_its_stream(serving):
+    server, loop = serving(lambda path, _: [ok(b"1234")])
+    store = Store(server, loop)
+    store.believed = False
+    fetched = Prefetcher(objects=1, max_bytes=1 << 20).fetch(StoreInput(store, native("/k", 4)), 0)
+    assert fetched.whole() is None
+    assert drain(fetched.open()) == b"1234"
+
+
+def test_an_object_that_has_no_room_as_a_whole_is_read_in_pieces(serving):
+    content = bytes(1 << 21)
+    server, loop = serving(lambda path, _: [ok(content)])
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
+    fetched = fetch.fetch(StoreInput(Store(server, loop), native("/k", len(content))), 0)
+    assert fetched.whole() is None
+    assert drain(fetched.open()) == content
     assert fetch._budget.used == 0
 
 

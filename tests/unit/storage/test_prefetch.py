@@ -287,3 +287,57 @@ def test_what_a_source_may_raise_stays_what_it_is(ahead, read, error):
     with pytest.raises(type(error)) as caught:
         read(ahead, Failing(error))
     assert caught.value is error
+
+
+def test_a_small_object_is_there_as_a_whole_and_can_still_be_opened(ahead):
+    source = Watched(content(1000))
+    fetch = ahead()
+    fetched = fetch.fetch(source, 0)
+    assert fetched.whole() == fetched.whole() == content(1000)
+    assert read_all(fetched.open()) == content(1000)
+    fetched.close()
+    assert (source.opened, fetch._budget.used) == ([(0, None)], 0)
+
+
+def test_what_was_taken_as_a_whole_gives_its_room_back(ahead):
+    fetch = ahead()
+    fetched = fetch.fetch(Watched(content(1000)), 0)
+    assert fetched.whole() == content(1000)
+    fetched.close()
+    fetched.close()
+    assert fetch._budget.used == 0
+
+
+def test_only_a_whole_object_is_there_as_a_whole(ahead):
+    source = Watched(content(1000))
+    fetch = ahead()
+    for start, end in ((1, None), (0, 999)):
+        part = fetch.fetch(source, start, end)
+        assert part.whole() is None
+        part.close()
+    assert FetchedInput(source, 0, None).whole() is None
+
+
+def test_an_object_that_fails_is_not_there_as_a_whole_and_its_stream_tells_why(ahead):
+    fetched = ahead().fetch(Watched(content(1000), error=CorruptObjectError("cut", location="k")), 0)
+    assert fetched.whole() is None
+    with pytest.raises(CorruptObjectError):
+        read_all(fetched.open())
+
+
+def test_an_object_that_has_no_room_as_a_whole_is_read_in_pieces(ahead):
+    data = content(9 * CHUNK_BYTES)
+    fetched = ahead(max_bytes=2 * CHUNK_BYTES).fetch(Watched(data), 0)
+    assert fetched.whole() is None
+    assert read_all(fetched.open()) == data
+
+
+def test_a_close_ends_the_wait_for_the_whole_object(ahead):
+    gate = threading.Event()
+    fetched = ahead().fetch(Watched(content(1000), gate=gate), 0)
+    closer = threading.Timer(0.05, fetched.close)
+    closer.start()
+    with pytest.raises(TaskClosedError):
+        fetched.whole()
+    closer.join()
+    gate.set()

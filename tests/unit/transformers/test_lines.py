@@ -144,6 +144,37 @@ def test_a_line_is_good_exactly_when_json_says_so(data, piece, run):
     assert read(data, "text", limits=limits) == expected(data, validate=False)
 
 
+@given(
+    data=text_of_fragments, fmt=st.sampled_from(["jsonl", "text"]), records=st.integers(1, 5), cap=st.integers(1, 60)
+)
+@example(data=b'{"a":1}\r\n{"b":2}', fmt="jsonl", records=5, cap=60)
+@example(data=b"\x1f\x8b\x08 plain by its name alone\n", fmt="text", records=5, cap=60)
+@example(data=BOM + b"1\n", fmt="jsonl", records=5, cap=60)
+@example(data=b"a\n\xc3\x28\n", fmt="jsonl", records=5, cap=60)
+@example(data=b"a\r", fmt="text", records=5, cap=60)
+def test_what_is_read_at_once_is_the_only_batch_of_a_read(data, fmt, records, cap):
+    transformer = make_transformer(InputOptions(format=fmt, max_record_bytes=cap))
+    limits = BatchLimits(records=records, size_bytes=2 * cap)
+    for key in ("k", "k.JSONL", "k.gz", "k.lz4"):
+        run = transformer.read_whole(data, key=key, limits=limits)
+        if run is None:
+            continue
+        (only,) = transformer.read(BytesInput(data, key), limits=limits)
+        assert (run.first_record, list(run.payloads), run.size_bytes) == (1, list(only.payloads), only.size_bytes)
+        assert type(run.payloads) is type(only.payloads)
+        assert run.mark is None
+
+
+def test_plain_small_objects_are_read_at_once_by_their_names_too():
+    data, limits = b'{"a":1}\n{"b":2}\n', BatchLimits()
+    for fmt in ("jsonl", "auto"):
+        run = make_transformer(InputOptions(format=fmt)).read_whole(data, key="k.jsonl", limits=limits)
+        assert list(run.payloads) == [b'{"a":1}', b'{"b":2}']
+    columns = make_transformer(InputOptions(format="auto", columns=("a",)))
+    assert columns.read_whole(data, key="k.jsonl", limits=limits) is None
+    assert columns.read_whole(data, key="unknown", limits=limits) is None
+
+
 @given(data=text_of_fragments)
 @settings(max_examples=300, deadline=None)
 @example(data=b"1 2\n[3,\n4]")
