@@ -243,10 +243,10 @@ class LineTransformer(SplittableTransformer):
         if size > options.max_record_bytes or size >= limits.size_bytes or not is_plain(data, options.compression, key):
             return None
         lines = whole_block(data)
-        count = len(lines) if lines is not None else 0
-        if lines is None or not 0 < count < limits.records or not self._all_good(lines, ascii_only=data.isascii()):
+        if lines is None or not 0 < len(lines) < limits.records:
             return None
-        return PayloadBatch(first_record=1, payloads=lines, size_bytes=size_of(lines))
+        good = self._good_lines(lines, ascii_only=data.isascii())
+        return PayloadBatch(first_record=1, payloads=good, size_bytes=size_of(good)) if good is not None else None
 
     @override
     def _read(
