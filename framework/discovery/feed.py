@@ -366,9 +366,7 @@ class ListingFeed(ObjectFeed):
 
     def _decided_as_listed(self, native: NativeObject) -> Iterator[Assignment]:
         key = self._key_of(native)
-        known = self._table.final_version(key)
-        final = known is not None and known == native.version
-        entry = self._offsets.get_entry(key) if not final else None
+        final, entry = self._table.listed(key, native.version)
         if entry is not None:
             self._tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None
@@ -429,6 +427,8 @@ class ListingFeed(ObjectFeed):
         tracker.seen_open(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
+        if len(waiting) == 1 and self._order is None:  # taken at once
+            return iter((self._assign(key, native, waiting[0]),))
         return (self._assign(key, native, entry) for entry in waiting)
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
@@ -481,11 +481,14 @@ class ListingFeed(ObjectFeed):
                     if not entry.finished:
                         check_numbering(entry, self._numbering_options, native.location)
                 return entries
-        generation = self._table.next_generation(key)
         first = self._start_entry(native, topic_partition, self._numbering_options)
-        if first.generation != generation:
-            first = first.changed(generation=generation)
         entries = self._split_policy.positions_of(native, first)
+        if known is None and len(entries) == 1:
+            started = self._table.begin_first(entries[0])
+            if started is not None:
+                return [started]
+        generation = self._table.next_generation(key)
+        entries = [entry.changed(generation=generation) for entry in entries]
         self._offsets.add_entry(*entries)
         return entries
 

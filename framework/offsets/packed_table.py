@@ -144,10 +144,14 @@ class FinishedTable:
         row = self._row_of(key)
         return self._codec.entry_of(row) if row is not None else None
 
-    def whole_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of that key's entry, cheaper than the entry; None when it is missing or a split."""
+    def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
+        """Return whether that key's entry is of this version and no split; if not, the entry. In one search."""
         row = self._row_of(key)
-        return self._codec.whole_version(row) if row is not None else None
+        if row is None:
+            return False, None
+        if self._codec.whole_version(row) == version:
+            return True, None
+        return False, self._codec.entry_of(row)
 
     def __contains__(self, key: OffsetManagerKey) -> bool:
         return self._row_of(key) is not None

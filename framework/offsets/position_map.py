@@ -178,9 +178,20 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         self.floor = max(self.floor, known.generation)
         return True
 
-    def final_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of that key's entry, cheaper than the entry; None for a pending entry or a split."""
-        return self._finished.whole_version(key)
+    def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
+        """Return whether that key's entry is final, of this version and no split; if not, the entry. In one search."""
+        entry = self._reading.get(key)
+        return (False, entry) if entry is not None else self._finished.listed(key, version)
+
+    def begin_first(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
+        """Start the position of an object that has none, above every dropped generation; None when it has one."""
+        key, generation = entry.get_manager_key(), self.floor + 1
+        if self.find(key) is not None:
+            return None
+        if entry.generation != generation:
+            entry = entry.changed(generation=generation)
+        self.add(key, entry)
+        return entry
 
     def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""

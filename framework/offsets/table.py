@@ -66,13 +66,13 @@ class PositionTable:
             keys = self.positions.splits_of(first.get_manager_key())
             return [entry for entry in map(self.positions.find, keys) if entry is not None and entry.is_of(first)]
 
-    def final_version(self, key: OffsetManagerKey) -> str | None:
-        """Return the version of a final object; None without a position, while it is read, or when it is split.
+    def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
+        """Return whether this version of an object is final and was read whole; if not, the object's position.
 
-        A listing calls this for each object that it shows: cheaper than the position.
+        A listing calls this for each object that it shows: a final position is not unpacked.
         """
         with self.lock:
-            return self.positions.final_version(key)
+            return self.positions.listed(key, version)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -115,6 +115,19 @@ class PositionTable:
                     unsaved.removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)
             unsaved.begun += entries
+
+    def begin_first(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
+        """Start the position of an object that has none, in a generation that it never had; None when it has one.
+
+        Most objects are new: this takes one search.
+        """
+        with self.lock:
+            begun = self.positions.begin_first(entry)
+            if begun is not None:
+                if self.unsaved.removed:
+                    self.unsaved.removed.pop(begun.get_manager_key().whole(), None)  # starts are stored before removals
+                self.unsaved.begun.append(begun)
+            return begun
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Set a position with another count, for a holder of the lock."""

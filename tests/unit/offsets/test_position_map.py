@@ -151,7 +151,8 @@ class AgainstADict(RuleBasedStateMachine):
             assert key in self.packed
             assert exact(self.packed[key]) == exact(entry)
             whole = entry.final and not entry.split_size
-            assert self.packed.final_version(key) == (entry.version if whole else None)
+            assert self.packed.listed(key, entry.version) == ((True, None) if whole else (False, entry))
+            assert self.packed.listed(key, "another") == (False, entry)
         assert {key: exact(entry) for key, entry in self.packed.items()} == {
             key: exact(entry) for key, entry in self.model.items()
         }
@@ -568,7 +569,7 @@ def test_threads_that_read_commit_and_look_see_whole_positions():
         thread.join()
     assert not failures
     assert sorted(entry.key for entry in manager.table.entries()) == sorted(objects)
-    assert all(manager.table.final_version(OffsetManagerKey.of_object("b", key)) == "v" for key in objects)
+    assert all(manager.table.listed(OffsetManagerKey.of_object("b", key), "v")[0] for key in objects)
 
 
 # ---- compaction
@@ -677,3 +678,17 @@ def test_the_splits_behind_the_first_are_found_without_a_search():
     key = OffsetManagerKey.of_object("b", "k")
     assert positions.splits_of(key) == [key.of_split(2), key.of_split(3)]
     assert positions.splits_of(OffsetManagerKey.of_object("b", "m")) == []
+
+
+def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is_none():
+    manager = OffsetManager()
+    first = manager.table.begin_first(small_entry(generation=1))
+    assert first is not None
+    assert manager.table.begin_first(small_entry(generation=1, version="v2")) is None
+    manager.store_begun()
+    manager.remove_entry(first)
+    again = manager.table.begin_first(small_entry(generation=1))
+    assert again is not None
+    assert again.generation == first.generation + 1
+    assert manager.get_entry(again.get_manager_key()) == again
+    assert (manager.table.unsaved.begun, manager.table.unsaved.removed) == ([again], {})
