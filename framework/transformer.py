@@ -23,7 +23,7 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.objects import ResumePoint, length_only
+from framework.model.objects import NativeObject, ResumePoint, length_only
 from framework.model.payloads import PayloadColumn
 from framework.model.splits import Split
 
@@ -249,21 +249,23 @@ def guarded(
         close_iterator(runs)
 
 
-def whole_batch(transformer: Transformer, data: bytes, source: ObjectInput, limits: BatchLimits) -> PayloadBatch | None:
+def whole_batch(
+    transformer: Transformer, data: bytes, native: NativeObject, limits: BatchLimits
+) -> PayloadBatch | None:
     """Return the only batch of an object, checked; None when it must be read.
 
     Raises:
         FormatContractError: the transformer returns something else.
     """
     try:
-        run: object = transformer.read_whole(data, key=source.key, limits=limits)
+        run: object = transformer.read_whole(data, key=native.key, limits=limits)
     except Exception:  # noqa: BLE001 - `read` fails, too, and its error names the record
         return None
     if run is None:
         return None
     if not isinstance(run, PayloadBatch):
-        raise _broken(transformer, source.location, f"read_whole returned {type(run).__name__}, not a PayloadBatch")
-    _checked(run, 1, transformer, source.location)
+        raise _broken(transformer, native.location, f"read_whole returned {type(run).__name__}, not a PayloadBatch")
+    _checked(run, 1, transformer, native.location)
     return run
 
 

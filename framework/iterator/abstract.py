@@ -436,7 +436,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 assignments, source, planned_bytes = self._window.popleft()
                 self._window_bytes -= planned_bytes
                 self._head = source
-                if assignments[0].entry.part is None:
+                if assignments[0].entry.split_size >= 0:
                     read = ObjectRead(self, assignments[0], source)
                     small = read.at_once(self._limits)
                     if small is not None:
@@ -528,7 +528,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     def _planned_bytes(self, assignments: Sequence[Assignment]) -> int:
         first = assignments[0]
-        size_bytes = first.size_bytes if first.entry.part is None else first.native.size
+        size_bytes = first.size_bytes if first.entry.split_size > 0 else first.native.size
         return min(size_bytes, self.config.input.prefetch_bytes)
 
     def left_at(self, entry: OffsetManagerEntry) -> None:
@@ -565,7 +565,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 return
             assignments: Sequence[Assignment] = (self._as_left(assignment),)
             native, entry = assignment.native, assignments[0].entry
-            if entry.part is not None:
+            if entry.split_size < 0:
                 assignments = self._with_parts(assignments[0])
                 entry = min(assignments, key=_records_done).entry
             source = self.get_input_stream(native)

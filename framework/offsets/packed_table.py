@@ -167,11 +167,11 @@ class FinishedTable:
             self._bury(head, known)
             if self._codec is not codec:
                 head, row = self._packed(key, entry)
-        self._append(head, row)
+        self._append(head, row, entry.records_done if entry.counts_object else 0)
 
     def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry whose key has none: `put` without a search."""
-        self._append(*self._packed(key, entry))
+        self._append(*self._packed(key, entry), entry.records_done if entry.counts_object else 0)
 
     def _packed(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes]:
         """Return the head and the whole row of an entry."""
@@ -243,7 +243,7 @@ class FinishedTable:
     def _row(self, number: int) -> bytes:
         return self._blocks[number >> self._block_bits].row(number & self._in_block)
 
-    def _append(self, head: bytes, row: bytes) -> None:
+    def _append(self, head: bytes, row: bytes, records: int) -> None:
         block = self._blocks[-1]
         if len(block) > self._in_block:
             self._blocks[-1] = block.frozen()
@@ -252,7 +252,7 @@ class FinishedTable:
         block.append(row)
         self._newest[head] = len(self._dead)
         self._dead.append(0)
-        self.records_done += self._codec.records_of(row)
+        self.records_done += records
         if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
             self._merge_newest()
 
@@ -277,7 +277,7 @@ class FinishedTable:
         while blocks:
             for _, former_row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
                 row = former_row if self._codec is former else self._codec.repack(former_row, former)
-                self._append(self._codec.head_of(row), row)
+                self._append(self._codec.head_of(row), row, self._codec.records_of(row))
             first += rows
 
     # ---- row numbers

@@ -52,10 +52,14 @@ class KeyedRead(ObjectRead):
         self._parts = {assignment.entry.split_number: assignment.entry for assignment in assignments}
         self._part_count = -least.entry.split_size
         self._counted = int(BAD_RECORDS_PART in self._parts)
-        self._size_bytes = sum(assignment.size_bytes for assignment in assignments)
         first = self._parts.get(BAD_RECORDS_PART)
         self._bad = first.skipped if first is not None else 0
         self._key_hashes: NDArray[np.uint32] | None = None
+
+    @property
+    @override
+    def _size_bytes(self) -> int:
+        return sum(assignment.size_bytes for assignment in self._assignments)
 
     @override
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:

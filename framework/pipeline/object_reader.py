@@ -118,11 +118,15 @@ class ObjectRead:
         self._native = assignment.native
         self._entry = assignment.entry
         self._source = source
-        self._counted, self._size_bytes = 1, assignment.size_bytes
+        self._counted = 1
         self._skipped: list[SkippedRecord] = []
         self._bad = self._entry.skipped
         self._transforms = owner.transforms
         self._whole: PayloadBatch | None = None
+
+    @property
+    def _size_bytes(self) -> int:
+        return self._assignment.size_bytes
 
     def at_once(self, limits: BatchLimits) -> RecordBatch | None:
         """Return the only batch of a small object that is read from its first record; None: `batches` reads it."""
@@ -131,7 +135,7 @@ class ObjectRead:
             return None
         data = self._source.whole()
         if data is not None:
-            self._whole = whole_batch(transformer, data, self._source, limits)
+            self._whole = whole_batch(transformer, data, self._native, limits)
         if self._whole is None or self._transforms is not None:
             return None
         self._source.close()

@@ -19,7 +19,6 @@ import time
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +55,7 @@ MIN_BYTES_PER_SECOND = 100
 
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
+OK = 200
 _THROTTLED = (429, 503)
 _REFUSALS = 300
 """From this status on an answer has no bytes of the object."""
@@ -271,7 +271,7 @@ class HttpAnswer:
         """
         if self._size < size:
             self._wait_until(lambda: self._size >= size or self.ended or bool(self._refused) or self._is_judged)
-        if self._size != size or self.failure is not None or self.status_so_far() != HTTPStatus.OK:
+        if self._size != size or self.failure is not None or self.status_so_far() != OK:
             return None
         chunks = self._chunks
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -382,14 +382,13 @@ class HttpAnswer:
             waiter.release()
 
 
-_STATUS = re.compile(rb"[0-9]{3}")
+_STATUS = re.compile(rb"HTTP/[^\s]*[^\S\n]+([0-9]{3})(?!\S)")
 
 
 def status_in(lines: Sequence[bytes]) -> int:
     """The status in the lines of a head; 0 without one."""
-    head = _last_head(lines)
-    words = head.partition(b"\n")[0].split(None, 2) if head.startswith(b"HTTP/") else []
-    return int(words[1]) if len(words) > 1 and _STATUS.fullmatch(words[1]) else 0
+    found = _STATUS.match(_last_head(lines))
+    return int(found[1]) if found is not None else 0
 
 
 def _last_head(lines: Sequence[bytes]) -> bytes:
