@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from typing_extensions import Self, override
 
@@ -256,11 +256,13 @@ class IggyConnection:
 
     # ---- messages
 
-    def submit_send(self, stream: str, topic: str, partition: int, body: bytes) -> Future[tuple[Confirmation, ...]]:
+    def submit_send(
+        self, stream: str, topic: str, partition: int, body: bytes | bytearray
+    ) -> Future[tuple[Confirmation, ...]]:
         """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations."""
         return self._submit(
             f"send to {_place(stream, topic, partition)}",
-            lambda client: client.send_binary_request(wire.SEND_MESSAGES, body),
+            _send(body),
             lambda reply: wire.parse_confirmations(bytes(reply)),
             sending=True,
         )
@@ -283,7 +285,7 @@ class IggyConnection:
             sending=True,
         )
 
-    def send_raw(self, stream: str, topic: str, partition: int, body: bytes) -> tuple[Confirmation, ...]:
+    def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> tuple[Confirmation, ...]:
         """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))
 
@@ -353,7 +355,7 @@ class IggyConnection:
 
         return self._submit(
             f"send to {place}",
-            lambda client: client.send_binary_request(wire.SEND_MESSAGES, body),
+            _send(body),
             offset_of,
             sending=True,
         )
@@ -451,6 +453,11 @@ class IggyConnection:
             state = "was closed" if self._closed else "was not made yet"
             raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} {state}")
         return self._requests.submit(what, start, finish, sending=sending)
+
+
+def _send(body: bytes | bytearray) -> Start:
+    # the client takes a bytearray in one copy, as it does bytes; any other buffer it takes byte by byte
+    return lambda client: client.send_binary_request(wire.SEND_MESSAGES, cast("bytes", body))
 
 
 def _nothing(_answer: object) -> None:

@@ -150,7 +150,7 @@ class Segment:
 
 def encode_send(
     stream: str, topic: str, partition: int, segments: Sequence[Segment], *, time_us: int | None = None
-) -> bytes:
+) -> bytearray:
     """The body of one send request with all messages of all segments, in order.
 
     The offsets that the server gives are consecutive, in this order. The hot path of the project: whatever is done for
@@ -172,27 +172,30 @@ def encode_send(
         time_us = int(times.min())
         fields["time_delta"] = times - time_us
     count = len(fields)
-    ends = np.cumsum(fields["body_length"] + np.int64(_CHECKSUM_BYTES))
-    checksums = np.empty(count, "<u8")
-    out: list[bytes | bytearray] = [b""]
-    start = before = 0
-    for frames in _open_frames(segments):
-        stop = min(start + _CHUNK, count)
-        del frames[-FRAME_BYTES:]  # the hole of a message that does not follow
-        places = ends[start:stop] - fields["body_length"][start:stop] - (before + _CHECKSUM_BYTES)
-        _at_any_byte(frames, FRAME_BYTES)[places] = fields[start:stop].view(f"V{FRAME_BYTES}")
-        # every second value of MessagePack's array is a frame behind its checksum
-        bodies = _unpack(frames)[::2]
-        checksums[start:stop] = np.frombuffer(b"".join(map(xxh3_64_digest, bodies)), ">u8")
-        _at_any_byte(frames, _CHECKSUM_BYTES)[places] = checksums[start:stop].view(f"V{_CHECKSUM_BYTES}")
-        out.append(frames)
-        start, before = stop, int(ends[stop - 1])
-    core = struct.pack("<QQQQQ", 0, 0, 0, time_us, BATCH_HEADER_BYTES + before)
-    checksum = xxh3_64_intdigest(core + struct.pack("<I", count) + checksums.tobytes())
     target = encode_name(stream) + encode_name(topic) + struct.pack("<BBII", 2, 4, partition, count)
+    at = 4 + len(target) + BATCH_HEADER_BYTES
+    ends = np.cumsum(fields["body_length"] + np.int64(_CHECKSUM_BYTES))
+    length = int(ends[-1])
+    begins = ends - fields["body_length"] + np.int64(at - _CHECKSUM_BYTES)
+    request = bytearray(at + length)
+    view = memoryview(request)
+    frames, sums = _at_any_byte(request, FRAME_BYTES), _at_any_byte(request, _CHECKSUM_BYTES)
+    checksums = np.empty(count, "<u8")
+    for start, opened in zip(range(0, count, _CHUNK), _open_frames(segments)):  # noqa: B905 - as many by construction
+        part, end = slice(start, start + _CHUNK), at + len(opened)
+        # the hole behind the last message is that of the next, if there is one
+        view[at + FRAME_BYTES : end + FRAME_BYTES] = opened if start + _CHUNK < count else opened[:-FRAME_BYTES]
+        frames[begins[part]] = fields[part].view(f"V{FRAME_BYTES}")
+        # every second value of MessagePack's array is a frame behind its checksum
+        bodies = _unpack(view[at:end])[::2]
+        checksums[part] = np.frombuffer(b"".join(map(xxh3_64_digest, bodies)), ">u8")
+        sums[begins[part]] = checksums[part].view(f"V{_CHECKSUM_BYTES}")
+        at = end
+    core = struct.pack("<QQQQQ", 0, 0, 0, time_us, BATCH_HEADER_BYTES + length)
+    checksum = xxh3_64_intdigest(core + struct.pack("<I", count) + checksums.tobytes())
     head = struct.pack("<I", len(target)) + target + core + struct.pack("<QI", checksum, count)
-    out[0] = head.ljust(4 + len(target) + BATCH_HEADER_BYTES, b"\0")
-    return b"".join(out)
+    view[: len(head)] = head
+    return request
 
 
 def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
@@ -247,9 +250,10 @@ def origin_times(segments: Sequence[Segment], time_us: int) -> NDArray[np.int64]
     return np.where(times == 0, np.int64(time_us), times)
 
 
-def _open_frames(segments: Sequence[Segment]) -> Iterator[bytearray]:
-    """The frames of all messages with holes for their fixed fields, `_CHUNK` of them a time."""
-    frames, room = bytearray(_HOLE), _CHUNK
+def _open_frames(segments: Sequence[Segment]) -> Iterator[bytes]:
+    """All messages behind their fixed fields, each followed by a hole for the next one's; `_CHUNK` of them a time."""
+    parts: list[bytes] = []
+    room = _CHUNK
     for segment in segments:
         end, payloads = segment.headers + _HOLE, segment.payloads
         start, count = 0, len(payloads)
@@ -257,20 +261,18 @@ def _open_frames(segments: Sequence[Segment]) -> Iterator[bytearray]:
             part = payloads[start : start + room] if count > room or start else payloads
             if segment.own_headers is not None:
                 own = segment.own_headers[start : start + len(part)]
-                frames += b"".join(chain.from_iterable(zip(part, own, repeat(_HOLE))))
-            elif type(part) is not PayloadColumn:
-                frames += end.join((*part, b""))
-            elif room == _CHUNK:
-                frames = (frames + part.data).replace(b"\n", end)  # as below, with a copy less
+                parts.append(b"".join(chain.from_iterable(zip(part, own, repeat(_HOLE)))))
+            elif type(part) is PayloadColumn:
+                parts.append(part.ended_with(end))
             else:
-                frames += part.ended_with(end)
+                parts.append(end.join((*part, b"")))
             start += len(part)
             room -= len(part)
             if not room:
-                yield frames
-                frames, room = bytearray(_HOLE), _CHUNK
-    if room < _CHUNK:
-        yield frames
+                yield parts[0] if len(parts) == 1 else b"".join(parts)
+                parts, room = [], _CHUNK
+    if parts:
+        yield parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _at_any_byte(data: bytearray, size: int) -> NDArray[np.void]:

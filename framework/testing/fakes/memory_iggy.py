@@ -416,7 +416,9 @@ class MemoryConnection(IggyConnection):
         return self._server.read(stream, topic, partition, offset, count)
 
     @override
-    def submit_send(self, stream: str, topic: str, partition: int, body: bytes) -> Future[tuple[Confirmation, ...]]:
+    def submit_send(
+        self, stream: str, topic: str, partition: int, body: bytes | bytearray
+    ) -> Future[tuple[Confirmation, ...]]:
         self._check()
         future: Future[tuple[Confirmation, ...]] = Future()
         self._event("send")
@@ -433,8 +435,9 @@ class MemoryConnection(IggyConnection):
         return future
 
 
-def decode_send(body: bytes) -> list[tuple[int, bytes, Mapping[str, HeaderScalar], int]]:
+def decode_send(body: bytes | bytearray) -> list[tuple[int, bytes, Mapping[str, HeaderScalar], int]]:
     """Return the messages of a send request, `(id, payload, headers, time of origin)`; layout: `framework.iggy.wire`."""
+    body = bytes(body)
     (target,) = struct.unpack_from("<I", body)
     (origin_us,) = struct.unpack_from("<Q", body, 4 + target + 24)
     place = 4 + target + wire.BATCH_HEADER_BYTES
