@@ -12,7 +12,7 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import count_within, join_payloads, size_of
+from framework.model.payloads import PayloadColumn, count_within, join_payloads, size_of
 from framework.model.splits import Split
 from framework.transformer import (
     MAX_DEAD_LETTER_BYTES,
@@ -31,6 +31,8 @@ SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 RAW_BYTES = MAX_DEAD_LETTER_BYTES
 """How much of a bad record is kept: as much as a dead letter can hold."""
 
+_PARTS = 5
+"""A column of a fifth of the longest run, or more, is a run by itself: to gather more would copy it."""
 
 _CHECKED_BYTES = 1 << 20
 
@@ -77,7 +79,11 @@ class RunBuilder:
         self._size += size
         self.next_record += count
         limits = self.limits
-        return self._full() if self._count >= limits.records or self._size >= limits.size_bytes else ()
+        if self._count >= limits.records or self._size >= limits.size_bytes:
+            return self._full()
+        if len(self._pending) == 1 and self._size >= limits.size_bytes // _PARTS and type(payloads) is PayloadColumn:
+            return self.flush()
+        return ()
 
     def _full(self) -> Iterator[PayloadBatch]:
         while self._count >= self.limits.records or self._size >= self.limits.size_bytes:

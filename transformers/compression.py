@@ -192,6 +192,7 @@ class UnpackedStream:
         self._pieces: Iterator[bytes] | None = None
         self._failure: Exception | None = None
         self._raw_close: Callable[[], None] | None = None
+        self._missing = PIECE_BYTES
 
     @property
     def location(self) -> str:
@@ -215,7 +216,7 @@ class UnpackedStream:
         return next(self._pieces or self._open(), b"")
 
     def read_about(self, size: int) -> bytes:
-        """At least `size` bytes, and about a piece more at most; fewer at the end, and before an error, only."""
+        """At least `size` bytes; more only when they are unpacked, and fewer only at the end and before an error."""
         if self._failure is not None:
             raise self._failure
         first = self.read_some()
@@ -223,11 +224,15 @@ class UnpackedStream:
             return first
         parts, total = [first], len(first)
         try:
-            while total < size and (part := self.read_some()):
+            while total < size:
+                self._missing = size - total
+                if not (part := self.read_some()):
+                    break
                 parts.append(part)
                 total += len(part)
         except Exception as exc:  # noqa: BLE001 - raised by the next call: what was read before it must not be lost
             self._failure = exc
+        self._missing = PIECE_BYTES
         return b"".join(parts)
 
     def close(self) -> None:
@@ -240,7 +245,7 @@ class UnpackedStream:
         size = _PACKED_READ_BYTES if self._compression not in {"none", "auto"} else self._piece_bytes
         raw = self._source.open(self._start)
         self._raw_close = raw.close
-        pieces: Iterator[bytes] = iter(lambda: raw.read(size), b"")
+        pieces: Iterator[bytes] = iter(lambda: raw.read(min(size, self._missing)), b"")
         if self._compression == "auto":
             head = b""
             failure: Exception | None = None

@@ -37,6 +37,13 @@ def test_unpacks_whatever_the_reads_are(name, step):
         assert unpack(Dribble(PACK[name](TEXT), step=step), chosen) == TEXT
 
 
+@pytest.mark.parametrize("compression", ["none", "auto"])
+def test_plain_bytes_come_in_the_sizes_asked_for(compression):
+    stream = UnpackedStream(Dribble(TEXT, step=100), compression)
+    sizes = [len(piece) for piece in iter(lambda: stream.read_about(250), b"")]
+    assert sizes == [250] * (len(TEXT) // 250) + [len(TEXT) % 250]
+
+
 @pytest.mark.parametrize("name", PACKED)
 def test_several_members_are_one_stream(name):
     packed = PACK[name](TEXT) + PACK[name](b"") + PACK[name](b"x") + PACK[name](TEXT[::-1])

@@ -17,6 +17,7 @@ from framework.model.payloads import PayloadColumn
 from framework.transformer import BatchLimits, InputOptions, PayloadBatch
 from tests.support.packing import PACK
 from transformers import BytesInput, lines, make_transformer
+from transformers.batches import RunBuilder
 from transformers.compression import UnpackedStream
 from transformers.lines import LineTransformer, Span, split_lines, whole_lines
 
@@ -410,6 +411,18 @@ def test_a_mark_saves_reading_what_is_before_it():
     assert flat(transformer.read(source, skip=2, mark=ResumePoint(2, 5))) == [(3, b"333")]
     assert flat(transformer.read(source, skip=3, mark=ResumePoint(3, 9))) == []
     assert opened == [5]
+
+
+def test_a_long_block_is_a_run_by_itself_and_shares_its_bytes():
+    builder = RunBuilder(1, BatchLimits(records=10_000, size_bytes=1000), 0)
+    short = PayloadColumn(b"ab\n" * 50)
+    long = PayloadColumn(b"cd\n" * 100)
+    assert list(builder.add(short, 100)) == []
+    assert [len(run.payloads) for run in builder.add(short, 100)] == []
+    assert [len(run.payloads) for run in builder.flush()] == [100]
+    (run,) = builder.add(long, 200)
+    assert run.first_record == 101
+    assert run.payloads is long
 
 
 def test_runs_keep_to_the_limits():
