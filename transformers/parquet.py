@@ -57,6 +57,8 @@ _AGAIN_ROWS = 100
 _PEEKED_ROWS = 100
 _DICTIONARY_ROWS = 16
 _DICTIONARY_BYTES = 1 << 24
+_MOST_ROWS = 5000
+"""Maximum rows read and encoded at a time, so that they stay in the processor's cache."""
 _UNSURE_ROWS = 256
 _KEPT_BYTES = 1 << 25
 _GROWTH = 16
@@ -389,7 +391,7 @@ class _RowReader:
         if self._leaves is None:
             self._check_row(index, group.total_byte_size // max(1, group.num_rows))
         before = self._builder.next_record - drop
-        rows = _Rows(group, self._builder.limits.records)
+        rows = _Rows(group, min(_MOST_ROWS, self._builder.limits.records))
         try:
             yield from self._rows(parquet, index, drop, rows)
         except (SourceError, MemoryError) as exc:

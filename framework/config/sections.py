@@ -451,7 +451,7 @@ class IggySection:
     )
     create_topics: bool = option(True, doc="Create a missing stream or topic. Otherwise a missing one is an error.")
     batch_length: int = option(
-        5000, minimum=1, maximum=100_000, unit="records", doc="Maximum number of records in one request to Iggy."
+        10_000, minimum=1, maximum=100_000, unit="records", doc="Maximum number of records in one request to Iggy."
     )
     batch_bytes: Bytes = option(
         2 * _MIB,

@@ -46,6 +46,9 @@ IN_FLIGHT = 2
 GATHER_SECONDS = 0.1
 """Extra time beyond the linger time for a request to gather records while other partitions keep the sender busy."""
 
+MAX_POLLED = 5000
+"""Maximum number of records taken from the queue at once: more would empty it, and it would fill a second time."""
+
 IDLE_POLL_SECONDS = 0.5
 
 WAIT_SLICE_SECONDS = 0.25
@@ -159,6 +162,7 @@ class Sender:
         self._offsets: OffsetManager = task.offsets
         self._batch_length = config.iggy.batch_length
         self._batch_bytes = config.iggy.batch_bytes
+        self._most_polled = min(self._batch_length, MAX_POLLED)
         self._linger = config.iggy.linger_time
         self._request_timeout = config.iggy.request_timeout
         self._commit_interval = config.offsets.commit_interval
@@ -198,8 +202,7 @@ class Sender:
         """
         try:
             while not self._stopping.is_set():
-                # at most a request's records: a larger poll would empty the queue, which would fill a second time
-                batches = self._task.poll(self._batch_length, timeout_seconds=self._patience())
+                batches = self._task.poll(self._most_polled, timeout_seconds=self._patience())
                 if not batches and self._task.finished:
                     break
                 self._turn(batches)

@@ -34,7 +34,7 @@ IGGY_TRANSFORMS = frozenset(
 _SCHEMAS = {
     "avro": "json", "csv": "json", "json": "json", "jsonl": "json", "parquet": "json", "text": "text"
 }  # fmt: skip
-_BATCH_LENGTH, _LINGER_TIME = 5000, "5ms"
+_BATCH_LENGTH, _LINGER_TIME = 10_000, "5ms"
 
 MAX_KEY_CHARACTERS = 1024
 """A key of a store has at most as many bytes."""
