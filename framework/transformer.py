@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
+from typing_extensions import override
 
 from framework.errors import (
     CorruptObjectError,
@@ -359,7 +360,8 @@ class Transformer(abc.ABC):
             option.
         needs_modules: modules that reading imports besides the framework's, such as `("pyarrow",)`: checked on Spark's
             executors before a run.
-        max_whole_bytes: the size up to which `read_whole` may read an object; 0: it reads none.
+        max_whole_bytes: the size up to which `read_whole` may read an object; 0: it reads none, as a subclass that
+            has a `read` of its own and no `read_whole`.
         row_decoder: the parser of the first transform, set before the first read. A format that checks JSON may do it
             with this parser, and hand the rows on (`PayloadColumn.parsed`); then nothing parses a record twice.
     """
@@ -370,6 +372,14 @@ class Transformer(abc.ABC):
     reads_forward: ClassVar[bool] = True
     reads_columns: ClassVar[bool] = False
     needs_modules: ClassVar[tuple[str, ...]] = ()
+
+    @override
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "read_whole" not in vars(cls) and not vars(cls).keys().isdisjoint({"read", "_read"}):
+            cls.max_whole_bytes = (
+                0  # it reads in another way than the base class, whose `read_whole` does not know of it
+            )
 
     @abc.abstractmethod
     def read(

@@ -19,6 +19,7 @@ from tests.support.packing import PACK
 from transformers import BytesInput, lines, make_transformer
 from transformers.batches import RunBuilder
 from transformers.compression import UnpackedStream
+from transformers.jsonl import JsonlTransformer
 from transformers.lines import LineTransformer, Span, split_lines, whole_lines
 
 BOM = b"\xef\xbb\xbf"
@@ -174,6 +175,18 @@ def test_plain_small_objects_are_read_at_once_by_their_names_too():
     columns = make_transformer(InputOptions(format="auto", columns=("a",)))
     assert columns.read_whole(data, key="k.jsonl", limits=limits) is None
     assert columns.read_whole(data, key="unknown", limits=limits) is None
+
+
+def test_a_subclass_that_reads_in_its_own_way_is_not_read_at_once():
+    class Reversed(JsonlTransformer):
+        def _read(self, source, skip, mark, builder):
+            yield from ()
+
+    class Other(JsonlTransformer):
+        """One that only checks in another way."""
+
+    assert (Reversed.max_whole_bytes, Other.max_whole_bytes) == (0, JsonlTransformer.max_whole_bytes)
+    assert Other.max_whole_bytes > 0
 
 
 @given(data=text_of_fragments)
