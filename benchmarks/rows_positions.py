@@ -210,8 +210,9 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
 
 def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
     """List and finish every object; then list them again."""
+    from framework.engine.iggy_target import IggyTarget
     from framework.engine.memory import tune_memory
-    from framework.engine.session import IggyTarget, Session
+    from framework.engine.session import Session
     from framework.model.batches import Acknowledgement, RecordBatch
     from framework.model.objects import ObjectState
 
@@ -262,8 +263,9 @@ def fold_positions(url: str, objects: int) -> Kept:
     """List and finish every object, with the window as it is by default: all of them are older."""
     import numpy  # noqa: F401, ICN001 - the table of positions loads it; it is code, not positions
 
+    from framework.engine.iggy_target import IggyTarget
     from framework.engine.memory import tune_memory
-    from framework.engine.session import IggyTarget, Session
+    from framework.engine.session import Session
     from framework.iggy.offset_log.loading import newest_snapshot
     from framework.model.batches import Acknowledgement, RecordBatch
     from framework.model.objects import ObjectState
@@ -316,8 +318,9 @@ def fold_positions(url: str, objects: int) -> Kept:
 
 def start_folded(url: str, objects: int) -> Kept:
     """A start after that, and a pass that finds nothing to do."""
+    from framework.engine.iggy_target import IggyTarget
     from framework.engine.memory import tune_memory
-    from framework.engine.session import IggyTarget, Session
+    from framework.engine.session import Session
 
     tune_memory()
     config = _config(url, objects, window="24h")
@@ -358,8 +361,9 @@ def start_again(url: str, objects: int, window: str = "forever") -> Kept:
     """A start: everything is recovered, and a new epoch begun."""
     import numpy  # noqa: F401, ICN001 - as above: code, not positions
 
+    from framework.engine.iggy_target import IggyTarget
     from framework.engine.memory import tune_memory
-    from framework.engine.session import IggyTarget, Session
+    from framework.engine.session import Session
 
     tune_memory()
     config = _config(url, objects, window=window)

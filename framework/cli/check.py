@@ -206,7 +206,7 @@ def _selected(
 
 
 def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
-    from framework.engine.session import IggyTarget  # noqa: PLC0415
+    from framework.engine.iggy_target import IggyTarget  # noqa: PLC0415
 
     try:
         with IggyTarget(config) as target:
@@ -307,7 +307,7 @@ def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
 
 
 def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None) -> CheckResult:
-    from framework.engine.session import offsets_topic_refusal  # noqa: PLC0415
+    from framework.engine.topic_checks import offsets_topic_refusal  # noqa: PLC0415
     from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
 

@@ -74,7 +74,7 @@ def load_checked(task_class: type[AbstractSourceTask], file: ConfigFile) -> Load
 
 def is_new(config: SourceCommonConfig) -> bool:
     """Return whether nothing can have been read yet: the folder of the embedded server does not exist."""
-    from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
+    from framework.engine.iggy_target import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
 
     return IggyTarget(config).missing_folder is not None
 
@@ -87,7 +87,7 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
         IggyTopicError: the folder does not exist.
         SourceError: the connection fails.
     """
-    from framework.engine.session import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
+    from framework.engine.iggy_target import IggyTarget  # noqa: PLC0415 - loads the door to Iggy
 
     with IggyTarget(config) as target:
         if target.missing_folder is not None:

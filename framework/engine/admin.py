@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.session import Session, check_log, check_topics, ensure_offsets_topic
+from framework.engine.session import Session
+from framework.engine.topic_checks import check_log, check_topics, ensure_offsets_topic
 from framework.errors import PositionError
 from framework.iggy.dead_letters.log import dead_letters_of, void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch

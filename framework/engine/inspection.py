@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.session import check_topics
+from framework.engine.topic_checks import check_topics
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partition_replay import PartitionReader, data_topics

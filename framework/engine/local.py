@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from framework.engine.iggy_target import IggyTarget
 from framework.engine.progress import Progress
 from framework.engine.report import Reporter
 from framework.engine.restart_policy import RestartPolicy
-from framework.engine.session import IggyTarget, Session
+from framework.engine.session import Session
 from framework.engine.standby import Standby
 from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError
 from framework.pipeline.sender import Sender

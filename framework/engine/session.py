@@ -10,46 +10,26 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from functools import partial
-from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import Self
 
-from framework.config.iggy_address import IggyAddress
 from framework.discovery.routing import Router
-from framework.errors import (
-    EXIT_PERSON,
-    ConfigError,
-    IggyTopicError,
-    IggyUnavailableError,
-    PositionError,
-    SourceError,
-    UnknownOutcomeError,
-)
+from framework.engine.partition_opener import PartitionOpener
+from framework.engine.topic_checks import check_topics, ensure_offsets_topic
+from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
-from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
-from framework.iggy.offset_log.partition_replay import (
-    WAYS_OUT,
-    FoundPartition,
-    PartitionGoneError,
-    PartitionReader,
-    abandon_partitions,
-    data_topics,
-    lost_partitions,
-)
 from framework.iggy.offset_log.snapshots import SnapshotWriter
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topic_refusal import topic_refusal
-from framework.iggy.topics import ensure_topic
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by
 from framework.model.text import counted
@@ -58,307 +38,19 @@ from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.embedded.launcher import EmbeddedServer
     from framework.iggy.offset_log.codec import SnapshotFooter
-    from framework.iggy.offset_log.state import LogState
-    from framework.iggy.values import TopicInfo
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.position_map import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
 
-OFFSETS_SEGMENT_BYTES = 1 << 20
-"""The smallest segment size that a server accepts: only whole segments can be deleted."""
 
 COMPACT_SHARE = 8
 """At the end of a run, a snapshot is written when more than 1/COMPACT_SHARE of the positions can be compacted."""
 
 FOLLOW_SECONDS = 1.0
 """Interval at which an otherwise idle process polls the log."""
-
-
-class IggyTarget:
-    """The configured server: its address and, with `embedded:`, the server itself."""
-
-    def __init__(self, config: SourceCommonConfig) -> None:
-        self._config = config
-        try:
-            self._address = config.iggy.server()
-        except ConfigError as exc:
-            raise ConfigError([f"[iggy] {mistake}" for mistake in exc.mistakes]) from exc
-        self._server: EmbeddedServer | None = None
-
-    @property
-    def embedded(self) -> bool:
-        """Whether this program starts the server itself."""
-        return self._address.embedded_path is not None
-
-    def network_warnings(self) -> Iterator[str]:
-        """Yield what others on the network could read."""
-        if self._address.in_the_clear:
-            yield f"password and records go to {self._address.server} in the clear; turn TLS on where others can listen"
-        if self._address.unchecked:
-            yield (
-                f"the certificate of {self._address.server} is not checked, so whoever stands between can read password "
-                "and records"
-            )
-
-    @property
-    def missing_folder(self) -> Path | None:
-        """The folder that an embedded server would create; None when it exists, or the server is a real one."""
-        path = self._address.embedded_path
-        return Path(path) if path is not None and not Path(path).exists() else None
-
-    def connect(self) -> IggyConnection:
-        """Open a new connection; starts or joins the embedded server first if configured.
-
-        Raises:
-            IggyUnavailableError, IggyAuthError, IggyProtocolError: the connection failed.
-        """
-        return open_connection(self.address(), self._config)
-
-    def address(self) -> IggyAddress:
-        """Return the current address of the real or embedded server."""
-        if self._address.embedded_path is None:
-            return self._address
-        from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often unused
-
-        try:
-            server = EmbeddedServer.start(self._address.embedded_path)
-        except EmbeddedServerError as exc:
-            error = IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written")
-            error.exit_code = EXIT_PERSON  # a folder does not become writable by itself
-            raise error from exc
-        if self._server is not None:
-            self._server.stop()
-        self._server = server
-        return IggyAddress.parse(server.url)
-
-    def close(self) -> None:
-        """Stop the embedded server, if this process started it. Idempotent."""
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
-    """Open a connection with the configured timeouts."""
-    connection = IggyConnection(
-        address,
-        connect_timeout_seconds=config.iggy.connect_timeout,
-        call_timeout_seconds=config.iggy.request_timeout,
-    )
-    return connection.connect()
-
-
-class PartitionOpener:
-    """Take partitions over before their first record is sent. Not thread-safe.
-
-    Args:
-        offset_log: the log, over the connection that sends.
-        config: configuration of the source.
-        state: state of the log.
-        offsets: manager of that state's positions.
-        store: the manager's store.
-        epoch: the epoch.
-        writer: token of this connection's claim.
-        leads: whether the state knows all topics; a worker's leader checks new topics.
-    """
-
-    def __init__(
-        self,
-        offset_log: OffsetLog,
-        config: SourceCommonConfig,
-        state: LogState,
-        offsets: OffsetManager,
-        store: LogOffsetStore,
-        *,
-        epoch: int,
-        writer: str,
-        leads: bool = False,
-    ) -> None:
-        self._log = offset_log
-        self._config = config
-        self._state = state
-        self._offsets = offsets
-        self._store = store
-        self._epoch = epoch
-        self._writer = writer
-        self._leads = leads
-        self._reader = PartitionReader(offset_log.connection, config.iggy.stream, state)
-        self._topics: dict[str, TopicInfo] = {}
-        self.replayed = 0
-
-    def ensure_topic(self, topic: str) -> TopicInfo:
-        """Return the data topic; create or check it on first use.
-
-        Raises:
-            IggyTopicError: it cannot be used as configured.
-            PositionError: the log with its positions was lost.
-        """
-        info = self._topics.get(topic)
-        if info is None:
-            info = ensure_data_topic(self._log.connection, self._config, topic)
-            if self._leads:
-                self._reader.check_topic(info)
-            if self._reader.is_marked(topic):
-                self._store.note_marked(topic)
-            self._topics[topic] = info
-        return info
-
-    def open(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Take over the partitions that are not open yet: read what they hold and append an `open` record.
-
-        Raises:
-            PositionError: messages that positions count as saved are gone.
-        """
-        found = [
-            self._reader.read(topic_partition, self.ensure_topic(topic_partition.topic))
-            for topic_partition in sorted(topic_partitions)
-            if topic_partition not in self._offsets.partitions
-        ]
-        if not found:
-            return
-        openings = [opened.opening for opened in found]
-        self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
-        with self._offsets.table.lock:
-            self._state.open(openings, self._writer)
-            for opened in found:
-                self._take(opened)
-
-    def check(self, topic_partitions: Iterable[TopicPartition]) -> None:
-        """Check saved messages in partitions that are not open here: workers open them, or they need no writer.
-
-        Raises:
-            PositionError: messages that positions count as saved are gone.
-        """
-        for topic_partition in sorted(topic_partitions):
-            if topic_partition not in self._offsets.partitions:
-                self._reader.check(topic_partition, self.ensure_topic(topic_partition.topic))
-
-    def open_one(self, topic_partition: TopicPartition) -> None:
-        """Take over a single partition, as `open` does."""
-        self.open([topic_partition])
-
-    def _take(self, found: FoundPartition) -> None:
-        topic_partition = found.opening.topic_partition
-        self.replayed += found.messages
-        self._offsets.partitions.open(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
-
-
-def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig) -> None:
-    """Create the offsets topic, or check the existing topic.
-
-    Raises:
-        IggyTopicError: it cannot be used, or may lose confirmed messages.
-    """
-    iggy, topic = config.iggy, config.offsets_topic
-    info, warnings = ensure_topic(
-        connection,
-        iggy.stream,
-        topic,
-        1,
-        create=iggy.create_topics,
-        segment_bytes=OFFSETS_SEGMENT_BYTES,
-        advice="positions need exactly 1; delete the others, or name another topic with [offsets] topic",
-    )
-    refusal = offsets_topic_refusal(info)
-    if refusal is not None:
-        raise IggyTopicError(refusal)
-    for warning in warnings:
-        log.warning("%s", warning)
-
-
-def offsets_topic_refusal(info: TopicInfo) -> str | None:
-    """Return why a topic cannot keep positions, and the ways out; None if it can."""
-    if info.messages_required_to_save in {None, 1}:
-        return None
-    return (
-        f'topic "{info.name}" of stream "{info.stream}" saves only every {info.messages_required_to_save} messages, and positions '
-        f"must not be lost: name another one with [offsets] topic, and let the source make it, or make it with "
-        f"messages_required_to_save=1"
-    )
-
-
-def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> TopicInfo:
-    """Create a data topic, or check the existing topic.
-
-    Raises:
-        IggyTopicError: it cannot be used as configured.
-    """
-    if topic in {config.offsets_topic, config.errors.dead_letter_topic}:
-        # last check: an earlier version's partition, or a dead letter that another program wrote, can name it
-        raise IggyTopicError(f'topic "{topic}" keeps positions or dead letters: records never go there')
-    iggy = config.iggy
-    info, warnings = ensure_topic(connection, iggy.stream, topic, iggy.partitions, create=iggy.create_topics)
-    for warning in warnings:
-        log.warning("%s", warning)
-    return info
-
-
-def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    """Check that the data topics match the log, before a start writes anything.
-
-    Raises:
-        PositionError: they do not; the message names the ways out.
-    """
-    check_log(connection, config, state)
-    check_partitions(connection, config, state)
-
-
-def check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    """Check that the log was not lost: a source whose log knows nothing has written no topic of its stream.
-
-    Raises:
-        PositionError: it has; the message names the ways out.
-    """
-    stream, topic = config.iggy.stream, config.offsets_topic
-    others = [name for name in (topic, config.errors.dead_letter_topic) if name is not None]
-    try:
-        PartitionReader(connection, stream, state).check_log(others)
-    except PartitionGoneError:
-        # a mark is made after a begin: if the log knows one now, another instance began since it was read
-        offset_log = OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)
-        if connection.get_topic(stream, topic) is None or load(offset_log).knows_nothing:
-            raise
-
-
-def check_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    """Check that every partition in the log still exists; drop the missing partitions that are not needed.
-
-    Raises:
-        PositionError: a missing partition has objects that are partly read; or a whole topic is gone.
-    """
-    stream = config.iggy.stream
-    topics = data_topics(connection, stream, state)
-    lost = lost_partitions(state, topics, config.iggy.partitions)
-    for topic_partition, half_read in sorted(lost.items()):
-        if topics[topic_partition.topic] is None and topic_partition in state.partitions:
-            raise PositionError(
-                f'topic "{topic_partition.topic}" of stream "{stream}" was deleted since source "{state.source}" last '
-                f"ran, so what its positions call done is not there. {WAYS_OUT}; or bring the topic back"
-            )
-        if half_read:
-            raise PositionError(
-                f'partition {topic_partition.partition} of topic "{topic_partition.topic}" in stream "{stream}" is gone, with '
-                f"{counted(half_read, 'half-read object')}. To read from the first record, into other partitions: "
-                f"`offsets accept-data-loss`. Or bring the partition back"
-            )
-        if topic_partition in state.partitions:
-            log.warning(
-                "%s: the partition is gone; everything in it was finished, so the source goes on without it",
-                topic_partition,
-            )
-    abandon_partitions(state, lost)
 
 
 class Session:

@@ -20,8 +20,8 @@ from framework.iggy.offset_log.standby import RunningInstances, Sighting
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.engine.iggy_target import IggyTarget
     from framework.engine.report import Reporter
-    from framework.engine.session import IggyTarget
     from framework.iggy.client import IggyConnection
     from framework.iggy.offset_log.codec import Claim
 

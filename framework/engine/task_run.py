@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.config.iggy_address import IggyAddress
+from framework.engine.iggy_target import open_connection
+from framework.engine.partition_opener import PartitionOpener
 from framework.engine.report import statistics_of
-from framework.engine.session import FOLLOW_SECONDS, PartitionOpener, make_producer, open_connection
+from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters

@@ -9,10 +9,10 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from framework.discovery.feed import Assignment, HandedFeed
+from framework.engine.iggy_target import open_connection
 from framework.engine.log_forwarding import LogForwarder
 from framework.engine.memory import tune_memory
 from framework.engine.process_exit import leave
-from framework.engine.session import open_connection
 from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError
 

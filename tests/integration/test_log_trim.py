@@ -3,7 +3,8 @@
 import os
 
 from framework.config.iggy_address import IggyAddress
-from framework.engine.session import Session, open_connection
+from framework.engine.iggy_target import open_connection
+from framework.engine.session import Session
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.options import source_config

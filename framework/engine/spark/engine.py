@@ -17,7 +17,8 @@ from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import Awaited, spark_context
 
 if TYPE_CHECKING:
-    from framework.engine.session import IggyTarget, Session
+    from framework.engine.iggy_target import IggyTarget
+    from framework.engine.session import Session
 
 log = logging.getLogger(__name__)
 

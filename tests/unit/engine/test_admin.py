@@ -9,7 +9,8 @@ import pytest
 from framework.engine import admin
 from framework.engine.admin import accept_changes, reopen_objects, reset_positions, set_position
 from framework.engine.inspection import inspect
-from framework.engine.session import Session, ensure_offsets_topic
+from framework.engine.session import Session
+from framework.engine.topic_checks import ensure_offsets_topic
 from framework.errors import (
     IggyUnavailableError,
     PositionError,

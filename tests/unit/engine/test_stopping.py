@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from framework.cli.signals import stopped_by_signals
+from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
-from framework.engine.session import IggyTarget
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config

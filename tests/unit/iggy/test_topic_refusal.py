@@ -6,7 +6,8 @@ import pytest
 
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.engine.session import Session, ensure_data_topic
+from framework.engine.session import Session
+from framework.engine.topic_checks import ensure_data_topic
 from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iggy.topic_refusal import topic_refusal

@@ -1,0 +1,100 @@
+"""The configured Iggy server, and connections to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from typing_extensions import Self
+
+from framework.config.iggy_address import IggyAddress
+from framework.errors import EXIT_PERSON, ConfigError, IggyUnavailableError
+from framework.iggy.client import IggyConnection
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.embedded.launcher import EmbeddedServer
+
+
+class IggyTarget:
+    """The configured server: its address and, with `embedded:`, the server itself."""
+
+    def __init__(self, config: SourceCommonConfig) -> None:
+        self._config = config
+        try:
+            self._address = config.iggy.server()
+        except ConfigError as exc:
+            raise ConfigError([f"[iggy] {mistake}" for mistake in exc.mistakes]) from exc
+        self._server: EmbeddedServer | None = None
+
+    @property
+    def embedded(self) -> bool:
+        """Whether this program starts the server itself."""
+        return self._address.embedded_path is not None
+
+    def network_warnings(self) -> Iterator[str]:
+        """Yield what others on the network could read."""
+        if self._address.in_the_clear:
+            yield f"password and records go to {self._address.server} in the clear; turn TLS on where others can listen"
+        if self._address.unchecked:
+            yield (
+                f"the certificate of {self._address.server} is not checked, so whoever stands between can read password "
+                "and records"
+            )
+
+    @property
+    def missing_folder(self) -> Path | None:
+        """The folder that an embedded server would create; None when it exists, or the server is a real one."""
+        path = self._address.embedded_path
+        return Path(path) if path is not None and not Path(path).exists() else None
+
+    def connect(self) -> IggyConnection:
+        """Open a new connection; starts or joins the embedded server first if configured.
+
+        Raises:
+            IggyUnavailableError, IggyAuthError, IggyProtocolError: the connection failed.
+        """
+        return open_connection(self.address(), self._config)
+
+    def address(self) -> IggyAddress:
+        """Return the current address of the real or embedded server."""
+        if self._address.embedded_path is None:
+            return self._address
+        from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often unused
+
+        try:
+            server = EmbeddedServer.start(self._address.embedded_path)
+        except EmbeddedServerError as exc:
+            error = IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written")
+            error.exit_code = EXIT_PERSON  # a folder does not become writable by itself
+            raise error from exc
+        if self._server is not None:
+            self._server.stop()
+        self._server = server
+        return IggyAddress.parse(server.url)
+
+    def close(self) -> None:
+        """Stop the embedded server, if this process started it. Idempotent."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
+    """Open a connection with the configured timeouts."""
+    connection = IggyConnection(
+        address,
+        connect_timeout_seconds=config.iggy.connect_timeout,
+        call_timeout_seconds=config.iggy.request_timeout,
+    )
+    return connection.connect()

@@ -1,0 +1,114 @@
+"""Partitions are taken over before their first record is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from framework.engine.topic_checks import ensure_data_topic
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.partition_replay import FoundPartition, PartitionReader
+from framework.iggy.offset_log.store import LogOffsetStore
+from framework.model.objects import TopicPartition
+from framework.offsets.manager import OffsetManager
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.iggy.offset_log.state import LogState
+    from framework.iggy.values import TopicInfo
+
+
+class PartitionOpener:
+    """Take partitions over before their first record is sent. Not thread-safe.
+
+    Args:
+        offset_log: the log, over the connection that sends.
+        config: configuration of the source.
+        state: state of the log.
+        offsets: manager of that state's positions.
+        store: the manager's store.
+        epoch: the epoch.
+        writer: token of this connection's claim.
+        leads: whether the state knows all topics; a worker's leader checks new topics.
+    """
+
+    def __init__(
+        self,
+        offset_log: OffsetLog,
+        config: SourceCommonConfig,
+        state: LogState,
+        offsets: OffsetManager,
+        store: LogOffsetStore,
+        *,
+        epoch: int,
+        writer: str,
+        leads: bool = False,
+    ) -> None:
+        self._log = offset_log
+        self._config = config
+        self._state = state
+        self._offsets = offsets
+        self._store = store
+        self._epoch = epoch
+        self._writer = writer
+        self._leads = leads
+        self._reader = PartitionReader(offset_log.connection, config.iggy.stream, state)
+        self._topics: dict[str, TopicInfo] = {}
+        self.replayed = 0
+
+    def ensure_topic(self, topic: str) -> TopicInfo:
+        """Return the data topic; create or check it on first use.
+
+        Raises:
+            IggyTopicError: it cannot be used as configured.
+            PositionError: the log with its positions was lost.
+        """
+        info = self._topics.get(topic)
+        if info is None:
+            info = ensure_data_topic(self._log.connection, self._config, topic)
+            if self._leads:
+                self._reader.check_topic(info)
+            if self._reader.is_marked(topic):
+                self._store.note_marked(topic)
+            self._topics[topic] = info
+        return info
+
+    def open(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Take over the partitions that are not open yet: read what they hold and append an `open` record.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        found = [
+            self._reader.read(topic_partition, self.ensure_topic(topic_partition.topic))
+            for topic_partition in sorted(topic_partitions)
+            if topic_partition not in self._offsets.partitions
+        ]
+        if not found:
+            return
+        openings = [opened.opening for opened in found]
+        self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
+        with self._offsets.table.lock:
+            self._state.open(openings, self._writer)
+            for opened in found:
+                self._take(opened)
+
+    def check(self, topic_partitions: Iterable[TopicPartition]) -> None:
+        """Check saved messages in partitions that are not open here: workers open them, or they need no writer.
+
+        Raises:
+            PositionError: messages that positions count as saved are gone.
+        """
+        for topic_partition in sorted(topic_partitions):
+            if topic_partition not in self._offsets.partitions:
+                self._reader.check(topic_partition, self.ensure_topic(topic_partition.topic))
+
+    def open_one(self, topic_partition: TopicPartition) -> None:
+        """Take over a single partition, as `open` does."""
+        self.open([topic_partition])
+
+    def _take(self, found: FoundPartition) -> None:
+        topic_partition = found.opening.topic_partition
+        self.replayed += found.messages
+        self._offsets.partitions.open(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
