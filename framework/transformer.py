@@ -377,9 +377,7 @@ class Transformer(abc.ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "read_whole" not in vars(cls) and not vars(cls).keys().isdisjoint({"read", "_read"}):
-            cls.max_whole_bytes = (
-                0  # it reads in another way than the base class, whose `read_whole` does not know of it
-            )
+            cls.max_whole_bytes = 0  # the `read_whole` of its base class knows nothing of its way
 
     @abc.abstractmethod
     def read(

@@ -168,7 +168,7 @@ EMPTY = EmptyStream()
 
 def announces(headers: Mapping[str, str], size: int) -> bool:
     """Return whether the head announces a body of that length, in the usual form."""
-    return headers.get("content-length") == str(size)
+    return headers.get("content-length") == str(size) and "transfer-encoding" not in headers
 
 
 def announces_length(headers: Mapping[str, str]) -> bool:

@@ -62,6 +62,7 @@ def test_a_description_that_is_not_given_of_an_object_that_is_there_is_asked_for
         ({"x-goog-generation": "8"}, False),
         ({"x-goog-generation": None}, False),
         ({"content-length": "6"}, False),
+        ({"transfer-encoding": "chunked"}, False),
         ({"x-goog-stored-content-encoding": "gzip", "content-encoding": "gzip"}, False),
         ({"x-guploader-response-body-transformations": "gunzipped"}, False),
         ({"x-goog-hash": "crc32c=4waSgw==,md5=x"}, True),

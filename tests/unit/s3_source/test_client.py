@@ -93,6 +93,7 @@ def test_an_answers_etag_becomes_a_condition_only_when_a_header_can_hold_it(etag
         ({"etag": 'W/"e"'}, False),
         ({"content-length": "6"}, False),
         ({"content-length": None}, False),
+        ({"transfer-encoding": "chunked"}, False),
         ({"x-amz-checksum-crc32": "y/Q5Jg=="}, True),
         ({"x-amz-checksum-crc32": "AAAAAA=="}, False),
         ({"x-amz-checksum-crc32": "AAAAAA==", "x-amz-checksum-type": "COMPOSITE"}, True),
