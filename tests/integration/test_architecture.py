@@ -28,6 +28,7 @@ def test_a_run_calls_every_step(tmp_path, monkeypatch):
     from shelf import ShelfStore, ShelfTask
 
     shutil.copytree(ROOT / "examples" / "data", tmp_path / "examples" / "data")
+    (tmp_path / "examples" / "data" / "blank.jsonl").write_text('{"n": 1}\n\n{"n": 2}\n')  # not read at once
     monkeypatch.chdir(tmp_path)
     named = {
         f"{file}: {name}": code_of(file, name)

@@ -284,7 +284,7 @@ def test_a_start_that_is_interrupted_leaves_no_server(tmp_path, monkeypatch):
 
 def test_a_join_that_is_interrupted_leaves_no_connection(tmp_path, monkeypatch):
     lease = Socket(recv=lambda *_: fail(KeyboardInterrupt()))
-    monkeypatch.setattr(EmbeddedServer, "_address", lambda _: embedded._Address(pid=1, port=2))
+    monkeypatch.setattr(EmbeddedServer, "_address", lambda _: embedded._Address(1, 2, "127.0.0.1", "iggy", "iggy"))
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: lease)
     with pytest.raises(KeyboardInterrupt):
         EmbeddedServer.start(tmp_path)

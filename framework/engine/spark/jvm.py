@@ -146,6 +146,7 @@ def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
     before = os.environ.get(SUBMIT_ARGS)
     with tempfile.TemporaryDirectory(prefix="spark-") as folder:  # mode 0700
         file = Path(folder, "options.properties")
+        file.touch(mode=0o600)
         file.write_text(properties_text(options), encoding="ascii")
         given = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults"
         os.environ[SUBMIT_ARGS] = f"{given} {before or 'pyspark-shell'}"  # what the user gives there wins, as ever

@@ -244,14 +244,20 @@ class PositionsOutliveVersions(WithIterator):
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
             feed = super().create_feed()
-            get_entry = feed._offsets.get_entry
+            get_entry, listed = feed._offsets.get_entry, feed._table.listed
 
             def any_version(key):
-                entry = get_entry(key)
+                return of_listed(get_entry(key), key)
+
+            def listed_any_version(key, version):
+                final, entry = listed(key, version)
+                return final, of_listed(entry, key)
+
+            def of_listed(entry, key):
                 native = self.listed.get(key)
                 return entry if entry is None or native is None else attrs.evolve(entry, version=native.version)
 
-            feed._offsets.get_entry = any_version
+            feed._offsets.get_entry, feed._table.listed = any_version, listed_any_version
             return feed
 
         def get_native_item_stream(self, offset):
