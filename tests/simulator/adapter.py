@@ -18,7 +18,7 @@ import numpy as np
 from framework.config import transforms as by_name
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.engine import admin, discovery, local, processes, session, worker
+from framework.engine import admin, discovery, iggy_target, local, processes, session, worker
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.inspection import inspect
 from framework.engine.spark import engine as spark_engine
@@ -47,6 +47,7 @@ from framework.iggy.offset_log import codec, snapshots
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
+from framework.offsets import packed_table
 from framework.offsets.reset import Reset
 from framework.offsets.set_position import SetPosition
 from framework.storage.listing import limiter
@@ -667,7 +668,7 @@ def run_source(settings, *, once, take_over, standby=False):
 def run_reset(settings, *, key=None, prefix=None):
     """`offsets reset`."""
     config = make_config(settings)
-    with session.IggyTarget(config) as target, target.connect() as connection:
+    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         admin.reset_positions(connection, config, Reset(key=key, prefix=prefix))
 
 
@@ -675,7 +676,7 @@ def run_set(settings, *, key, share):
     """`offsets set`, to a share of the records that are known to be there; without one, done."""
     process, config = runtime.world.current.process, make_config(settings)
     numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
-    with session.IggyTarget(config) as target, target.connect() as connection:
+    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         entries = inspect(connection, config).entries.view()
         known = max([entry.total or entry.records_done for entry in entries if entry.key == key], default=0)
         records = None if share is None else round(share * known)
@@ -706,14 +707,14 @@ def run_set(settings, *, key, share):
 def run_accept(settings):
     """`offsets accept-data-loss`."""
     config = make_config(settings)
-    with session.IggyTarget(config) as target, target.connect() as connection:
+    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         admin.accept_changes(connection, config)
 
 
 def run_replay(settings):
     """`dead-letter replay`."""
     config = make_config(settings)
-    with session.IggyTarget(config) as target, target.connect() as connection:
+    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         ours = session.Session.begin(connection, config)
         letters = DeadLetterLog.read(connection, config)
         found = [letter for letter in letters.stored if letter.offset not in letters.replayed]
@@ -724,34 +725,47 @@ def run_replay(settings):
 LIVES = {"source": run_source, "reset": run_reset, "set": run_set, "accept": run_accept, "replay": run_replay}
 
 
+def replace(module, **values):
+    """Other values for names of the framework; one that is gone would be real in the simulated world, and wait for ever."""
+    for name, value in values.items():
+        getattr(module, name)
+        setattr(module, name, value)
+
+
 def begin_history(tuning):
     """What is kept in modules and does not belong to one history; and limits that are lower than a user's."""
     limiter._limiters.clear()
-    codec.PART_BYTES = tuning.get("part_bytes", 1 << 20)
-    snapshots.SNAPSHOT_RECORDS = tuning.get("snapshot_records", 1000)
-    snapshots.COMPACT_FROM = tuning.get("compact_from", 10_000)
-    session.COMPACT_SHARE = tuning.get("compact_share", 8)
-    snapshots.SLACK_BYTES = 0 if tuning.get("trim_soon") else 1 << 16
+    in_parts = tuning.get("many_parts", False)
+    replace(codec, PART_ENTRIES=1 if in_parts else 4000, PART_CHUNKS=1 if in_parts else 4)
+    packed_table.FinishedTable.__init__.__kwdefaults__.update(
+        {"block_bits": 1, "newest": 2} if in_parts else {"block_bits": packed_table.BLOCK_BITS, "newest": packed_table.NEWEST}
+    )
+    replace(
+        snapshots,
+        SNAPSHOT_RECORDS=tuning.get("snapshot_records", 1000),
+        COMPACT_FROM=tuning.get("compact_from", 10_000),
+        SLACK_BYTES=0 if tuning.get("trim_soon") else 1 << 16,
+    )
+    replace(session, COMPACT_SHARE=tuning.get("compact_share", 8))
 
 
 def prepare():
     """Once in a process, after `runtime.install` and before the first history."""
-    session.IggyConnection = SimConnection
-    processes.SpawnContext = _SimContext
-    worker.leave = lambda _: None
-    worker.tune_memory = lambda: None
     silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
-    worker.LogForwarder = lambda tell: silent
-    worker.signal = signal_stub
-    worker.FIGURES_SECONDS = 2.0
-    processes.WAIT_SECONDS = 0.1
-    spark_group.WAIT_SECONDS = 0.1
-    spark_group.spark_lister = lambda *_, **__: lambda _: None
-    spark_job.TaskContext = _SimTaskContext
-    spark_job.tune_memory = lambda: None
-    spark_job.LogForwarder = lambda _: silent
-    discovery.WAIT_SECONDS = 0.1
-    session.FOLLOW_SECONDS = 0.5
+    replace(iggy_target, IggyConnection=SimConnection)
+    replace(processes, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
+    replace(
+        worker,
+        leave=lambda _: None,
+        tune_memory=lambda: None,
+        LogForwarder=lambda tell: silent,
+        signal=signal_stub,
+        FIGURES_SECONDS=2.0,
+    )
+    replace(spark_group, WAIT_SECONDS=0.1, spark_lister=lambda *_, **__: lambda _: None)
+    replace(spark_job, TaskContext=_SimTaskContext, tune_memory=lambda: None, LogForwarder=lambda _: silent)
+    replace(discovery, WAIT_SECONDS=0.1)
+    replace(session, FOLLOW_SECONDS=0.5)
     logging.disable(logging.CRITICAL)
 
 

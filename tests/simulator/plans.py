@@ -720,7 +720,7 @@ def snapshots(rng):
     return plain(
         rng,
         settings={"tasks": rng.choice((1, 2, 3)), "partitions": 3, "commit_interval": 0.05, "batch_length": 1},
-        tuning={**SMALL, "part_bytes": 120, "compact_from": rng.choice((1, 10_000, 10_000))},
+        tuning={**SMALL, "many_parts": True, "compact_from": rng.choice((1, 10_000, 10_000))},
         bucket_options={"largest_read": WIDTH},
         act_seconds=0.15,
         records=12,

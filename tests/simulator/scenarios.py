@@ -551,7 +551,7 @@ def parts_of_a_late_snapshot(seed, **more):
     """A host hangs in the middle of writing a snapshot; its last part comes between the parts of its successor's."""
     with Stage(
         seed,
-        tuning={"part_bytes": 250, "snapshot_records": 1},
+        tuning={"many_parts": True, "snapshot_records": 1},
         settings={"bad": True, "prefetch_objects": 1, "batch_length": 1, "batch_bytes": WIDTH, "poll_interval": 0.3},
         bucket_options=SLOWLY,
         **more,

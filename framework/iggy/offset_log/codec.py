@@ -605,7 +605,6 @@ def encode_snapshot(
     *,
     number: int,
     at: int,
-    part_chunks: int = PART_CHUNKS,
 ) -> Iterator[bytes]:
     """Yield the messages of a snapshot in the order to write. Each is encoded on demand, so memory use stays small.
 
@@ -616,11 +615,10 @@ def encode_snapshot(
         footer: everything else; goes into the last message.
         number: number of the snapshot in its epoch; together they tell the parts of different snapshots apart.
         at: offset in the log whose state the snapshot holds.
-        part_chunks: chunks of final positions in one message.
     """
     header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
     chunks, part = positions.chunks(), 0
-    while part_rows := list(itertools.islice(chunks, part_chunks)):
+    while part_rows := list(itertools.islice(chunks, PART_CHUNKS)):
         part += 1
         tables = positions.tables if part == 1 else {}
         yield _encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, part_rows))

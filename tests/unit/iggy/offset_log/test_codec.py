@@ -223,8 +223,8 @@ def as_read(parts):
 )
 def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, footer, most, number, at):
     view = position_map(all_entries).view()
-    with mock.patch.object(codec, "PART_ENTRIES", most):
-        payloads = list(codec.encode_snapshot("orders", 3, view, footer, number=number, at=at, part_chunks=1))
+    with mock.patch.multiple(codec, PART_ENTRIES=most, PART_CHUNKS=1):
+        payloads = list(codec.encode_snapshot("orders", 3, view, footer, number=number, at=at))
     parts = [record(payload, offset) for offset, payload in enumerate(payloads)]
     assert [head_of(part) for part in parts] == [
         (offset, "snapshot", "orders", 3, "", 0) for offset in range(len(parts))
