@@ -21,7 +21,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
@@ -96,6 +96,14 @@ def log_prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"{folder}{log}" for folder in sorted(folders) for log in ("_delta_log/", ".hoodie/", "metadata/"))
 
 
+def _folders_above(folder: str) -> Iterator[str]:
+    """Yield a folder and all above it, up to the empty name of the bucket."""
+    while folder:
+        yield folder
+        folder = folder[: folder.rfind("/", 0, -1) + 1]
+    yield ""
+
+
 class Selector:
     """Filter the keys of a listing by the configuration alone. Built for millions of keys: one microsecond each.
 
@@ -150,9 +158,8 @@ class Selector:
         Not from now: the store tells its clock with the first page.
         """
         self.counts.update(dict.fromkeys(FilterReason, 0))
-        self._tables = dict(self._known_logs)
-        self._roots = tuple(self._tables)
-        self._folders: dict[str, NativeObject] = {}  # folder -> a chosen Parquet file in it
+        self._tables = dict(self._known_logs)  # by root
+        self._folders: dict[str, NativeObject] = {}  # folder -> a chosen Parquet file in it, or below it
         self._youngest_ms = None
 
     def decide(  # noqa: C901, PLR0911  a list of reasons, in order
@@ -192,9 +199,7 @@ class Selector:
         if native.storage_class in self._archived and not started:
             return self._filter(self._archived[native.storage_class])
         if self._parquet_suffix is not None and key.endswith(self._parquet_suffix):
-            self._remember_folder(native)
-            if self._roots and key.startswith(self._roots):
-                self._refuse(native)
+            self._notice_file(native)
         return match
 
     def _youngest(self) -> float:
@@ -221,20 +226,24 @@ class Selector:
         if len(self._tables) >= _MAX_ROOTS:  # many filtered tables: the listing is past the oldest
             del self._tables[next(iter(self._tables))]
         self._tables[log.root] = log
-        self._roots = tuple(self._tables)
-        for folder, chosen in self._folders.items():
-            if folder.startswith(log.root):
-                self._refuse(chosen)
+        chosen = self._folders.get(log.root)
+        if chosen is not None:
+            self._refuse(chosen, log)
 
-    def _remember_folder(self, native: NativeObject) -> None:
+    def _notice_file(self, native: NativeObject) -> None:
         folder = native.key[: native.key.rfind("/") + 1]
         if folder not in self._folders:
-            if len(self._folders) >= _MAX_FOLDERS:
+            for above in _folders_above(folder):
+                self._folders.pop(above, None)  # to the end: what is above outlives what is below
+                self._folders[above] = native
+            while len(self._folders) > _MAX_FOLDERS:
                 del self._folders[next(iter(self._folders))]
-            self._folders[folder] = native
+        if self._tables:
+            log = next(filter(None, map(self._tables.get, _folders_above(folder))), None)
+            if log is not None:
+                self._refuse(native, log)
 
-    def _refuse(self, native: NativeObject) -> None:
-        log = next(log for root, log in self._tables.items() if native.key.startswith(root))
+    def _refuse(self, native: NativeObject, log: TableLog) -> None:
         place = f"{native.location.removesuffix(native.key)}{log.root}"
         raise ConfigError(
             f"{place} is a table of {log.kind}, and {native.key} is one of its files: read as plain Parquet it would "

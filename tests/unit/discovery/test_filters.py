@@ -317,7 +317,7 @@ def test_a_bucket_of_left_out_tables_costs_bounded_memory():
     chooser = selector("auto", exclude=["**"])
     for number in range(1500):
         decide(chooser, f"t{number}/_delta_log/0.json", f"t{number}/p.parquet")
-    assert len(chooser._roots) == 1000
+    assert len(chooser._tables) == 1000
 
 
 def test_selection_and_route_in_one():
@@ -341,6 +341,31 @@ def test_a_bucket_of_many_folders_costs_bounded_memory_and_the_latest_ones_count
     chooser = selector("auto")
     decide(chooser, *(f"{number:05}/p.parquet" for number in range(15_000)))
     assert len(chooser._folders) == 10_000
-    decide(chooser, "04999/_delta_log/0.json")  # so long ago that it is forgotten
-    with pytest.raises(ConfigError, match=r"05000/p\.parquet"):
-        decide(chooser, "05000/_delta_log/0.json")
+    decide(chooser, "05000/_delta_log/0.json")  # so long ago that it is forgotten
+    with pytest.raises(ConfigError, match=r"05001/p\.parquet"):
+        decide(chooser, "05001/_delta_log/0.json")
+
+
+def test_a_file_far_below_a_table_is_refused_whichever_comes_first():
+    with pytest.raises(ConfigError, match=r"lake/a/t/ is a table"):
+        decide(selector("parquet"), "a/t/_delta_log/0.json", "a/t/x/y/z/1.parquet")
+    chooser = selector("parquet")
+    with pytest.raises(ConfigError, match=r"lake/a/t/ is a table"):
+        decide(chooser, "a/t/x/y/z/1.parquet", "a/u/2.parquet", "a/t/_delta_log/0.json")
+
+
+def test_the_folder_above_outlives_what_is_below_it():
+    chooser = selector("auto")
+    decide(chooser, *(f"t/{number:05}/p.parquet" for number in range(15_000)))
+    with pytest.raises(ConfigError, match="lake/t/ is a table"):
+        decide(chooser, "t/_delta_log/0.json")
+
+
+def test_logs_without_number_cost_a_few_steps_each():
+    """A hundred thousand made-up tables once took minutes: each was compared with all folders, and each file with all tables."""
+    chooser = selector("auto", exclude=["**/*.json"])
+    decide(chooser, *(f"a/{number}/p.parquet" for number in range(10_000)))
+    started = time.process_time()
+    for number in range(20_000):
+        decide(chooser, f"b/{number}/_delta_log/0.json", f"c/{number % 100}/p.parquet")
+    assert time.process_time() - started < 4, "steps for each log grow with the number of folders or logs"
