@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from difflib import get_close_matches
+from functools import cached_property
 
 import attrs
 
@@ -17,6 +18,9 @@ Choice = dict[int, "Choice | None"]
 """Place among the fields -> the chosen fields inside, None for all of it. In the file's order."""
 
 _SHOWN = 30
+_COMPARED = 3
+"""Missing columns for which similar names are looked up: among 30,000 names each takes a tenth of a second."""
+
 _NAME_CHARACTERS = 100
 
 
@@ -31,6 +35,39 @@ class Field:
 
     name: str
     inside: Callable[[], Sequence[Field]]
+
+    @cached_property
+    def fields(self) -> _Fields:
+        """What is inside, to be found by name."""
+        return _Fields(self.inside())
+
+
+class _Fields:
+    """Fields side by side, found by name: a file may have thousands, and so may the option."""
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._by_name: dict[str, list[tuple[int, Field]]] = {}
+        for place, field in enumerate(fields):
+            self._by_name.setdefault(field.name, []).append((place, field))
+
+    def add(self, choice: Choice, path: str) -> bool:
+        """Add what a path names; return whether there is such a field."""
+        found = False
+        for place, _ in self._by_name.get(path, ()):
+            choice[place] = None
+            found = True
+        for dot in _dots(path):
+            for place, field in self._by_name.get(path[:dot], ()):
+                known = choice.get(place, {})
+                inner: Choice = {} if known is None else known
+                if field.fields.add(inner, path[dot + 1 :]):
+                    choice[place] = None if known is None else inner
+                    found = True
+        return found
+
+
+def _dots(path: str) -> Iterator[int]:
+    return (place for place, letter in enumerate(path) if letter == ".")
 
 
 def nothing_inside() -> Sequence[Field]:
@@ -51,28 +88,13 @@ def choose(columns: Sequence[str], fields: Sequence[Field], location: str, *, li
         CorruptObjectError: a column does not exist. It names those that do.
     """
     choice: Choice = {}
-    missing = [column for column in columns if not _add(choice, fields, column)]
+    known = _Fields(fields)
+    missing = [column for column in columns if not known.add(choice, column)]
     if missing:
-        names = ", ".join(map(ascii, missing))
+        names = _names(iter(missing))
         existing = _listed(fields, missing[0]) if listed else _near(fields, missing)
         raise CorruptObjectError(f"it has no column {names} ([input] columns); {existing}", location=location)
     return _in_order(choice)
-
-
-def _add(choice: Choice, fields: Sequence[Field], path: str) -> bool:
-    """Add what a path names; return whether there is such a field."""
-    found = False
-    for place, field in enumerate(fields):
-        if field.name == path:
-            choice[place] = None
-            found = True
-        elif path.startswith(f"{field.name}."):
-            known = choice.get(place, {})
-            inner: Choice = {} if known is None else known
-            if _add(inner, field.inside(), path[len(field.name) + 1 :]):
-                choice[place] = None if known is None else inner
-                found = True
-    return found
 
 
 def _in_order(choice: Choice) -> Choice:
@@ -95,7 +117,7 @@ def _record_of(fields: Sequence[Field], path: str) -> Field | None:
 
 def _near(fields: Sequence[Field], missing: Sequence[str]) -> str:
     names = [field.name for field in fields]
-    near = [name for column in missing for name in get_close_matches(column, names, n=3)]
+    near = [name for column in missing[:_COMPARED] for name in get_close_matches(column, names, n=3)]
     return f"it has {len(names)}" + (f", among them {_names(iter(dict.fromkeys(near)))}" if near else "")
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from tests.unit.transformers.test_lines import flat
 from transformers import BytesInput, avro, make_transformer, parquet
+from transformers.columns import Field, choose, nothing_inside
 
 LIMITS = BatchLimits(records=7, size_bytes=300)
 
@@ -483,3 +485,20 @@ def test_max_record_bytes_counts_what_is_sent():
     pq.write_table(pa.Table.from_pylist(rows), out)
     assert all(isinstance(found, type) for _, found in read("parquet", out.getvalue(), max_record_bytes=50))
     assert json.loads(read("parquet", out.getvalue(), "n", max_record_bytes=50)[4][1]) == {"n": 4}
+
+
+def test_thousands_of_columns_are_found_in_a_few_steps_each():
+    """Each name was compared with each column, which took a minute for each object."""
+    fields = [Field(f"c{number}", nothing_inside) for number in range(20_000)]
+    began = time.process_time()
+    chosen = choose([f"c{number}" for number in range(0, 20_000, 2)], fields, "s3://b/k")
+    assert time.process_time() - began < 2
+    assert chosen == dict.fromkeys(range(0, 20_000, 2))
+
+
+def test_many_missing_columns_are_a_short_error():
+    fields = [Field(f"c{number}", nothing_inside) for number in range(2000)]
+    with pytest.raises(CorruptObjectError) as error:
+        choose([f"d{number}" for number in range(5000)], fields, "s3://b/k", listed=False)
+    assert len(str(error.value)) < 1000
+    assert "and more" in str(error.value)
