@@ -240,9 +240,9 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
             versions = supervisor.versions(key).values()
             return [answers.config_of(made, active=made.version == active) for made in versions]
 
-    @app.post("/sources/{key}/configs", response_model=answers.SourceConfig, responses=_some(404, 500))
+    @app.post("/sources/{key}/configs", response_model=answers.SourceConfig, responses=_some(404, 409, 500))
     def create(key: str, new: answers.NewConfig) -> Any:
-        """Store a configuration as the next version. It has no effect before it is activated."""
+        """Store a configuration as the next version. It has no effect before it is activated. 100 are kept."""
         return answers.config_of(worker.create(key, new), active=False)
 
     @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))

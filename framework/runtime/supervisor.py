@@ -57,6 +57,10 @@ class Failure:
     timestamp: int
 
 
+MAX_VERSIONS = 100
+"""Stored configuration versions of one source. More are refused: each is a file, and is read for every list of them."""
+
+
 class BusyError(Exception):
     """The request does not fit the state of the source; the message says which would."""
 
@@ -469,10 +473,17 @@ class Supervisor:
 
         Raises:
             UnknownSourceError: there is none.
+            BusyError: it has `MAX_VERSIONS` stored versions.
             OSError: it cannot be stored.
         """
         with self.source(key) as source:
-            version = 1 + max([source.file.version, *self._state.versions(key)])
+            stored = self._state.versions(key)
+            if len(stored) >= MAX_VERSIONS:
+                raise BusyError(
+                    f"{key} has {len(stored)} stored configuration versions, as many as are kept: delete one with "
+                    f"DELETE /sources/{key}/configs?version={next(iter(stored))}"
+                )
+            version = 1 + max([source.file.version, *stored])
             self._state.add(key, version, data(version))
             log.info("%s: version %d stored", key, version)
             return self._read_version(key, version)

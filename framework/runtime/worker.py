@@ -112,6 +112,7 @@ class Worker:
         Raises:
             ConfigError: it has mistakes.
             UnknownSourceError: there is no source with that key.
+            BusyError: it has as many stored versions as are kept.
             OSError: it cannot be stored.
         """
         content = new.plugin_config

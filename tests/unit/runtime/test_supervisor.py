@@ -353,6 +353,14 @@ def test_versions_count_up_and_one_is_active(running):
     assert running.source().active.path == running.conf / "orders.toml"
 
 
+def test_a_source_has_a_hundred_versions_at_most(running):
+    assert [stored(running) for _ in range(100)][-1] == 100
+    with pytest.raises(BusyError, match=r"orders has 100 stored .* DELETE /sources/orders/configs\?version=1$"):
+        stored(running)
+    running.supervisor.remove_version("orders", 1)
+    assert stored(running) == 101
+
+
 def test_a_wrong_or_unknown_version_is_not_activated(running):
     running.supervisor.add_version("orders", lambda _version: b"[source]\n")
     with pytest.raises(BusyError, match="missing"):
