@@ -738,7 +738,9 @@ def begin_history(tuning):
     in_parts = tuning.get("many_parts", False)
     replace(codec, PART_ENTRIES=1 if in_parts else 4000, PART_CHUNKS=1 if in_parts else 4)
     packed_table.FinishedTable.__init__.__kwdefaults__.update(
-        {"block_bits": 1, "newest": 2} if in_parts else {"block_bits": packed_table.BLOCK_BITS, "newest": packed_table.NEWEST}
+        {"block_bits": 1, "newest": 2}
+        if in_parts
+        else {"block_bits": packed_table.BLOCK_BITS, "newest": packed_table.NEWEST}
     )
     replace(
         snapshots,
