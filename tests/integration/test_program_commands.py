@@ -252,17 +252,17 @@ def test_a_terminal_shows_objects_bytes_records_rate_and_time_left(program, moto
 def test_metrics_answer_while_it_runs(program, moto_bucket):
     import urllib.request
 
-    fill(moto_bucket, 3, forms=("jsonl",))
+    expected = sum(map(len, fill(moto_bucket, 3, forms=("jsonl",)).values()))
     port = free_port()
     running = program.configure(metrics={"address": f"127.0.0.1:{port}"}).start()
     total = None
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and total != program.count():
+    while time.monotonic() < deadline and total != expected:
         if program.count():
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
                 found = re.search(r"(?m)^\w*records\w*_total\{[^}]*\} (\S+)$", answer.read().decode())
                 total = int(float(found[1])) if found else None
-    assert total == program.count() > 0
+    assert total == program.count() == expected
     assert running.stop().no_secrets().code == 0
 
 
