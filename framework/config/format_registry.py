@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from framework.errors import ConfigError, SourceError, raised_at
+from framework.config.plugins import find, is_known, known_names, named_failure
+from framework.errors import ConfigError
 from framework.transformer import InputOptions, Transformer
 
 DISTRIBUTION = "iggy-cloud-sources"
@@ -68,14 +68,10 @@ def _made(factory: TransformerFactory, options: InputOptions) -> Transformer:
         return factory(options)
     name = f"input.format: the format {options.format!r}"
     numbering: list[object] = []
-    try:
+    with named_failure(name):
         made: object = factory(options)
         if isinstance(made, Transformer):
             numbering = [made.numbering_options(), made.numbering_options()]
-    except (SourceError, ImportError):
-        raise
-    except Exception as exc:
-        raise ConfigError(f"{name} failed with {type(exc).__name__}: {exc} ({raised_at(exc)})") from exc
     if not isinstance(made, Transformer):
         raise ConfigError(f"{name} is registered with something that made {type(made).__name__}, not a Transformer")
     first, second = numbering
@@ -87,47 +83,25 @@ def _made(factory: TransformerFactory, options: InputOptions) -> Transformer:
 
 
 def is_format(name: str) -> bool:
-    """Return whether `input.format` may have that name. For a shipped format only the list is read.
-
-    For registered formats the metadata of every installed distribution is searched: some hundredths of a
-    second per start.
-    """
-    return name in _shipped() or any(entry.name == name for entry in _registered())
+    """Return whether `input.format` may have that name."""
+    return is_known(name, _shipped(), ENTRY_POINT_GROUP)
 
 
 def known_formats() -> tuple[str, ...]:
     """Return the possible names of `input.format`, sorted."""
-    return tuple(sorted({*_shipped(), *(entry.name for entry in _registered())}))
+    return known_names(_shipped(), ENTRY_POINT_GROUP)
 
 
 def _find_factory(name: str) -> TransformerFactory:
-    shipped = _shipped()
-    if name in shipped:
-        module_name, _, attribute = shipped[name].partition(":")
-        return cast("TransformerFactory", getattr(importlib.import_module(module_name), attribute))
-    for entry in _registered():
-        if entry.name == name:
-            return _load(entry)
-    known = known_formats()
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ConfigError(f"input.format: there is no format {name!r}; {hint}known: {', '.join(known)}")
-
-
-def _load(entry: importlib.metadata.EntryPoint) -> TransformerFactory:
+    shown = f"input.format: {name!r}"
     try:
-        factory = entry.load()
-    except Exception as exc:  # a module runs when it is imported, and may raise anything
-        raise ConfigError(
-            f"input.format: {entry.name!r} is registered as {entry.value} and cannot be loaded: {_text(exc)}"
-        ) from exc
-    if not callable(factory):
-        raise ConfigError(f"input.format: {entry.name!r} is registered as {entry.value}, which cannot be called")
-    return cast("TransformerFactory", factory)
-
-
-def _text(error: Exception) -> str:
-    return str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        found = find(name, _shipped(), ENTRY_POINT_GROUP, shown=shown, fits=callable, misfit="which cannot be called")
+    except KeyError:
+        known = known_formats()
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise ConfigError(f"input.format: there is no format {name!r}; {hint}known: {', '.join(known)}") from None
+    return cast("TransformerFactory", found)
 
 
 def _shipped() -> Mapping[str, str]:
@@ -141,7 +115,3 @@ def _shipped() -> Mapping[str, str]:
             "the machine-learning library of the same name: the two cannot share one environment, so make a new one"
         )
     return cast("Mapping[str, str]", formats)
-
-
-def _registered() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

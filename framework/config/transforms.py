@@ -8,8 +8,6 @@ A custom transform is a subclass of `framework.transform.Transform`, registered 
 
 from __future__ import annotations
 
-import importlib
-import importlib.metadata
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +16,7 @@ from typing import Any, cast
 import attrs
 import xxhash
 
-from framework.errors import ConfigError, SourceError, raised_at
+from framework.config.plugins import find, is_known, known_names, named_failure
 from framework.model.positions import PARTITION_BY, PARTITION_DIGEST
 from framework.transform import Transform
 
@@ -66,17 +64,13 @@ class TransformConfig:
 
 
 def is_transform(name: str) -> bool:
-    """Return whether an entry may have that `type`. For a shipped transform only the table is read.
-
-    For registered transforms the metadata of every installed distribution is searched: some hundredths of a
-    second each time.
-    """
-    return name in SHIPPED or any(entry.name == name for entry in _registered())
+    """Return whether an entry may have that `type`."""
+    return is_known(name, SHIPPED, ENTRY_POINT_GROUP)
 
 
 def known_transforms() -> tuple[str, ...]:
     """Return the possible values of `type`, sorted."""
-    return tuple(sorted({*SHIPPED, *(entry.name for entry in _registered())}))
+    return known_names(SHIPPED, ENTRY_POINT_GROUP)
 
 
 def transform_class(name: str) -> type[Transform]:
@@ -86,13 +80,19 @@ def transform_class(name: str) -> type[Transform]:
         ConfigError: it cannot be imported, or is no transform.
         KeyError: there is none of that name.
     """
-    if name in SHIPPED:
-        module, _, attribute = SHIPPED[name].partition(":")
-        return cast("type[Transform]", getattr(importlib.import_module(module), attribute))
-    for entry in _registered():
-        if entry.name == name:
-            return _load(entry)
-    raise KeyError(name)
+    found = find(
+        name,
+        SHIPPED,
+        ENTRY_POINT_GROUP,
+        shown=f'"{name}"',
+        fits=_is_transform,
+        misfit="which is no subclass of Transform",
+    )
+    return cast("type[Transform]", found)
+
+
+def _is_transform(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, Transform)
 
 
 def make_transforms(configs: Iterable[TransformConfig]) -> Sequence[tuple[Transform, str]]:
@@ -102,14 +102,8 @@ def make_transforms(configs: Iterable[TransformConfig]) -> Sequence[tuple[Transf
 
 def _made(config: TransformConfig) -> Transform:
     kind = transform_class(config.type)
-    try:
+    with named_failure(f"{config.place}: {kind.__module__}.{kind.__qualname__}"):
         return kind(config.options)
-    except (SourceError, ImportError):
-        raise
-    except Exception as exc:
-        raise ConfigError(
-            f"{config.place}: {kind.__module__}.{kind.__qualname__} failed with {type(exc).__name__}: {exc} ({raised_at(exc)})"
-        ) from exc
 
 
 def partition_transform(configs: Iterable[TransformConfig]) -> TransformConfig | None:
@@ -178,18 +172,3 @@ def order_errors(configs: Iterable[TransformConfig]) -> Iterator[str]:
 
 def _chooses_partition(config: TransformConfig) -> bool:
     return transform_class(config.type).chooses_partition
-
-
-def _load(entry: importlib.metadata.EntryPoint) -> type[Transform]:
-    try:
-        found = entry.load()
-    except Exception as exc:  # a module runs when it is imported, and may raise anything
-        text = str(exc) if isinstance(exc, ImportError | AttributeError) else f"{type(exc).__name__}: {exc}"
-        raise ConfigError(f'"{entry.name}" is registered as {entry.value} and cannot be loaded: {text}') from exc
-    if not (isinstance(found, type) and issubclass(found, Transform)):
-        raise ConfigError(f'"{entry.name}" is registered as {entry.value}, which is no subclass of Transform')
-    return found
-
-
-def _registered() -> tuple[importlib.metadata.EntryPoint, ...]:
-    return tuple(importlib.metadata.entry_points(group=ENTRY_POINT_GROUP))

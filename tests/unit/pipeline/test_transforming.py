@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config import transforms as by_name
+from framework.config import plugins
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
@@ -290,7 +290,7 @@ def test_configuration_mistakes_name_their_place():
 
 
 def test_a_shipped_transform_is_known_without_a_look_at_what_is_installed(monkeypatch):
-    monkeypatch.setattr(by_name, "_registered", lambda: pytest.fail("looked"))
+    monkeypatch.setattr(plugins, "registered", lambda _: pytest.fail("looked"))
     config = source_config(transforms=[{"type": "delete_fields", "fields": ["a"]}, {"type": "json"}])
     assert [one.type for one in config.transforms] == ["delete_fields", "json"]
 
