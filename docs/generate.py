@@ -369,7 +369,7 @@ def _kind(option: Option) -> str:
     if choices is not None:
         return _alternatives(choices)
     limits = limits_text(option)
-    unit = "" if option.type_text in {"duration", "size"} else option.metadata.unit
+    unit = option.metadata.unit
     text = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
     return f"{text}, secret" if option.metadata.secret else text
 

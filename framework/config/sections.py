@@ -155,13 +155,11 @@ class InputSection:
         MAX_MESSAGE_BYTES,
         minimum=1,
         maximum=MAX_MESSAGE_BYTES,
-        unit="bytes",
         doc="A longer record is a bad record. Iggy cannot store more than 64,000,000 bytes in one message.",
     )
     max_block_bytes: Bytes = option(
         64 * _MIB,
         minimum=1024,
-        unit="bytes",
         doc="`avro`: a block longer than this, stored or decompressed, fails its object. A block is held in "
         "memory whole.",
     )
@@ -175,14 +173,12 @@ class InputSection:
     max_temporary_bytes: Bytes = option(
         1024 * _MIB,
         minimum=_MIB,
-        unit="bytes",
         doc="Maximum decompressed size of a Parquet file inside an outer compression: it goes to a temporary "
         "file (`TMPDIR`). A larger object fails.",
     )
     max_page_bytes: Bytes = option(
         1024 * _MIB,
         minimum=_MIB,
-        unit="bytes",
         doc="`parquet`: maximum memory for the pages that are read at once, for each column a dictionary and a page; and for "
         "the footer. More fails the object.",
     )
@@ -190,14 +186,12 @@ class InputSection:
         128 * _MIB,
         minimum=MIN_WINDOW_BYTES,
         maximum=MAX_WINDOW_BYTES,
-        unit="bytes",
         doc="zstd with a larger window (`--long=28` has 256 MiB, `--long=31` 2 GiB) or xz with a larger dictionary fails the "
         "object. A task holds the window of the object that it reads in memory.",
     )
     split_size: Bytes | None = option(
         None,
         minimum=1024,
-        unit="bytes",
         doc="Larger objects of `jsonl`, `text`, `avro` and `parquet` without a compression around them are divided into "
         "splits of this many bytes. Each split goes to its own partition, so that several tasks read one object; order "
         "is kept within a split. Objects in progress keep the split size with which they began. Absent: "
@@ -213,7 +207,6 @@ class InputSection:
         4096,
         minimum=1,
         maximum=MAX_MESSAGE_BYTES,
-        unit="bytes",
         doc="Length of a record of `bytes`; the last record of an object may be shorter.",
     )
     whole_object: bool = option(False, doc="`bytes`: one record per object, whatever its size.")
@@ -285,7 +278,6 @@ class InputSection:
     prefetch_bytes: Bytes = option(
         8 * _MIB,
         minimum=_MIB,
-        unit="bytes",
         doc="Memory for prefetched data. For large objects it limits `prefetch_objects`.",
         former_names={"fetch_ahead_bytes": ""},
     )
@@ -296,7 +288,7 @@ class InputSection:
         doc="Maximum number of records that wait to be sent. A full queue blocks the reader.",
     )
     queue_bytes: Bytes = option(
-        4 * _MIB, minimum=1, unit="bytes", doc="Maximum number of bytes that wait to be sent (or one longer record)."
+        4 * _MIB, minimum=1, doc="Maximum number of bytes that wait to be sent (or one longer record)."
     )
 
     def envelope_options(self) -> EnvelopeOptions | None:
@@ -457,31 +449,24 @@ class IggySection:
         2 * _MIB,
         minimum=1024,
         maximum=60_000_000,
-        unit="bytes",
         doc="Maximum number of bytes in one request to Iggy (or one longer record).",
     )
-    linger_time: Seconds = option(
-        0.005, maximum=5, doc="How long an incomplete request waits for more records.", unit="seconds"
-    )
+    linger_time: Seconds = option(0.005, maximum=5, doc="How long an incomplete request waits for more records.")
     headers: str = option(
         "provenance",
         choices=("provenance", "none"),
         doc='`"provenance"`: every message carries bucket, key and version of its object. `"none"`: smaller messages.',
     )
-    connect_timeout: Seconds = option(
-        5.0, minimum=0.1, maximum=300, unit="seconds", doc="Limit for connecting and logging in."
-    )
+    connect_timeout: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit for connecting and logging in.")
     request_timeout: Seconds = option(
         15.0,
         minimum=0.1,
         maximum=300,
-        unit="seconds",
         doc="How long Iggy may take to answer. Afterwards the outcome is unknown, and the source recovers.",
     )
     startup_timeout: Seconds = option(
         3.0,
         maximum=3600,
-        unit="seconds",
         doc="How long a start waits for Iggy's first answer before it ends with exit code 1. Increase it "
         "where Iggy and the source start together. Later outages are tolerated for five minutes.",
     )
@@ -532,7 +517,6 @@ class OffsetsSection:
         1.0,
         minimum=0.01,
         maximum=60,
-        unit="seconds",
         doc="How often positions are written. A crash repeats nothing: records sent since then are found in "
         "the topics.",
     )
@@ -561,7 +545,6 @@ class DiscoverySection:
         3600.0,
         minimum=0.01,
         former_names={"full_pass_interval": ""},
-        unit="seconds",
         doc='Mode `"incremental"`: interval between full listings. Until the next one, late keys below the '
         "look-back and objects overwritten there can go unnoticed.",
     )
@@ -600,7 +583,6 @@ class DiscoverySection:
     poll_interval: Seconds = option(
         5.0,
         minimum=0.01,
-        unit="seconds",
         doc="Interval between listings; never shorter than 10 times the duration of the last listing.",
     )
     list_concurrency: int = option(
@@ -619,7 +601,7 @@ class DiscoverySection:
         doc="Maximum number of listing requests per second. Absent: no limit.",
     )
     list_bytes_per_second: Bytes | None = option(
-        None, minimum=1, unit="bytes a second", doc="Maximum number of bytes of listings per second. Absent: no limit."
+        None, minimum=1, doc="Maximum number of bytes of listings per second. Absent: no limit."
     )
     include: tuple[str, ...] = option(
         (),
@@ -636,7 +618,6 @@ class DiscoverySection:
     )
     min_age: Seconds = option(
         0.0,
-        unit="seconds",
         doc="Defer objects until they reach this age, by the store's clock. Every listing checks them again.",
     )
     archived: str = option(
@@ -650,7 +631,6 @@ class DiscoverySection:
     )
     allowed_lateness: SecondsOrForever = option(
         86400.0,
-        unit="seconds",
         doc="How much later than its last-modified an object may appear: a multipart upload carries the time of its beginning. "
         "**Objects that appear with a last-modified time older than this are not read**: finished objects of that age lose their "
         "positions. "
@@ -752,7 +732,6 @@ class ErrorsSection:
         MAX_DEAD_LETTER_BYTES,
         minimum=1,
         maximum=MAX_DEAD_LETTER_BYTES,
-        unit="bytes",
         doc="Maximum bytes of a bad record that a dead letter holds; of a longer record it holds the beginning.",
     )
     max_bad_records: int = option(
