@@ -284,11 +284,12 @@ def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckR
         found = inspect(connection, config, check=True)
     except SourceError as error:
         return CheckResult.failed("positions", error)
-    saved = f"last saved at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else "none yet"
+    saved_us = found.state.saved_us
+    saved = f"last saved at {moment(saved_us // 1000)}" if saved_us else "none yet"
     if found.running:
         detail = f"{saved}; the instance on {found.running[0].who} runs"
     else:
-        detail = f"{saved}; the topics hold what they count" if found.last_saved_us else saved
+        detail = f"{saved}; the topics hold what they count" if saved_us else saved
     return CheckResult("positions", ok=True, detail=detail)
 
 

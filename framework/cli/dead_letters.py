@@ -222,8 +222,8 @@ def replay_dead_letters(
     topic_of(config)
     with reached(config) as connection:
         if dry_run:
-            log = inspect(connection, config)
-            offsets = OffsetManager(positions=log.entries, watermark=log.watermark)
+            state = inspect(connection, config).state
+            offsets = OffsetManager(positions=state.positions, watermark=state.watermark)
             _write_table(_waiting(DeadLetterLog.read(connection, config), choice, offsets), frozenset())
             return 0
         session = Session.begin(connection, config)

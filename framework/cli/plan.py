@@ -97,7 +97,8 @@ def _log_lines(found: Inspection) -> Iterator[str]:
         yield f"running on {claim.who}" + (f", with {counted(workers, 'more connection')}" if workers else "")
     if not runners:
         yield "not running"
-    saved = f"saved last at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else "never saved"
+    saved_us = found.state.saved_us
+    saved = f"saved last at {moment(saved_us // 1000)}" if saved_us else "never saved"
     yield (
         f"{saved}; as of {moment(found.as_of_ms)}; the log: {counted(found.log_messages, 'message')}, "
         f"{counted(found.log_bytes, 'byte')}"

@@ -43,7 +43,8 @@ def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice:
         write_json({**summary(found), **more})
         return 0
     write_lines(summary_lines(found) if entries is None else _entry_lines(entries))
-    saved = f", saved last at {moment(found.last_saved_us // 1000)}" if found.last_saved_us else ", never saved"
+    saved_us = found.state.saved_us
+    saved = f", saved last at {moment(saved_us // 1000)}" if saved_us else ", never saved"
     write_lines([f"as of {moment(found.as_of_ms)}{saved}"])
     return 0
 
@@ -72,7 +73,7 @@ def reset_offsets(
     with reached(config) as connection:
         found = inspect(connection, config)
         objects, records, unfinished = count_entries(_chosen(found, choice))
-        watermark = found.watermark
+        watermark = found.state.watermark
         opened = choice.opened(watermark) != watermark
         if choice.everything:
             objects, records = objects + watermark.objects, records + watermark.records
@@ -113,7 +114,7 @@ def set_offset(
     numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
     change = attrs.evolve(change, numbering_options=numbering)
     with reached(config) as connection:
-        entry = change.find(inspect(connection, config).entries.view())
+        entry = change.find(inspect(connection, config).state.positions.view())
         write_lines([_outcome(entry, change)])
         if dry_run:
             return 0
@@ -161,7 +162,7 @@ def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspecti
 
 
 def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEntry]:
-    return (entry for entry in found.entries.view() if choice is None or choice.takes_entry(entry))
+    return (entry for entry in found.state.positions.view() if choice is None or choice.takes_entry(entry))
 
 
 def unknown_text(choice: Reset) -> str:
@@ -199,24 +200,25 @@ def summary(found: Inspection) -> dict[str, Any]:
     states: Counter[str] = Counter()
     topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
     records = 0
-    for entry in found.entries.view():
+    state = found.state
+    for entry in state.positions.view():
         topic_partition = topic_partitions[str(entry.topic_partition)]
         states[entry.state.value] += 1
         topic_partition[entry.state.value] += 1
         topic_partition["records"] += entry.records_done
         records += entry.records_done if entry.counts_object else 0
     return {
-        "source": found.source,
+        "source": state.source,
         "offsets_topic": found.topic,
         "as_of": moment(found.as_of_ms),
-        "last_saved": moment(found.last_saved_us // 1000) if found.last_saved_us else None,
-        "epoch": found.epoch,
-        "positions": {state: states[state] for state in ("done", "reading", "failed")},
+        "last_saved": moment(state.saved_us // 1000) if state.saved_us else None,
+        "epoch": state.last_epoch,
+        "positions": {name: states[name] for name in ("done", "reading", "failed")},
         "records": records,
         "folded": {
-            "objects": found.watermark.objects,
-            "records": found.watermark.records,
-            "ranges": len(found.watermark),
+            "objects": state.watermark.objects,
+            "records": state.watermark.records,
+            "ranges": len(state.watermark),
         },
         "partitions": {
             name: {field: topic_partitions[name][field] for field in ("done", "reading", "failed", "records")}
@@ -228,7 +230,7 @@ def summary(found: Inspection) -> dict[str, Any]:
 def summary_lines(found: Inspection) -> Iterator[str]:
     """Yield the counts as a table for people."""
     counts = summary(found)
-    yield f'source "{found.source}", positions in topic "{found.topic}", epoch {found.epoch}'
+    yield f'source "{counts["source"]}", positions in topic "{found.topic}", epoch {counts["epoch"]}'
     yield f"{'topic_partition':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
     rows = {**counts["partitions"], "all": {**counts["positions"], "records": counts["records"]}}
     for name, row in rows.items():

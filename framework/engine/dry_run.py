@@ -100,13 +100,14 @@ def _offsets(found: Inspection | None) -> OffsetManager:
         return OffsetManager()
     # the watermark represents finished objects without positions: without it they would look new
     store = MemoryOffsetStore()
-    store.listings.update(found.listings)
+    state = found.state
+    store.listings.update(state.listings)
     offsets = OffsetManager(
         store,
-        positions=found.entries,
-        watermark=found.watermark,
-        selected=found.selected,
-        facts=StartFacts(known_topics={topic_partition.topic for topic_partition in found.anchors}),
+        positions=state.positions,
+        watermark=state.watermark,
+        selected=state.selected,
+        facts=StartFacts(known_topics={topic_partition.topic for topic_partition in state.anchors}),
     )
     offsets.populate_offset_manager()
     return offsets

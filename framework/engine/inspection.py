@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -13,17 +12,11 @@ from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partition_replay import PartitionReader, data_topics
 from framework.iggy.offset_log.state import LogState
-from framework.model.objects import Anchor, TopicPartition, length_only
-from framework.offsets.position_map import position_map
-from framework.offsets.watermark import Watermark
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.offset_log.codec import Claim
-    from framework.offsets.listing_hints import ListingHints
-    from framework.offsets.position_map import PositionMap
-    from framework.offsets.selection_scope import SelectionScope
 
 
 @attrs.frozen(kw_only=True)
@@ -31,34 +24,20 @@ class Inspection:
     """The contents of a log.
 
     Attributes:
-        source: name of the source.
         topic: the offsets topic.
         as_of_ms: when it was read, by this machine's clock, milliseconds since 1970 UTC.
-        entries: every position, as saved. Excludes what was sent since the last save: at most `commit_interval`.
-        anchors: every known partition and its last accounted message.
-        listings: prefix -> hints that its last listing left.
-        watermark: represents the finished objects that no longer have a position.
-        selected: which objects are read.
-        epoch: the last epoch that was claimed; 0 for an empty log.
-        last_saved_us: when positions were last written, by the server's clock; 0 for never.
+        state: the state at its end, as saved. Excludes what was sent since the last save: at most `commit_interval`.
         log_messages: messages of this source in the log.
         log_bytes: their size.
         running: claims whose connections the server lists now: the running instances.
     """
 
-    source: str
     topic: str
     as_of_ms: int
-    entries: PositionMap = attrs.field(factory=position_map, repr=length_only)
-    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    listings: Mapping[str, ListingHints] = attrs.field(factory=dict, repr=length_only)
-    watermark: Watermark = attrs.field(factory=Watermark)
-    selected: SelectionScope | None = None
-    epoch: int = 0
-    last_saved_us: int = 0
-    log_messages: int = 0
-    log_bytes: int = 0
-    running: tuple[Claim, ...] = ()
+    state: LogState
+    log_messages: int
+    log_bytes: int
+    running: tuple[Claim, ...]
 
 
 def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bool = False) -> Inspection:
@@ -83,16 +62,9 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bo
     if check and not claims:
         _check(connection, config, state)
     return Inspection(
-        source=source,
         topic=topic,
         as_of_ms=as_of_ms,
-        entries=state.positions,
-        anchors=state.anchors,
-        listings=state.listings,
-        watermark=state.watermark,
-        selected=state.selected,
-        epoch=state.last_epoch,
-        last_saved_us=state.saved_us,
+        state=state,
         log_messages=offset_log.messages,
         log_bytes=offset_log.total_bytes,
         running=tuple(sorted(claims, key=lambda claim: not claim.leader)),

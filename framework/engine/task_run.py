@@ -6,7 +6,7 @@ Shared by the worker processes of the local engine and the Python workers of Spa
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,12 +19,12 @@ from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters
-from framework.iggy.offset_log.codec import TopicIdentity
+from framework.iggy.offset_log.codec import LogFacts
 from framework.iggy.offset_log.epochs import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
-from framework.model.objects import Anchor, TopicPartition
+from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.position_map import begin_in
@@ -53,10 +53,7 @@ class WorkerPlan:
         address: address of Iggy.
         epoch: the epoch that the leader began.
         log_from: offset up to which the leader has read the log; the fields below are the state at that offset.
-        anchors: the worker's partitions and their anchors.
-        topics: partitions that were ever opened, and their topics.
-        counted: partitions with the messages that their counts account for; see `LogState.counted`.
-        closed: partitions that were left in order; see `LogState.closed`.
+        facts: what the log says of the worker's partitions.
         entries: the pending positions of these partitions.
         partitions: partitions that an earlier worker of this epoch may have written.
         skipped_lately: what earlier runs skipped within the last hour.
@@ -68,10 +65,7 @@ class WorkerPlan:
     address: IggyAddress
     epoch: int
     log_from: int
-    anchors: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    topics: Mapping[TopicPartition, TopicIdentity] = attrs.field(factory=dict)
-    counted: Mapping[TopicPartition, Anchor] = attrs.field(factory=dict)
-    closed: Mapping[TopicPartition, int] = attrs.field(factory=dict)
+    facts: LogFacts = attrs.field(factory=LogFacts)
     entries: Sequence[OffsetManagerEntry] = ()
     partitions: Sequence[TopicPartition] = ()
     skipped_lately: Sequence[SkippedCount] = ()
@@ -104,26 +98,7 @@ class WorkerPlan:
                 address=session.connection.address,
                 epoch=session.epoch.number,
                 log_from=session.log.next_offset,
-                anchors={
-                    topic_partition: anchor
-                    for topic_partition, anchor in state.anchors.items()
-                    if topic_partition in topic_partitions
-                },
-                topics={
-                    topic_partition: topic
-                    for topic_partition, topic in state.topics.items()
-                    if topic_partition in topic_partitions
-                },
-                counted={
-                    topic_partition: counted
-                    for topic_partition, counted in state.counted.items()
-                    if topic_partition in topic_partitions
-                },
-                closed={
-                    topic_partition: end
-                    for topic_partition, end in state.closed.items()
-                    if topic_partition in topic_partitions
-                },
+                facts=state.of_partitions(topic_partitions),
                 entries=[entry for _, entry in state.positions.pending() if entry.topic_partition in topic_partitions],
                 partitions=sorted(topic_partitions) if shared else (),
                 skipped_lately=session.skipped_lately(),
@@ -136,10 +111,7 @@ class WorkerPlan:
             source=self.config.source.name,
             epoch=self.epoch,
             last_epoch=self.epoch,
-            anchors=dict(self.anchors),
-            topics=dict(self.topics),
-            counted=dict(self.counted),
-            closed=dict(self.closed),
+            **self.facts.facts(),
         )
         for entry in self.entries:
             begin_in(state.positions, entry)
@@ -187,6 +159,7 @@ class TaskRun:
 
     def _start(self, feed: HandedFeed) -> None:
         plan, config, state = self._plan, self._plan.config, self._plan.state()
+        own = state.partitions  # before the state follows the log, to what other workers opened
         claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
         store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
         offsets = OffsetManager(
@@ -196,7 +169,7 @@ class TaskRun:
             facts=StartFacts(skipped_lately=plan.skipped_lately),
         )
         opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
-        opener.open(plan.topics.keys() | plan.anchors.keys())
+        opener.open(own)
         self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
         self._sender = Sender(
             self.task,

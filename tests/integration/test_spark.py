@@ -136,7 +136,7 @@ def positions(iggy_url, config):
 
     with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
         found = inspect(connection, config)
-    return {entry.key: (entry.records_done, entry.state.value) for entry in found.entries.values()}
+    return {entry.key: (entry.records_done, entry.state.value) for entry in found.state.positions.values()}
 
 
 def spark_engine(config, **more):

@@ -677,7 +677,7 @@ def run_set(settings, *, key, share):
     process, config = runtime.world.current.process, make_config(settings)
     numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
     with iggy_target.IggyTarget(config) as target, target.connect() as connection:
-        entries = inspect(connection, config).entries.view()
+        entries = inspect(connection, config).state.positions.view()
         known = max([entry.total or entry.records_done for entry in entries if entry.key == key], default=0)
         records = None if share is None else round(share * known)
         change = SetPosition(key=key, records=records, numbering_options=numbering)

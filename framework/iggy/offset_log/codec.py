@@ -31,7 +31,7 @@ import itertools
 import json
 import struct
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -313,6 +313,19 @@ class LogFacts:
     def facts(self) -> dict[str, Any]:
         """Return a copy of every attribute above, by name; later changes of them do not affect it."""
         return {name: copy.copy(getattr(self, name)) for name in _FACTS}
+
+    def of_partitions(self, topic_partitions: Collection[TopicPartition]) -> LogFacts:
+        """Return what the log says of these partitions, for their writer."""
+
+        def chosen(known: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
+            return {name: value for name, value in known.items() if name in topic_partitions}
+
+        return LogFacts(
+            anchors=chosen(self.anchors),
+            topics=chosen(self.topics),
+            counted=chosen(self.counted),
+            closed=chosen(self.closed),
+        )
 
 
 _FACTS = [field.name for field in attrs.fields(LogFacts)]

@@ -8,7 +8,7 @@ import pickle
 from framework.config.iggy_address import IggyAddress
 from framework.discovery.feed import Assignment
 from framework.engine.task_run import WorkerPlan
-from framework.iggy.offset_log.codec import TopicIdentity
+from framework.iggy.offset_log.codec import LogFacts, TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.law import BATCH, Comparing, LawBrokenError, fill, law
@@ -71,8 +71,10 @@ def _worker_plan(maker: object, plan: TaskPlan, topic_partition: TopicPartition)
         address=IggyAddress(host="127.0.0.1", port=8090),
         epoch=1,
         log_from=0,
-        anchors={topic_partition: Anchor(4, 2, 9)},
-        topics={topic_partition: TopicIdentity(topic_id=1, created_at=2)},
+        facts=LogFacts(
+            anchors={topic_partition: Anchor(4, 2, 9)},
+            topics={topic_partition: TopicIdentity(topic_id=1, created_at=2)},
+        ),
         entries=plan.entries,
     )
 

@@ -810,15 +810,15 @@ def test_an_inspection_sees_what_is_saved_writes_nothing_and_tells_who_runs(sour
     connection = source.server.connect()
     before = len(source.server.messages("kit", LOG))
     found = inspect(connection, source.bench.config)
-    assert {entry.key: entry.records_done for entry in found.entries.view()} == {"a": 5, "b": 7, "c": 11}
-    assert (found.running, found.epoch, found.log_messages) == ((), 1, before)
-    assert found.last_saved_us
+    assert {entry.key: entry.records_done for entry in found.state.positions.view()} == {"a": 5, "b": 7, "c": 11}
+    assert (found.running, found.state.last_epoch, found.log_messages) == ((), 1, before)
+    assert found.state.saved_us
     assert found.log_bytes == sum(len(stored.payload) for stored in source.server.messages("kit", LOG))
     assert len(source.server.messages("kit", LOG)) == before
     session = Session.begin(source.server.connect(), source.bench.config)
     found = inspect(connection, source.bench.config)
     assert [claim.epoch for claim in found.running] == [session.epoch.number]
-    assert found.epoch == session.epoch.number
+    assert found.state.last_epoch == session.epoch.number
     source.server.purge_topic("kit", "records")
-    assert len(inspect(connection, source.bench.config).entries) == 3
+    assert len(inspect(connection, source.bench.config).state.positions) == 3
     assert isinstance(session.log, OffsetLog)

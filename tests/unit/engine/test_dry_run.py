@@ -30,7 +30,7 @@ def test_what_was_compacted_is_not_to_be_read_and_what_is_new_is():
         leader.send(0)
     leader.save()
     leader.compact()
-    assert inspect(leader.server.connect(), leader.config).watermark.objects == 12
+    assert inspect(leader.server.connect(), leader.config).state.watermark.objects == 12
     assert plan(leader).total.objects == 0
     store.put_now("in/new")
     assert plan(leader).total.objects == 1
