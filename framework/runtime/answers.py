@@ -8,6 +8,7 @@ Iggy, so that its clients read them. Fields of our own are optional for such a c
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -18,7 +19,6 @@ from framework.runtime.configuration import Configuration, shown, unicode_text
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
 from framework.runtime.supervisor import ManagedSource
-from framework.runtime.system import SystemFigures
 
 Status = Literal["starting", "running", "stopping", "stopped", "error"]
 ConnectState = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"]
@@ -304,8 +304,6 @@ def config_of(configuration: Configuration, *, active: bool) -> dict[str, Any]:
         "streams": streams_of(content),
         "plugin_config_format": "toml",
         "plugin_config": content,
-        "verbose": False,
-        "benchmark": False,
         "active": active,
     }
 
@@ -346,28 +344,22 @@ def transforms_of(content: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def stats_of(sources: list[ManagedSource], system: SystemFigures, *, version: str, started_us: int) -> dict[str, Any]:
+def stats_of(
+    sources: list[ManagedSource], system: Mapping[str, float], *, version: str, started_us: int
+) -> dict[str, Any]:
     """Return the document of `/stats`."""
     return {
         "connectors_runtime_version": version,
         "connectors_runtime_version_semver": semver(version),
-        "process_id": system.process_id,
-        "cpu_usage": system.cpu_usage,
-        "total_cpu_usage": system.total_cpu_usage,
-        "memory_usage": system.memory_usage,
-        "total_memory": system.total_memory,
-        "available_memory": system.available_memory,
+        **system,
         "run_time": time.time_ns() // 1000 - started_us,
         "start_time": started_us,
         "sources_total": len(sources),
         "sources_running": sum(source.status == "running" for source in sources),
-        "sinks_total": 0,
-        "sinks_running": 0,
         "connectors": [
             {
                 "key": source.key,
                 "name": source.active.label or source.key,
-                "connector_type": "source",
                 "version": version,
                 "version_semver": semver(version),
                 "status": source.status,
@@ -407,5 +399,4 @@ def connector_status(source: ManagedSource, worker_id: str) -> dict[str, Any]:
         "name": source.key,
         "connector": {"state": state, "worker_id": worker_id},
         "tasks": [] if state == "STOPPED" else [task],
-        "type": "source",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+from collections.abc import Callable, Mapping
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -385,35 +386,35 @@ def _error(path: str, status: int, code: str, reason: str) -> JSONResponse:
     return JSONResponse({"code": code, "reason": reason}, status)
 
 
-def _add_error_answers(app: FastAPI) -> None:  # noqa: C901 - a list of errors
+_ANSWERS: Mapping[type[Exception], tuple[int, str, Callable[[Any], str]]] = {
+    UnknownSourceError: (404, "source_not_found", lambda error: f"Source not found with key: {error.args[0]}"),
+    UnknownVersionError: (
+        404,
+        "source_config_not_found",
+        lambda error: "Source config not found with key: {}, version: {}".format(*error.args),
+    ),
+    NotStoppedError: (400, "bad_request", str),
+    BusyError: (409, "conflict", str),
+    ConfigError: (
+        400,
+        "invalid_configuration",
+        lambda error: f"Invalid configuration: {'; '.join(error.mistakes)}",
+    ),
+    RecursionError: (400, "invalid_request", lambda _: "the body is nested too deeply"),
+}
+"""Error -> status, code, and what gives the reason."""
+
+
+def _add_error_answers(app: FastAPI) -> None:
     def answer(request: Request, status: int, code: str, reason: str) -> JSONResponse:
         return _error(request.url.path, status, code, reason)
 
-    @app.exception_handler(UnknownSourceError)
-    def unknown_source(request: Request, error: UnknownSourceError) -> JSONResponse:
-        return answer(request, 404, "source_not_found", f"Source not found with key: {error.args[0]}")
+    def known(request: Request, error: Exception) -> JSONResponse:
+        status, code, reason = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
+        return answer(request, status, code, reason(error))
 
-    @app.exception_handler(UnknownVersionError)
-    def unknown_version(request: Request, error: UnknownVersionError) -> JSONResponse:
-        key, version = error.args
-        reason = f"Source config not found with key: {key}, version: {version}"
-        return answer(request, 404, "source_config_not_found", reason)
-
-    @app.exception_handler(NotStoppedError)
-    def not_stopped(request: Request, error: NotStoppedError) -> JSONResponse:
-        return answer(request, 400, "bad_request", str(error))
-
-    @app.exception_handler(BusyError)
-    def busy(request: Request, error: BusyError) -> JSONResponse:
-        return answer(request, 409, "conflict", str(error))
-
-    @app.exception_handler(ConfigError)
-    def wrong(request: Request, error: ConfigError) -> JSONResponse:
-        return answer(request, 400, "invalid_configuration", f"Invalid configuration: {'; '.join(error.mistakes)}")
-
-    @app.exception_handler(RecursionError)
-    def deep(request: Request, _: RecursionError) -> JSONResponse:
-        return answer(request, 400, "invalid_request", "the body is nested too deeply")
+    for kind in _ANSWERS:
+        app.add_exception_handler(kind, known)
 
     @app.exception_handler(CommandError)
     def failed(request: Request, error: CommandError) -> JSONResponse:

@@ -6,15 +6,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+
+from typing_extensions import override
 
 from framework.runtime.channel import WorkerEnd
 
-if TYPE_CHECKING:
-    from framework.engine.progress import Progress
 
-
-class ChildProcess:
+class ChildProcess(WorkerEnd):
     """A source in a process of its own: the ordinary program, with a line to this worker.
 
     It writes its log to this process's stderr, and it ends when this process ends.
@@ -49,36 +47,23 @@ class ChildProcess:
             except OSError:
                 ours.close()
                 raise
-        self._end = WorkerEnd(ours, changed)
+        super().__init__(ours, changed)
 
     @property
     def pid(self) -> int:
         """The number of the process."""
         return self._process.pid
 
-    @property
-    def progress(self) -> Progress | None:
-        """The last figures; None before the first."""
-        return self._end.progress
-
-    @property
-    def error(self) -> str:
-        """The error that ended it; empty when it reported none."""
-        return self._end.error
-
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
         return self._process.poll()
-
-    def stop(self) -> None:
-        """Ask it to stop in order."""
-        self._end.stop()
 
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
 
+    @override
     def close(self) -> None:
         """Read its last words and free the line."""
         self._process.wait()
-        self._end.close()
+        super().close()

@@ -5,20 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 
-import attrs
 import psutil
-
-
-@attrs.frozen(kw_only=True)
-class SystemFigures:
-    """What `/stats` says about process and machine. Percentages are since the last call, memory is in bytes."""
-
-    process_id: int
-    cpu_usage: float
-    total_cpu_usage: float
-    memory_usage: int
-    total_memory: int
-    available_memory: int
 
 
 class SystemProbe:
@@ -29,12 +16,12 @@ class SystemProbe:
         self._processes: dict[int, psutil.Process] = {}
         self._worker = psutil.Process()
 
-    def read(self) -> SystemFigures:
+    def read(self) -> dict[str, float]:
         """Return the figures of now."""
         with self._lock:
             return self._read()
 
-    def _read(self) -> SystemFigures:
+    def _read(self) -> dict[str, float]:
         tree = [self._worker, *self._worker.children(recursive=True)]
         # each process keeps its last reading, so the former values must be used again
         self._processes = {process.pid: self._processes.get(process.pid, process) for process in tree}
@@ -44,11 +31,11 @@ class SystemProbe:
                 cpu += process.cpu_percent()
                 memory += process.memory_info().rss
         machine = psutil.virtual_memory()
-        return SystemFigures(
-            process_id=self._worker.pid,
-            cpu_usage=cpu,
-            total_cpu_usage=psutil.cpu_percent(),
-            memory_usage=memory,
-            total_memory=machine.total,
-            available_memory=machine.available,
-        )
+        return {
+            "process_id": self._worker.pid,
+            "cpu_usage": cpu,
+            "total_cpu_usage": psutil.cpu_percent(),
+            "memory_usage": memory,
+            "total_memory": machine.total,
+            "available_memory": machine.available,
+        }

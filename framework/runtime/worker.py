@@ -225,7 +225,6 @@ class Worker:
                             "value": given.get(option.name) if isinstance(given, dict) else None,
                             "recommended_values": list(option.metadata.choices or ()),
                             "errors": errors,
-                            "visible": True,
                         },
                     }
                 )
@@ -389,9 +388,8 @@ def _place(mistake: str) -> str:
 
 
 def _unknown_check(place: str, mistake: str) -> dict[str, Any]:
-    definition = {"name": place, "type": "", "required": False, "default_value": None, "documentation": "", "group": ""}
-    value = {"name": place, "value": None, "recommended_values": [], "errors": [mistake], "visible": True}
-    return {"definition": definition, "value": value}
+    definition = {"name": place, "type": "", "required": False, "documentation": "", "group": ""}
+    return {"definition": definition, "value": {"name": place, "errors": [mistake]}}
 
 
 def _json_value(value: Any) -> Any:
