@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from framework.envelopes.origin import Origin
+from framework.envelopes.layout import Origin
 
 if TYPE_CHECKING:
     from framework.config.key_template import NameTemplate

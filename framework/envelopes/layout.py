@@ -68,3 +68,16 @@ class Layout:
         if self.key_header is None:
             del named["key"]
         return {part: name for part, name in named.items() if name is not None}
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Origin:
+    """What the key of an object says of its records; None where it says nothing.
+
+    Attributes:
+        topic: their topic.
+        partition: their partition.
+    """
+
+    topic: str | None = None
+    partition: int | None = None

@@ -7,14 +7,13 @@ from typing import Any
 
 import attrs
 
-from framework.envelopes import aiven, confluent, custom, iggy_s3_sink
 from framework.envelopes.headers import KINDS
-from framework.envelopes.layout import Layout
+from framework.envelopes.layout import FIELDS, Layout
+from framework.envelopes.sinks import LAYOUTS
 
-ENVELOPES = ("iggy-s3-sink", "aiven", "confluent", "custom")
+ENVELOPES = (*LAYOUTS, "custom")
 """The values of `input.envelope`."""
 
-_LAYOUTS = {"iggy-s3-sink": iggy_s3_sink.LAYOUT, "aiven": aiven.LAYOUT, "confluent": confluent.LAYOUT}
 _AIVEN_COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 _MAX_NAME_BYTES = 255
 
@@ -53,7 +52,7 @@ class EnvelopeOptions:
     def validate_options(self) -> Iterator[str]:
         """Yield an error for each option that is invalid, or has no effect with this envelope."""
         if self.envelope == "custom":
-            yield from custom.field_errors(self.fields)
+            yield from _field_errors(self.fields)
         elif self.fields:
             yield f'envelope_fields: has no effect with envelope = "{self.envelope}", whose fields are known; set "custom"'
         for name, kind in self.header_kinds.items():
@@ -83,7 +82,9 @@ class EnvelopeOptions:
             yield f"envelope_columns: {payload!r}, the payload, is missing"
 
     def _base(self) -> Layout:
-        return custom.make_layout(self.fields) if self.envelope == "custom" else _LAYOUTS[self.envelope]
+        if self.envelope != "custom":
+            return LAYOUTS[self.envelope]
+        return Layout(**{part: name for part, name in self.fields.items() if part in FIELDS})  # type: ignore[arg-type]
 
     def layout(self) -> Layout:
         """Return the form of the archived records."""
@@ -101,3 +102,17 @@ class EnvelopeOptions:
             return made
         missing: dict[str, Any] = {part: None for part, name in made.named_fields().items() if name not in self.columns}
         return attrs.evolve(made, **missing)
+
+
+def _field_errors(fields: Mapping[str, str]) -> Iterator[str]:
+    """Yield an error for each part that does not exist or has no name, and for a missing payload."""
+    for part, name in fields.items():
+        if part not in FIELDS:
+            yield f"envelope_fields: {part!r} is none of {', '.join(FIELDS)}"
+        elif not name:
+            yield f"envelope_fields: {part} has no name"
+    if "payload" not in fields:
+        yield 'envelope_fields: payload is missing; envelope = "custom" needs the field that holds the payload'
+    named = [name for name in fields.values() if name]
+    for name in sorted({name for name in named if named.count(name) > 1}):
+        yield f"envelope_fields: {name!r} is named twice"

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
 from framework.envelopes.headers import HeaderDecoder, HeaderError
-from framework.envelopes.layout import Layout
-from framework.envelopes.origin import Origin
+from framework.envelopes.layout import Layout, Origin
 from framework.model.headers import HeaderValue, SharedHeaders
 from framework.model.objects import length_only
 from framework.model.payloads import PayloadColumn, decode_objects

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import attrs
 from typing_extensions import override
 
+from framework.envelopes.layout import Origin
 from framework.envelopes.options import EnvelopeOptions
-from framework.envelopes.origin import Origin
 from framework.envelopes.restore import Envelope
 from framework.transform import Transform, TransformBatch, TransformContext
 

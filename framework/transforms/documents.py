@@ -135,21 +135,16 @@ class DocumentTransform(Transform):
     """A transform of JSON documents. Several in a row share one decoding and one encoding.
 
     Attributes:
-        fields: the fields that it looks at; None when it needs whole documents.
+        fields: the fields that it looks at, set by its constructor; None when it changes documents.
     """
 
+    fields: tuple[str, ...] | None = None
     needs_modules: ClassVar[tuple[str, ...]] = ("msgspec",)
-
-    @property
-    def fields(self) -> Sequence[str] | None:
-        """The fields that it looks at; None, the default, when it changes documents."""
-        return None
 
     @property
     @override
     def row_decoder(self) -> msgspec.json.Decoder[Any] | None:
-        fields = self.fields
-        return None if fields is None else _decoder_of(tuple(fields))
+        return None if self.fields is None else _decoder_of(self.fields)
 
     @abc.abstractmethod
     def change(self, documents: Documents, context: TransformContext) -> None:
@@ -161,16 +156,13 @@ class DocumentTransform(Transform):
 
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        fields = self.fields
         most = max(1, DOCUMENT_BYTES * len(batch) // (size_of(batch.payloads) + 1))
-        if fields is None and len(batch) > most:
-            return batch.join([self._applied(part, fields, context) for part in batch.slices(most)])
-        return self._applied(batch, fields, context)
+        if self.fields is None and len(batch) > most:
+            return batch.join([self._applied(part, context) for part in batch.slices(most)])
+        return self._applied(batch, context)
 
-    def _applied(
-        self, batch: TransformBatch, fields: Sequence[str] | None, context: TransformContext
-    ) -> TransformBatch:
-        documents = Documents(batch, fields)
+    def _applied(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        documents = Documents(batch, self.fields)
         self.change(documents, context)
         return documents.result()
 
@@ -192,14 +184,8 @@ class DocumentSteps(DocumentTransform):
         super().__init__(None)
         self._steps = list(steps)
         columns = [step.fields for step in steps]
-        self._fields = (
-            None if None in columns else tuple(dict.fromkeys(name for fields in columns for name in fields or ()))
-        )
-
-    @property
-    @override
-    def fields(self) -> Sequence[str] | None:
-        return self._fields
+        if None not in columns:
+            self.fields = tuple(dict.fromkeys(name for fields in columns for name in fields or ()))
 
     @property
     @override

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import cast
 
 import attrs
@@ -37,13 +36,9 @@ class Filter(DocumentTransform):
     def __init__(self, options: object) -> None:
         super().__init__(options)
         given = cast("FilterOptions", options)
+        self.fields = (given.field,)
         self._field, self._keeps = given.field, given.action == "keep"
         self._matches = given.value_pattern.column_matcher()
-
-    @property
-    @override
-    def fields(self) -> Sequence[str] | None:
-        return (self._field,)
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import attrs
@@ -70,11 +70,7 @@ class Headers(DocumentTransform):
         headers = cast("HeadersOptions", options).headers
         self._by_field = [(header.name, header.field) for header in headers if header.field is not None]
         self._of_object = [header for header in headers if header.field is None]
-
-    @property
-    @override
-    def fields(self) -> Sequence[str] | None:
-        return tuple(dict.fromkeys(field for _, field in self._by_field))
+        self.fields = tuple(dict.fromkeys(field for _, field in self._by_field))
 
     @property
     @override

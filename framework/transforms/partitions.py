@@ -44,12 +44,8 @@ class PartitionBy(DocumentTransform):
     def __init__(self, options: object) -> None:
         super().__init__(options)
         given = cast("PartitionByOptions", options)
+        self.fields = (given.field,)
         self._field, self._spreads = given.field, given.missing == "spread"
-
-    @property
-    @override
-    def fields(self) -> Sequence[str] | None:
-        return (self._field,)
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime, timedelta, timezone
 from typing import Any, cast
 
@@ -51,13 +50,9 @@ class Timestamp(DocumentTransform):
     def __init__(self, options: object) -> None:
         super().__init__(options)
         given = cast("TimestampOptions", options)
+        self.fields = (given.field,)
         self._field, self._optional = given.field, given.missing == "ignore"
         self._unit = _PER_UNIT.get(given.format)
-
-    @property
-    @override
-    def fields(self) -> Sequence[str] | None:
-        return (self._field,)
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:

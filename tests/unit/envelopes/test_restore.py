@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from framework.envelopes import aiven, confluent, custom, iggy_s3_sink
 from framework.envelopes.encodings import TimeReader
-from framework.envelopes.layout import Layout
-from framework.envelopes.origin import Origin
+from framework.envelopes.layout import Layout, Origin
 from framework.envelopes.restore import Envelope
 from framework.model.payloads import PayloadColumn
 
