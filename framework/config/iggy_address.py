@@ -1,4 +1,4 @@
-"""The Iggy server's address and the credentials: the value of `[iggy] url`, or of `address` and the options beside it.
+"""The Iggy server's address and its credentials: the value of `[iggy] url`.
 
     iggy://user:password@host:port                      TCP; the default port is 8090
     iggy+tcp://...                                      the same
@@ -21,7 +21,6 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from collections.abc import Callable, Iterator
 from urllib.parse import parse_qsl, unquote
 
 import attrs
@@ -52,7 +51,7 @@ _HTTP = {"iggy+http", "iggy+https", "http", "https"}
 _BARE = {"tcp": "iggy", "tls": "iggy+tls", "quic": "iggy+quic", "ws": "iggy+ws", "wss": "iggy+wss"}
 
 
-_QUIC_AUTHORITIES = "over QUIC the official client trusts public authorities only, and no file; leave it out"
+QUIC_AUTHORITIES = "over QUIC the official client trusts public authorities only, and no file; leave it out"
 
 
 def _hidden(secret: str | None) -> str:
@@ -100,7 +99,7 @@ class IggyAddress:
         Raises:
             ConfigError: all mistakes of the address at once, without its password or token.
         """
-        return _parse_address(url, with_login=False)
+        return parse_address(url, with_login=False)
 
     @property
     def server(self) -> str:
@@ -145,7 +144,7 @@ class IggyAddress:
         return f"{self.scheme}://{who}{self.server}"
 
 
-def _parse_address(url: str, *, with_login: bool) -> IggyAddress:
+def parse_address(url: str, *, with_login: bool) -> IggyAddress:
     """Return the parsed address. `with_login`: the login may be beside it."""
     scheme, colon, rest = url.strip().partition(":")
     scheme = scheme.lower()
@@ -166,157 +165,6 @@ def _parse_address(url: str, *, with_login: bool) -> IggyAddress:
     return _parse_server(rest[2:], transport=transport, tls=tls, with_login=with_login)
 
 
-@attrs.frozen(kw_only=True)
-class Login:
-    """The options beside an address that say who logs in, each taken literally."""
-
-    username: str | None = None
-    password: str | None = attrs.field(default=None, repr=_hidden)
-    token: str | None = attrs.field(default=None, repr=_hidden)
-
-    @property
-    def names(self) -> list[str]:
-        """The options that are given."""
-        return [name for name, value in attrs.asdict(self).items() if value is not None]
-
-
-@attrs.frozen(kw_only=True)
-class Tls:
-    """The options of `[iggy.tls]`."""
-
-    enabled: bool | None = None
-    ca_file: str | None = None
-    domain: str | None = None
-    validate_certificate: bool | None = None
-
-    @property
-    def names(self) -> list[str]:
-        """The options that are given."""
-        return [f"tls.{name}" for name, value in attrs.asdict(self).items() if value is not None]
-
-
-def iggy_address(
-    *, url: str | None, address: str | None, login: Login, tls: Tls, transport: str | None = None
-) -> IggyAddress:
-    """Return the address that `url`, or `address`, and the options beside it describe.
-
-    Raises:
-        ConfigError: all mistakes and contradictions, each with the options that it is about; never a secret.
-    """
-    if url is not None and address is not None:
-        raise ConfigError("url, address: both name the server; leave one of the two out")
-    mistakes = [*_login_errors(login)]
-    if url is not None and url.strip().lower().startswith("embedded:"):
-        beside = [*login.names, *(["transport"] if transport is not None else []), *tls.names]
-        if beside:
-            mistakes.append(
-                f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out"
-            )
-        parsed = _parsed("url", mistakes, lambda: IggyAddress.parse(url))
-        return _unless(mistakes, parsed)
-    if url is None and address is None:
-        raise ConfigError(
-            [*mistakes, "url: missing; give url, or address with username and password, or address with token"]
-        )
-    place, text = ("url", url or "")
-    if address is not None:
-        place, text = ("address", _url_of(address, transport, mistakes))
-    parsed = _parsed(place, mistakes, lambda: _parse_address(text, with_login=bool(login.names) or address is not None))
-    if address is not None and not login.names:
-        mistakes.append("address: who logs in is missing; add username and password, or token")
-    if parsed is not None:
-        if transport not in {None, parsed.transport}:
-            mistakes.append(
-                f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
-            )
-        parsed = _with_login(parsed, login, mistakes)
-        parsed = _with_tls(parsed, place, tls, mistakes)
-    return _unless(mistakes, parsed)
-
-
-def _login_errors(login: Login) -> Iterator[str]:
-    if login.token is not None and (login.username is not None or login.password is not None):
-        yield f"{', '.join(login.names)}: give either user and password or an access token, not both"
-    elif (login.username is None) != (login.password is None):
-        missing = "password" if login.password is None else "username"
-        yield f"{missing}: missing; username and password belong together"
-
-
-def _url_of(address: str, transport: str | None, mistakes: list[str]) -> str:
-    """Return the address as a URL without a login."""
-    if "://" in address or address.startswith("embedded:"):
-        mistakes.append("address: must be host:port; an address with a scheme belongs into url")
-    elif "@" in address or "?" in address:
-        # not the value itself: it may hold a password
-        mistakes.append("address: must be host:port; the login belongs into username and password, or token")
-    else:
-        schemes = {"quic": "iggy+quic", "websocket": "iggy+ws"}
-        return f"{schemes.get(transport or '', 'iggy')}://{address}"
-    return "iggy://unused"
-
-
-def _parsed(place: str, mistakes: list[str], parse: Callable[[], IggyAddress]) -> IggyAddress | None:
-    try:
-        return parse()
-    except ConfigError as exc:
-        mistakes.extend(f"{place}: {mistake}" for mistake in exc.mistakes)
-        return None
-
-
-def _with_login(parsed: IggyAddress, login: Login, mistakes: list[str]) -> IggyAddress:
-    if not login.names:
-        return parsed
-    if parsed.user or parsed.token is not None:
-        mistakes.append(f"url, {', '.join(login.names)}: both say who logs in; leave one of the two out")
-    return attrs.evolve(parsed, user=login.username or "", password=login.password, token=login.token)
-
-
-def _with_tls(parsed: IggyAddress, place: str, tls: Tls, mistakes: list[str]) -> IggyAddress:
-    known = len(mistakes)
-    mistakes.extend(_tls_errors(parsed, place, tls))
-    enabled = parsed.tls if tls.enabled is None else tls.enabled
-    if len(mistakes) > known or not enabled:
-        return parsed
-    return attrs.evolve(
-        parsed,
-        tls=True,
-        tls_ca_file=parsed.tls_ca_file or tls.ca_file,
-        tls_domain=parsed.tls_domain or tls.domain,
-        tls_validate_certificate=parsed.tls_validate_certificate and tls.validate_certificate is not False,
-    )
-
-
-def _tls_errors(parsed: IggyAddress, place: str, tls: Tls) -> Iterator[str]:
-    is_quic = parsed.transport == "quic"
-    if is_quic and tls.enabled is False:
-        yield f"{'url' if place == 'url' else 'transport'}, tls.enabled: QUIC is always encrypted; leave enabled out"
-        return
-    if place == "url" and tls.enabled not in {None, parsed.tls}:
-        yield f"url, tls.enabled: url begins with {parsed.scheme}://, which contradicts enabled; leave enabled out"
-        return
-    useless = [name for name in tls.names if name != "tls.enabled"]
-    if useless and not (parsed.tls or tls.enabled):
-        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls]"
-        return
-    if is_quic and tls.ca_file is not None:
-        yield f"tls.ca_file: {_QUIC_AUTHORITIES}"
-    twice = {
-        "ca_file": parsed.tls_ca_file is not None and tls.ca_file is not None,
-        "domain": parsed.tls_domain is not None and tls.domain is not None,
-        "validate_certificate": not parsed.tls_validate_certificate and tls.validate_certificate is not None,
-    }
-    for name in (name for name, is_twice in twice.items() if is_twice):
-        yield f"url, tls.{name}: url contains tls_{name} too; leave one of the two out"
-    if tls.validate_certificate is False and (parsed.tls_ca_file or tls.ca_file):
-        yield "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file"
-
-
-def _unless(mistakes: list[str], parsed: IggyAddress | None) -> IggyAddress:
-    if mistakes or parsed is None:
-        raise ConfigError(mistakes)
-    return parsed
-
-
 def _parse_server(rest: str, *, transport: str, tls: bool, with_login: bool) -> IggyAddress:
     mistakes: list[str] = []
     credentials, place, query = _split(rest)
@@ -326,7 +174,7 @@ def _parse_server(rest: str, *, transport: str, tls: bool, with_login: bool) -> 
     host, port = _parse_place(place, DEFAULT_PORTS[transport], mistakes)
     options = _parse_options(query, tls=tls, mistakes=mistakes)
     if transport == "quic" and "tls_ca_file" in options:
-        mistakes.append(f"tls_ca_file: {_QUIC_AUTHORITIES}")
+        mistakes.append(f"tls_ca_file: {QUIC_AUTHORITIES}")
     validate = options.get("tls_validate_certificate", "true")
     if validate not in {"true", "false"}:
         mistakes.append("tls_validate_certificate must be true or false")

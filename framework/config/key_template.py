@@ -19,7 +19,7 @@ TOPIC_PLACEHOLDER = "{{topic}}"
 OFFSETS_SUFFIX = "-offsets"
 """Suffix of the default name of a source's offsets topic."""
 
-_MAX_TOPIC_BYTES = 255
+MAX_TOPIC_BYTES = 255
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
 _PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 # The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
@@ -121,8 +121,8 @@ def topic_name_error(name: str) -> str | None:
         size = len(name.encode())
     except UnicodeEncodeError:
         return "is not valid Unicode"
-    if not 1 <= size <= _MAX_TOPIC_BYTES:
-        return f"is not 1 to {_MAX_TOPIC_BYTES} bytes long, as Iggy's names are"
+    if not 1 <= size <= MAX_TOPIC_BYTES:
+        return f"is not 1 to {MAX_TOPIC_BYTES} bytes long, as Iggy's names are"
     if _NUMBER.fullmatch(name):
         return "is digits alone, which Iggy takes for a number and not for a name"
     return None if name.isprintable() else "holds control characters"

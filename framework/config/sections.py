@@ -14,14 +14,14 @@ import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from ipaddress import ip_address
-from typing import ClassVar
 
 import attrs
 
 from framework.config.format_registry import NO_COLUMNS, is_format, known_formats
 from framework.config.globs import compile_globs
-from framework.config.iggy_address import TRANSPORTS, IggyAddress, Login, Tls, iggy_address
+from framework.config.iggy_section import IggySection
 from framework.config.key_template import (
+    MAX_TOPIC_BYTES,
     OFFSETS_SUFFIX,
     TOPIC_PLACEHOLDER,
     NameTemplate,
@@ -32,7 +32,6 @@ from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, op
 from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
 from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
 from framework.envelopes.options import ENVELOPES, EnvelopeOptions
-from framework.errors import ConfigError
 from framework.model.positions import canonical_options
 from framework.transformer import (
     COMPRESSIONS,
@@ -45,7 +44,6 @@ from framework.transformer import (
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
-_MAX_IGGY_NAME_BYTES = 255
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|\w+://.+")
 
 
@@ -352,157 +350,6 @@ class InputSection:
 
 
 @attrs.frozen(kw_only=True)
-class IggyTlsSection:
-    """Encryption of the connection to Iggy, beside `[iggy] address` or `url`."""
-
-    enabled: bool | None = option(
-        None, doc="Encrypt the connection. Absent: as `url` says; with `address`, no encryption."
-    )
-    ca_file: str | None = option(
-        None,
-        doc="Path of a PEM file with the certificate authorities to trust. Absent: the public ones. The same as "
-        "`tls_ca_file` in `url`.",
-        minimum=1,
-    )
-    domain: str | None = option(
-        None, doc="Name in the server's certificate. Absent: the host. The same as `tls_domain` in `url`.", minimum=1
-    )
-    validate_certificate: bool | None = option(
-        None,
-        doc="Check the server's certificate. Absent: `true`. **With `false`, whoever stands between can read the password "
-        "and all records.** QUIC needs it for a certificate of your own. The same as `tls_validate_certificate` in `url`.",
-    )
-
-
-@attrs.frozen(kw_only=True)
-class IggySection:
-    """Destination of the records. The server is `url`, or `address` with `username` and `password` or `token`."""
-
-    one_of: ClassVar[tuple[str, ...]] = ("url", "address")
-    """A file must contain one of these options."""
-
-    url: str | None = option(
-        None,
-        secret=True,
-        doc="`iggy://user:password@host:8090`, `iggy+tls://...` for TLS, `iggy+quic://...` for QUIC, `iggy+ws://...` and "
-        "`iggy+wss://...` for WebSocket, `iggy://host:8090?token=TOKEN` for an access token; or "
-        "`embedded:PATH`: a small server for development that keeps its data in a folder. A `%` in a password is "
-        "written `%25`; `@`, `:`, `/`, `?` and `#` may be written `%40`, `%3A`, `%2F`, `%3F` and `%23`.",
-        minimum=1,
-    )
-    address: str | None = option(
-        None,
-        doc="`host:port` of the server, in place of `url`; without a port that of the transport. An IPv6 address is in brackets.",
-        example="localhost:8090",
-        minimum=1,
-    )
-    transport: str | None = option(
-        None,
-        choices=TRANSPORTS,
-        doc='How to reach `address`. Absent: as `url` says; `"tcp"` with `address`. The ports are 8090 (TCP), 8080 (QUIC) and '
-        "8092 (WebSocket), unless another is given. Iggy's HTTP interface cannot be used.",
-    )
-    username: str | None = option(
-        None,
-        doc="User to log in when `url` contains none: `iggy://host:8090`. Used literally; nothing in it is decoded.",
-        example="iggy",
-        minimum=1,
-    )
-    password: str | None = option(
-        None,
-        secret=True,
-        doc="Password of `username`, literally: `${env:IGGY_PASSWORD}` or `${file:PATH}`.",
-        example="${env:IGGY_PASSWORD}",
-        minimum=1,
-    )
-    token: str | None = option(
-        None,
-        secret=True,
-        doc="A personal access token, in place of `username` and `password`. Literally, as the server gave it.",
-        minimum=1,
-    )
-    tls: IggyTlsSection = attrs.field(factory=IggyTlsSection)
-    stream: str = option(
-        doc="The stream that holds the topics.", example="lake", minimum=1, maximum=_MAX_IGGY_NAME_BYTES
-    )
-    topic: str | None = option(
-        None,
-        doc="The topic that receives the records. May contain `{{topic}}` from the name template; without it,"
-        " this option overrides the template's topic. Absent: the template's topic.",
-        example="orders",
-        minimum=1,
-        maximum=_MAX_IGGY_NAME_BYTES,
-    )
-    partitions: int = option(
-        4,
-        minimum=1,
-        maximum=1000,
-        unit="partitions",
-        doc="Number of partitions of a data topic; an existing topic must have this number. A partition is "
-        "the unit of order and of parallelism: further tasks would be idle.",
-    )
-    create_topics: bool = option(True, doc="Create a missing stream or topic. Otherwise a missing one is an error.")
-    batch_length: int = option(
-        10_000, minimum=1, maximum=100_000, unit="records", doc="Maximum number of records in one request to Iggy."
-    )
-    batch_bytes: Bytes = option(
-        2 * _MIB,
-        minimum=1024,
-        maximum=60_000_000,
-        doc="Maximum number of bytes in one request to Iggy (or one longer record).",
-    )
-    linger_time: Seconds = option(0.005, maximum=5, doc="How long an incomplete request waits for more records.")
-    headers: str = option(
-        "provenance",
-        choices=("provenance", "none"),
-        doc='`"provenance"`: every message carries bucket, key and version of its object. `"none"`: smaller messages.',
-    )
-    connect_timeout: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit for connecting and logging in.")
-    request_timeout: Seconds = option(
-        15.0,
-        minimum=0.1,
-        maximum=300,
-        doc="How long Iggy may take to answer. Afterwards the outcome is unknown, and the source recovers.",
-    )
-    startup_timeout: Seconds = option(
-        3.0,
-        maximum=3600,
-        doc="How long a start waits for Iggy's first answer before it ends with exit code 1. Increase it "
-        "where Iggy and the source start together. Later outages are tolerated for five minutes.",
-    )
-
-    def server(self) -> IggyAddress:
-        """Return the server's address, with the login.
-
-        Raises:
-            ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
-        """
-        return iggy_address(
-            url=self.url,
-            address=self.address,
-            login=Login(username=self.username, password=self.password, token=self.token),
-            tls=Tls(
-                enabled=self.tls.enabled,
-                ca_file=self.tls.ca_file,
-                domain=self.tls.domain,
-                validate_certificate=self.tls.validate_certificate,
-            ),
-            transport=self.transport,
-        )
-
-    def validate_options(self) -> Iterator[str]:
-        """Yield errors for an invalid address, and for names that Iggy rejects; never the password."""
-        for option_name, name in (("stream", self.stream), ("topic", self.topic)):
-            mistake = topic_name_error(name) if name is not None else None
-            if mistake is not None:
-                yield f'{option_name} = "{name}": {mistake}'
-        try:
-            self.server()
-        except ConfigError as exc:
-            yield from exc.mistakes
-
-
-@attrs.frozen(kw_only=True)
 class OffsetsSection:
     """Where positions are stored."""
 
@@ -511,7 +358,7 @@ class OffsetsSection:
         doc="The topic that stores the positions. Absent: the source's name with `-offsets`. Sources may "
         "share a topic: each sees its own positions.",
         minimum=1,
-        maximum=_MAX_IGGY_NAME_BYTES,
+        maximum=MAX_TOPIC_BYTES,
     )
     commit_interval: Seconds = option(
         1.0,
@@ -726,7 +573,7 @@ class ErrorsSection:
         "Created when missing, with one partition. Sources may share a topic. Absent: skipped records are"
         " only counted and logged.",
         minimum=1,
-        maximum=_MAX_IGGY_NAME_BYTES,
+        maximum=MAX_TOPIC_BYTES,
     )
     dead_letter_bytes: Bytes = option(
         MAX_DEAD_LETTER_BYTES,
