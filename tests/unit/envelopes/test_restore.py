@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.envelopes import aiven, confluent, custom, iggy_s3_sink
 from framework.envelopes.encodings import TimeReader
 from framework.envelopes.layout import Layout, Origin
+from framework.envelopes.options import EnvelopeOptions
 from framework.envelopes.restore import Envelope
+from framework.envelopes.sinks import AIVEN, CONFLUENT, IGGY_S3_SINK
 from framework.model.payloads import PayloadColumn
 
 NOWHERE = Origin()
@@ -36,7 +37,7 @@ def restore(layout: Layout, *records: bytes, origin: Origin = NOWHERE, column: b
 
 @pytest.mark.parametrize("column", [False, True])
 def test_a_line_of_iggys_sink_gives_payload_headers_and_time(column):
-    found = restore(iggy_s3_sink.LAYOUT, IGGY_LINE, column=column, origin=Origin(topic="api", partition=1))
+    found = restore(IGGY_S3_SINK, IGGY_LINE, column=column, origin=Origin(topic="api", partition=1))
     assert list(found.payloads) == [b'{"method":"GET","status":200}']
     assert found.headers == [{"attempt": 3, "ok": True, "ratio": 0.5, "trace": "abc"}]
     assert found.headers[0]["ok"] is True
@@ -45,14 +46,14 @@ def test_a_line_of_iggys_sink_gives_payload_headers_and_time(column):
 
 
 def test_a_line_without_metadata_and_headers_gives_the_payload_alone():
-    found = restore(iggy_s3_sink.LAYOUT, b'{"payload":[1,2.50,"\\u00e9"]}', origin=Origin(topic="api", partition=1))
+    found = restore(IGGY_S3_SINK, b'{"payload":[1,2.50,"\\u00e9"]}', origin=Origin(topic="api", partition=1))
     assert list(found.payloads) == [b'[1,2.50,"\\u00e9"]']  # byte for byte
     assert found.headers is None
     assert found.timestamps_us is None
 
 
 def test_text_is_restored_without_its_quotes():
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, payload_encoding="text")
+    layout = attrs.evolve(IGGY_S3_SINK, payload_encoding="text")
     assert list(restore(layout, b'{"payload":"a\\nb \\u00e9"}').payloads) == ["a\nb é".encode()]
 
 
@@ -72,7 +73,7 @@ def test_text_is_restored_without_its_quotes():
     ],
 )
 def test_a_stream_with_the_schema_raw_is_restored_from_json_or_base64(archived, payload):
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, payload_encoding="raw")
+    layout = attrs.evolve(IGGY_S3_SINK, payload_encoding="raw")
     assert list(restore(layout, b'{"payload":' + archived + b"}").payloads) == [payload]
 
 
@@ -82,12 +83,12 @@ def test_bytes_that_are_not_json_survive_the_schema_raw(data):
         json.loads(data)
     except ValueError:
         line = json.dumps({"payload": base64.b64encode(data).decode()}).encode()
-        layout = attrs.evolve(iggy_s3_sink.LAYOUT, payload_encoding="raw")
+        layout = attrs.evolve(IGGY_S3_SINK, payload_encoding="raw")
         assert list(restore(layout, line).payloads) == [data]
 
 
 def test_a_record_of_another_partition_than_its_objects_is_bad():
-    found = restore(iggy_s3_sink.LAYOUT, IGGY_LINE, IGGY_LINE.replace(b'_id":1', b'_id":2'), origin=Origin(partition=2))
+    found = restore(IGGY_S3_SINK, IGGY_LINE, IGGY_LINE.replace(b'_id":1', b'_id":2'), origin=Origin(partition=2))
     assert list(found.wrong) == [0]
     assert "partition 1" in found.wrong[0]
     assert "envelope_mismatch" in found.wrong[0]
@@ -95,18 +96,18 @@ def test_a_record_of_another_partition_than_its_objects_is_bad():
 
 
 def test_a_record_of_another_topic_than_its_objects_is_bad():
-    found = restore(iggy_s3_sink.LAYOUT, IGGY_LINE, origin=Origin(topic="orders"))
+    found = restore(IGGY_S3_SINK, IGGY_LINE, origin=Origin(topic="orders"))
     assert "another topic" in found.wrong[0]
     assert list(found.payloads) == []
 
 
 def test_a_topic_is_the_objects_when_its_name_in_the_key_has_underscores_for_other_characters():
     line = IGGY_LINE.replace(b'"api"', b'"api calls/eu"')
-    assert restore(iggy_s3_sink.LAYOUT, line, origin=Origin(topic="api_calls_eu")).wrong == {}
+    assert restore(IGGY_S3_SINK, line, origin=Origin(topic="api_calls_eu")).wrong == {}
 
 
 def test_a_mismatch_may_be_ignored():
-    found = restore(iggy_s3_sink.LAYOUT, IGGY_LINE, origin=Origin(topic="orders", partition=7), check=False)
+    found = restore(IGGY_S3_SINK, IGGY_LINE, origin=Origin(topic="orders", partition=7), check=False)
     assert found.wrong == {}
     assert len(found.payloads) == 1
 
@@ -133,7 +134,7 @@ def test_a_mismatch_may_be_ignored():
 )
 @pytest.mark.parametrize("column", [False, True])
 def test_a_damaged_record_is_bad_and_the_others_are_restored(line, reason, column):
-    found = restore(iggy_s3_sink.LAYOUT, IGGY_LINE, line, IGGY_LINE, column=column)
+    found = restore(IGGY_S3_SINK, IGGY_LINE, line, IGGY_LINE, column=column)
     assert list(found.wrong) == [1]
     assert reason in found.wrong[1]
     assert list(found.payloads) == [b'{"method":"GET","status":200}'] * 2
@@ -152,13 +153,13 @@ def test_a_damaged_record_is_bad_and_the_others_are_restored(line, reason, colum
     ],
 )
 def test_a_reason_never_holds_the_records_content(line):
-    found = restore(iggy_s3_sink.LAYOUT, line, origin=Origin(topic="other"))
+    found = restore(IGGY_S3_SINK, line, origin=Origin(topic="other"))
     assert list(found.wrong) == [0]
     assert "s3cret" not in found.wrong[0]
 
 
 def test_an_empty_payload_is_bad():
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, payload_encoding="text")
+    layout = attrs.evolve(IGGY_S3_SINK, payload_encoding="text")
     found = restore(layout, b'{"payload":""}', b'{"payload":"x"}')
     assert list(found.wrong) == [0]
     assert "empty" in found.wrong[0]
@@ -167,11 +168,11 @@ def test_an_empty_payload_is_bad():
 
 def test_deep_nesting_is_a_bad_record_and_no_crash():
     deep = b'{"payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    assert list(restore(iggy_s3_sink.LAYOUT, deep).wrong) == [0]
+    assert list(restore(IGGY_S3_SINK, deep).wrong) == [0]
 
 
 def test_lines_in_which_two_records_stand_are_bad():
-    found = restore(iggy_s3_sink.LAYOUT, b'{"payload":1}{"payload":2}', b'{"payload":3}', column=True)
+    found = restore(IGGY_S3_SINK, b'{"payload":1}{"payload":2}', b'{"payload":3}', column=True)
     assert list(found.wrong) == [0]
     assert list(found.payloads) == [b"3"]
 
@@ -191,8 +192,8 @@ def test_lines_in_which_two_records_stand_are_bad():
 )
 def test_a_record_is_restored_the_same_whatever_stands_around_it(records, column):
     origin = Origin(partition=0)
-    whole = restore(iggy_s3_sink.LAYOUT, *records, origin=origin, column=column)
-    alone = [restore(iggy_s3_sink.LAYOUT, record, origin=origin) for record in records]
+    whole = restore(IGGY_S3_SINK, *records, origin=origin, column=column)
+    alone = [restore(IGGY_S3_SINK, record, origin=origin) for record in records]
     assert set(whole.wrong) == {place for place, found in enumerate(alone) if found.wrong}
     good = [found for found in alone if not found.wrong]
     assert list(whole.payloads) == [found.payloads[0] for found in good]
@@ -210,20 +211,20 @@ def test_a_line_of_aivens_sink_gives_value_headers_and_time():
         b'{"headers":[{"key":"a","value":"b"},{"key":"n","value":7},{"key":"o","value":{"x":1}},{"key":"z","value":null}],'
         b'"offset":1232155,"value":{"name":"John"},"key":"user1","timestamp":"2020-01-01T00:00:01.250Z"}'
     )
-    found = restore(aiven.LAYOUT, line)
+    found = restore(AIVEN, line)
     assert list(found.payloads) == [b'{"name":"John"}']
     assert found.headers == [{"a": "b", "n": 7, "o": '{"x":1}'}]
     assert found.timestamps_us.tolist() == [1_577_836_801_250_000]
 
 
 def test_a_row_of_avro_or_parquet_has_milliseconds_and_a_map_of_headers():
-    found = restore(aiven.LAYOUT, b'{"timestamp":1577836801250,"headers":{"a":"b"},"value":"dj0x"}')
+    found = restore(AIVEN, b'{"timestamp":1577836801250,"headers":{"a":"b"},"value":"dj0x"}')
     assert found.headers == [{"a": "b"}]
     assert found.timestamps_us.tolist() == [1_577_836_801_250_000]
 
 
 def test_a_key_becomes_a_header_when_a_name_is_set():
-    layout = attrs.evolve(aiven.LAYOUT, key_header="kafka_key")
+    layout = attrs.evolve(AIVEN, key_header="kafka_key")
     lines = [
         b'{"key":"k1","value":1}',
         b'{"key":null,"value":1}',
@@ -236,11 +237,11 @@ def test_a_key_becomes_a_header_when_a_name_is_set():
 
 def test_of_several_headers_with_one_name_the_last_counts():
     line = b'{"value":1,"headers":[{"key":"a","value":"1"},{"key":"b","value":"2"},{"key":"a","value":"3"}]}'
-    assert restore(aiven.LAYOUT, line).headers == [{"b": "2", "a": "3"}]
+    assert restore(AIVEN, line).headers == [{"b": "2", "a": "3"}]
 
 
 def test_headers_in_base64_become_text_or_bytes():
-    layout = attrs.evolve(aiven.LAYOUT, header_encoding="base64")
+    layout = attrs.evolve(AIVEN, header_encoding="base64")
     line = b'{"value":1,"headers":[{"key":"t","value":"aGk="},{"key":"r","value":"AP8="},{"key":"n","value":5}]}'
     assert restore(layout, line).headers == [{"t": "hi", "r": b"\0\xff", "n": 5}]
     assert "base64" in restore(layout, line.replace(b"aGk=", b"aGk")).wrong[0]
@@ -248,7 +249,7 @@ def test_headers_in_base64_become_text_or_bytes():
 
 def test_a_row_of_csv_is_read_by_its_columns():
     layout = attrs.evolve(
-        aiven.LAYOUT,
+        AIVEN,
         columns=("key", "value", "offset", "timestamp", "headers"),
         payload_encoding="base64",
         header_encoding="base64",
@@ -263,14 +264,14 @@ def test_a_row_of_csv_is_read_by_its_columns():
 
 
 def test_a_row_of_csv_with_a_column_less_is_bad():
-    layout = attrs.evolve(aiven.LAYOUT, columns=("key", "value"), payload_encoding="base64")
+    layout = attrs.evolve(AIVEN, columns=("key", "value"), payload_encoding="base64")
     assert "length" in restore(layout, b'["eA=="]').wrong[0]
 
 
 def test_a_tombstone_is_null_as_json_and_bad_as_text():
     line = b'{"key":"k","value":null}'
-    assert list(restore(aiven.LAYOUT, line).payloads) == [b"null"]
-    assert list(restore(attrs.evolve(aiven.LAYOUT, payload_encoding="text"), line).wrong) == [0]
+    assert list(restore(AIVEN, line).payloads) == [b"null"]
+    assert list(restore(attrs.evolve(AIVEN, payload_encoding="text"), line).wrong) == [0]
 
 
 # ---- Confluent, custom
@@ -278,15 +279,15 @@ def test_a_tombstone_is_null_as_json_and_bad_as_text():
 
 def test_confluents_value_passes_unchanged():
     batch = PayloadColumn(b'{"name": "John"}\nnot json\n')
-    found = Envelope(confluent.LAYOUT).restore(batch, NOWHERE)
+    found = Envelope(CONFLUENT).restore(batch, NOWHERE)
     assert found.payloads is batch
     assert found.headers is None
     assert found.timestamps_us is None
 
 
 def test_a_value_that_is_a_string_may_be_text_or_base64():
-    assert list(restore(attrs.evolve(confluent.LAYOUT, payload_encoding="text"), b'"hi"').payloads) == [b"hi"]
-    found = restore(attrs.evolve(confluent.LAYOUT, payload_encoding="base64"), b'"AP8="', b'"?"', column=True)
+    assert list(restore(attrs.evolve(CONFLUENT, payload_encoding="text"), b'"hi"').payloads) == [b"hi"]
+    found = restore(attrs.evolve(CONFLUENT, payload_encoding="base64"), b'"AP8="', b'"?"', column=True)
     assert list(found.payloads) == [b"\0\xff"]
     assert list(found.wrong) == [1]
 
@@ -303,7 +304,9 @@ def test_a_value_that_is_a_string_may_be_text_or_base64():
     ],
 )
 def test_custom_fields_and_units(unit, time, time_us):
-    layout = custom.make_layout({"payload": "body", "headers": "meta", "timestamp": "at"})
+    layout = EnvelopeOptions(
+        envelope="custom", fields={"payload": "body", "headers": "meta", "timestamp": "at"}
+    ).layout()
     layout = attrs.evolve(layout, time_unit=unit)
     found = restore(layout, b'{"at": ' + time + b', "meta": {"a": "b"}, "body": {"x": 1} }')
     assert list(found.payloads) == [b'{"x": 1}']
@@ -313,20 +316,29 @@ def test_custom_fields_and_units(unit, time, time_us):
 
 @pytest.mark.parametrize("times", [(b"1500", b"1500.0"), (b"1500.0", b"1500")])
 def test_equal_times_are_read_alike_in_any_order(times):
-    layout = attrs.evolve(custom.make_layout({"payload": "body", "timestamp": "at"}), time_unit="nanoseconds")
+    layout = attrs.evolve(
+        EnvelopeOptions(envelope="custom", fields={"payload": "body", "timestamp": "at"}).layout(),
+        time_unit="nanoseconds",
+    )
     found = restore(layout, *(b'{"at":%b,"body":1}' % time for time in times))
     assert found.timestamps_us.tolist() == [1, 1]
 
 
 def test_custom_fields_are_checked():
-    assert list(custom.field_errors({"payload": "body", "headers": "meta"})) == []
-    errors = " ".join(custom.field_errors({"body": "x", "headers": "y", "topic": "y", "key": ""}))
+    assert (
+        list(EnvelopeOptions(envelope="custom", fields={"payload": "body", "headers": "meta"}).validate_options()) == []
+    )
+    errors = " ".join(
+        EnvelopeOptions(
+            envelope="custom", fields={"body": "x", "headers": "y", "topic": "y", "key": ""}
+        ).validate_options()
+    )
     for part in ("'body' is none of payload", "payload is missing", "'y' is named twice", "key has no name"):
         assert part in errors
 
 
 def test_kinds_of_headers_can_be_set():
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, header_kinds={"attempt": "uint32", "blob": "raw", "ratio": "float32"})
+    layout = attrs.evolve(IGGY_S3_SINK, header_kinds={"attempt": "uint32", "blob": "raw", "ratio": "float32"})
     headers = restore(layout, b'{"payload":1,"headers":{"attempt":3,"blob":"AP8=","ratio":0.5,"other":3}}').headers
     assert headers == [{"attempt": (11, b"\3\0\0\0"), "blob": b"\0\xff", "ratio": (14, b"\0\0\0?"), "other": 3}]
 
@@ -345,11 +357,11 @@ def test_kinds_of_headers_can_be_set():
     ],
 )
 def test_a_header_that_is_not_of_its_kind_is_bad(kind, value):
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, header_kinds={"h": kind})
+    layout = attrs.evolve(IGGY_S3_SINK, header_kinds={"h": kind})
     assert f"no {kind}" in restore(layout, b'{"payload":1,"headers":{"h":' + value + b"}}").wrong[0]
 
 
-@pytest.mark.parametrize("layout", [iggy_s3_sink.LAYOUT, attrs.evolve(aiven.LAYOUT, key_header="key")])
+@pytest.mark.parametrize("layout", [IGGY_S3_SINK, attrs.evolve(AIVEN, key_header="key")])
 def test_headers_and_a_key_with_more_values_than_may_be_decoded_are_bad(layout):
     many = b"[" + b"[]," * 500_000 + b"[]]"
     part = b"key" if layout.key_header else b"headers"
@@ -360,13 +372,13 @@ def test_headers_and_a_key_with_more_values_than_may_be_decoded_are_bad(layout):
 
 
 def test_numbers_of_128_bits_are_archived_as_text():
-    layout = attrs.evolve(iggy_s3_sink.LAYOUT, header_kinds={"h": "uint128"})
+    layout = attrs.evolve(IGGY_S3_SINK, header_kinds={"h": "uint128"})
     headers = restore(layout, b'{"payload":1,"headers":{"h":"340282366920938463463374607431768211455"}}').headers
     assert headers == [{"h": (13, b"\xff" * 16)}]
 
 
 def test_many_different_headers_and_times_do_not_stay_in_memory():
-    envelope = Envelope(iggy_s3_sink.LAYOUT)
+    envelope = Envelope(IGGY_S3_SINK)
     for start in range(0, 25_000, 5000):
         envelope.restore(
             [b'{"payload":1,"timestamp":%d,"headers":{"n":%d}}' % (n, n) for n in range(start, start + 5000)], NOWHERE
@@ -379,7 +391,7 @@ def test_many_different_headers_and_times_do_not_stay_in_memory():
 
 @pytest.mark.parametrize("record", [b'{"value": 1}', b"[1]", b"\xff", b'{"payload"'])
 def test_a_record_outside_of_its_envelope_names_the_option(record):
-    (reason,) = restore(iggy_s3_sink.LAYOUT, record).wrong.values()
+    (reason,) = restore(IGGY_S3_SINK, record).wrong.values()
     assert reason.startswith("the record is not in its envelope: ")
     assert reason.endswith("; see [input] envelope and its options")
 
