@@ -29,12 +29,11 @@ from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.sender import Sender
 from framework.task import AbstractSourceTask
-from framework.task.context import SourceContext
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_iggy import MemoryConnection, MemoryIggy
 from framework.testing.kit.processes import CrashError, ThreadContext
+from framework.testing.kit.watch import change_iterators, replace, watch_streams
 from framework.testing.rig import SourceRig
-from framework.transformer import ObjectInput, ReadStream
 
 EVENTS = ("page", "open", "record", "enqueue", "send", "ack", "append", "appended")
 """What a run consists of: an object of a listing, the opening of a stream, a batch read, a batch in the queue, records on
@@ -244,7 +243,7 @@ class Bench:
         session = self._session = Session.begin(connection, config)
         session.open_partitions()
         self.recovered = list(session.offsets.table.entries())
-        _watch(task, crash)
+        change_iterators(task, partial(_watch, crash=crash))
         task.start(config, offsets=session.offsets, once=True)
         Sender(
             task,
@@ -274,7 +273,7 @@ class Bench:
 
         def make_task(process: str = LEADER) -> AbstractSourceTask:
             task, _ = self._make_task()
-            _watch(task, partial(crash, process=process))
+            change_iterators(task, partial(_watch, crash=partial(crash, process=process)))
             return task
 
         context = ThreadContext(connect=connect, make_task=lambda process: partial(make_task, process), kill=crash.kill)
@@ -343,50 +342,25 @@ class _Deadline(threading.Event):
         return time.monotonic() > self._at
 
 
-def _watch(task: AbstractSourceTask, crash: Callable[[str], None]) -> None:
-    """Make the task's iterator report its events."""
-    get_iterator = task.get_iterator
+def _watch(iterator: AbstractSourceRecordIterator, crash: Callable[[str], None]) -> None:
+    """Make an iterator report its events."""
+    list_objects, read = iterator.get_native_item_stream, iterator.next_batch
+    waiting: list[RecordBatch] = []
 
-    def watched(context: SourceContext) -> AbstractSourceRecordIterator:
-        iterator = get_iterator(context)
-        list_objects, read, get_input = (
-            iterator.get_native_item_stream,
-            iterator.next_batch,
-            iterator.get_input_stream,
-        )
-        waiting: list[RecordBatch] = []
+    def get_native_item_stream(offset: str | None) -> Iterator[NativeObject]:
+        for native in list_objects(offset):
+            crash("page")
+            yield native
 
-        def get_native_item_stream(offset: str | None) -> Iterator[NativeObject]:
-            for native in list_objects(offset):
-                crash("page")
-                yield native
+    def next_batch() -> RecordBatch | None:
+        if waiting:
+            waiting.clear()
+            crash("enqueue")  # the one before is in the queue by now
+        batch = read()
+        if batch is not None:
+            waiting.append(batch)
+            crash("record")
+        return batch
 
-        def next_batch() -> RecordBatch | None:
-            if waiting:
-                waiting.clear()
-                crash("enqueue")  # the one before is in the queue by now
-            batch = read()
-            if batch is not None:
-                waiting.append(batch)
-                crash("record")
-            return batch
-
-        def get_input_stream(native: NativeObject) -> ObjectInput:
-            return _WatchedInput(get_input(native), crash)
-
-        for method in (get_native_item_stream, next_batch, get_input_stream):
-            setattr(iterator, method.__name__, method)
-        return iterator
-
-    setattr(task, "get_iterator", watched)  # noqa: B010 - a checker would refuse the plain assignment
-
-
-class _WatchedInput:
-    def __init__(self, inner: ObjectInput, crash: Callable[[str], None]) -> None:
-        self._inner = inner
-        self._crash = crash
-        self.location, self.key, self.size = inner.location, inner.key, inner.size
-
-    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        self._crash("open")
-        return self._inner.open(start, end)
+    replace(iterator, get_native_item_stream=get_native_item_stream, next_batch=next_batch)
+    watch_streams(iterator, before=partial(crash, "open"))

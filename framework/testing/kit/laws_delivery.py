@@ -14,9 +14,9 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
 from framework.offsets.store import MemoryOffsetStore
 from framework.task import AbstractSourceTask
-from framework.task.context import SourceContext
 from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.kit.law import BATCH, QUEUE, Comparing, fill, law
+from framework.testing.kit.watch import change_iterators, replace
 from framework.testing.rig import SourceRig
 from framework.transformer import ObjectInput
 
@@ -136,14 +136,7 @@ def _stop_in_time(rig: SourceRig, comparing: Comparing, task: AbstractSourceTask
 def _started_with(rig: SourceRig, change: Callable[[AbstractSourceRecordIterator], None]) -> AbstractSourceTask:
     """Return a started task whose iterator was changed before its first call."""
     task, config = rig.make_task({})
-    get_iterator = task.get_iterator
-
-    def changed(context: SourceContext) -> AbstractSourceRecordIterator:
-        iterator = get_iterator(context)
-        change(iterator)
-        return iterator
-
-    setattr(task, "get_iterator", changed)  # noqa: B010 - a checker would refuse the plain assignment
+    change_iterators(task, change)
     task.start(config, once=True)
     return task
 
@@ -152,7 +145,7 @@ def _fails(iterator: AbstractSourceRecordIterator) -> None:
     def get_native_item_stream(_: str | None) -> Iterator[NativeObject]:
         raise StoreUnavailableError("away, for good")
 
-    setattr(iterator, "get_native_item_stream", get_native_item_stream)  # noqa: B010
+    replace(iterator, get_native_item_stream=get_native_item_stream)
 
 
 def _hangs(call: str, until: threading.Event, iterator: AbstractSourceRecordIterator) -> None:
@@ -167,9 +160,9 @@ def _hangs(call: str, until: threading.Event, iterator: AbstractSourceRecordIter
         return get_input(native)
 
     if call == "listing":
-        setattr(iterator, "get_native_item_stream", get_native_item_stream)  # noqa: B010
+        replace(iterator, get_native_item_stream=get_native_item_stream)
     else:
-        setattr(iterator, "get_input_stream", get_input_stream)  # noqa: B010
+        replace(iterator, get_input_stream=get_input_stream)
 
 
 def _nothing_is_lost(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]]) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Sequence
+from functools import partial
 
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
-from framework.model.objects import NativeObject
 from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, law
+from framework.testing.kit.watch import watch_streams
 from framework.testing.rig import SourceRig
-from framework.transformer import ObjectInput, ReadStream
 
 BIG_OBJECT_BYTES = 12 << 20
 LITTLE_BYTES = 1 << 20
@@ -87,9 +87,10 @@ def lazy(rig: SourceRig, comparing: Comparing) -> None:
     fill(rig)
     record = rig.make_records("big", 1)[0]
     with rig.open_iterator(prefetch_objects=1) as iterator:
-        watched = _Watch(iterator)
+        opened: list[None] = []
+        watch_streams(iterator, before=partial(opened.append, None))
         next(iterator)
-        comparing.that(watched.opened <= 2, f"the first record opened {watched.opened} objects, with one ahead allowed")  # noqa: PLR2004  itself and one ahead
+        comparing.that(len(opened) <= 2, f"the first record opened {len(opened)} objects, with one ahead allowed")  # noqa: PLR2004  itself and one ahead
     big = rig.encode([record] * (BIG_OBJECT_BYTES // len(record)))
     rig.put("A big one", big)  # sorts before all others
     with rig.open_iterator(prefetch_objects=1, prefetch_bytes=LITTLE_BYTES, batch_bytes=LITTLE_BYTES // 16) as iterator:
@@ -103,27 +104,3 @@ def lazy(rig: SourceRig, comparing: Comparing) -> None:
             peak <= BIG_OBJECT_BYTES // 2,
             f"the first record of an object of {len(big)} bytes took {peak} bytes, with {LITTLE_BYTES} ahead allowed",
         )
-
-
-class _Watch:
-    """Counts the objects that an iterator opens."""
-
-    def __init__(self, iterator: AbstractSourceRecordIterator) -> None:
-        self.opened = 0
-        get_input_stream = iterator.get_input_stream
-
-        def watched(native: NativeObject) -> ObjectInput:
-            return _WatchedInput(get_input_stream(native), self)
-
-        setattr(iterator, "get_input_stream", watched)  # noqa: B010 - a checker would refuse the plain assignment
-
-
-class _WatchedInput:
-    def __init__(self, inner: ObjectInput, watch: _Watch) -> None:
-        self._inner = inner
-        self._watch = watch
-        self.location, self.key, self.size = inner.location, inner.key, inner.size
-
-    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        self._watch.opened += 1
-        return self._inner.open(start, end)

@@ -15,6 +15,7 @@ from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.objects import TopicPartition
 from framework.testing.kit.law import KEYS, PAGES, Comparing, fill, in_order, law
+from framework.testing.kit.watch import take_all
 from framework.testing.rig import Capability, SourceRig, Stuck
 
 _BEHIND_ALL = "\u8a9e"
@@ -35,9 +36,7 @@ def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
     for options in _page_sizes(rig):
         with rig.open_iterator(**options) as iterator:
             comparing.same(in_order(_listed(iterator)), expected, f"a listing of {len(expected)} objects, {options}")
-            taken = []
-            while (assignment := iterator.feed.take()) is not None:
-                taken.append(assignment.native.key)
+            taken = [assignment.native.key for assignment in take_all(iterator.feed)]
             comparing.same(in_order(taken), expected, f"the objects of a listing, {options}")
     more = [f"many/{number:05}" for number in range(rig.many_keys - len(expected))]
     rig.put_many(more, b"x")
@@ -114,9 +113,7 @@ def _taken_below(
         listed = _listed(iterator)
         strangers = [key for key in listed if not key.startswith(prefix)]
         comparing.same(strangers, [], f"keys that do not begin with {prefix!r}, {options}")
-        taken = []
-        while (assignment := iterator.feed.take()) is not None:
-            taken.append(assignment.native.key)
+        taken = [assignment.native.key for assignment in take_all(iterator.feed)]
         expected = [key for key in data if key.startswith(prefix)]
         comparing.same(in_order(taken), in_order(expected), f"the objects to read below {prefix!r}, {options}")
         counts = iterator.feed_counts
@@ -209,18 +206,16 @@ def disjoint_and_complete(rig: SourceRig, comparing: Comparing) -> None:
 
 
 def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
-    topic_partitions: dict[str, TopicPartition] = {}
     with rig.open_iterator(partitions=partitions) as iterator:
-        while (assignment := iterator.feed.take()) is not None:
-            topic_partitions[assignment.native.key] = assignment.entry.topic_partition
-    return {key: topic_partitions[key] for key in in_order(list(topic_partitions))}
+        found = {assignment.native.key: assignment.entry.topic_partition for assignment in take_all(iterator.feed)}
+    return {key: found[key] for key in in_order(found)}
 
 
 def _read_parts(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
     """Distribute a listing to n tasks; together they read every record once."""
     parts: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
     with rig.open_iterator(partitions=tasks) as lister:
-        while (assignment := lister.feed.take()) is not None:
+        for assignment in take_all(lister.feed):
             parts[task_of(assignment.entry.topic_partition, tasks)].give([assignment])
     read: list[bytes] = []
     for feed in parts:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
@@ -189,21 +190,21 @@ def _confirmed(batch: RecordBatch) -> Acknowledgement:
     return Acknowledgement(topic_partition=batch.topic_partition, batches=(batch,), anchor=Anchor(batch.last_record, 1))
 
 
-class _polled:  # noqa: N801 - a context manager
-    """Return a task and the first two batches of one of its objects."""
+@contextlib.contextmanager
+def _polled(rig: SourceRig) -> Iterator[tuple[AbstractSourceTask, RecordBatch, RecordBatch]]:
+    """Yield a task and the first two batches of one of its objects."""
+    task = rig.open_task(batch_length=BATCH)
+    try:
+        yield task, *_first_two(task)
+    finally:
+        task.stop()
 
-    def __init__(self, rig: SourceRig) -> None:
-        self._task = rig.open_task(batch_length=BATCH)
 
-    def __enter__(self) -> tuple[AbstractSourceTask, RecordBatch, RecordBatch]:
-        seen: dict[OffsetManagerKey, RecordBatch] = {}
-        while not self._task.finished:
-            for batch in self._task.poll(timeout_seconds=1.0):
-                key = batch.entry.get_manager_key()
-                if key in seen:
-                    return self._task, seen[key], batch
-                seen[key] = batch
-        raise AssertionError("no object gave two batches")
-
-    def __exit__(self, *_: object) -> None:
-        self._task.stop()
+def _first_two(task: AbstractSourceTask) -> tuple[RecordBatch, RecordBatch]:
+    seen: dict[OffsetManagerKey, RecordBatch] = {}
+    while not task.finished:
+        for batch in task.poll(timeout_seconds=1.0):
+            first = seen.setdefault(batch.entry.get_manager_key(), batch)
+            if first is not batch:
+                return first, batch
+    raise AssertionError("no object gave two batches")

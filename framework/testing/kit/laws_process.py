@@ -13,6 +13,7 @@ from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.law import BATCH, Comparing, LawBrokenError, fill, law
 from framework.testing.kit.other_process import ElsewhereError, TaskPlan, call_elsewhere, read_plan
+from framework.testing.kit.watch import take_all
 from framework.testing.rig import Capability, SourceRig
 
 
@@ -28,11 +29,10 @@ def travels(rig: SourceRig, comparing: Comparing) -> None:
         batch = iterator.next_batch()
     if batch is None:
         raise LawBrokenError(f"{comparing.law} is broken: nothing was read here")
-    assignments: list[Assignment] = []
     with rig.open_iterator(batch_length=BATCH) as lister:
-        while (assignment := lister.feed.take()) is not None:
-            first = assignment.native == batch.native
-            assignments.append(Assignment(native=batch.native, entry=batch.entry) if first else assignment)
+        assignments = take_all(lister.feed)
+    begun = Assignment(native=batch.native, entry=batch.entry)
+    assignments = [begun if found.native == batch.native else found for found in assignments]
     maker = rig.task_maker()
     _, config = rig.make_task({"batch_length": BATCH})
     plan = TaskPlan(

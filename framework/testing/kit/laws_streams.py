@@ -15,6 +15,7 @@ from framework.model.objects import NativeObject
 from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, in_order, law
 from framework.testing.kit.laws_iterator import drain, payloads_of
+from framework.testing.kit.watch import replace, watch_streams
 from framework.testing.rig import Capability, SourceRig
 from framework.transformer import ObjectInput, ReadStream
 
@@ -135,10 +136,11 @@ class _Open:
         self.fails_at = fails_at
         self.count = 0
         self._lock = threading.Lock()
-        get_input_stream = iterator.get_input_stream
-        setattr(  # noqa: B010 - a checker would refuse the plain assignment
-            iterator, "get_input_stream", lambda native: _CountedInput(get_input_stream(native), self)
-        )
+        watch_streams(iterator, wrap=self._counted)
+
+    def _counted(self, stream: ReadStream, location: str) -> ReadStream:
+        self.changed(1)
+        return _CountedStream(stream, self, location)
 
     def changed(self, by: int) -> None:
         """Count a stream that was opened, or closed for the first time."""
@@ -151,18 +153,6 @@ class _Open:
         while self.count and time.monotonic() < limit:
             threading.Event().wait(0.01)
         return self.count == 0
-
-
-class _CountedInput:
-    def __init__(self, inner: ObjectInput, owner: _Open) -> None:
-        self._inner = inner
-        self._owner = owner
-        self.location, self.key, self.size = inner.location, inner.key, inner.size
-
-    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        stream = self._inner.open(start, end)
-        self._owner.changed(1)
-        return _CountedStream(stream, self._owner, self.location)
 
 
 class _CountedStream(ReadStream):
@@ -242,7 +232,7 @@ def _read_changing(iterator: AbstractSourceRecordIterator, victim: str, change: 
             change.make()
         return get_input_stream(native)
 
-    setattr(iterator, "get_input_stream", changing)  # noqa: B010 - a checker would refuse the plain assignment
+    replace(iterator, get_input_stream=changing)
     batches: list[RecordBatch] = []
     seen = 0
     while not iterator.finished:
