@@ -8,15 +8,14 @@ The driver lists the first pages of a bucket, and executors list the rest: a sma
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.engine.spark.failures import sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked
+from framework.engine.spark.session import Awaited
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.storage.listing.limiter import limiter_of
 from framework.storage.listing.pages import look_again
@@ -197,13 +196,4 @@ class Waves:
 
 def _in_background(work: Callable[[], list[RangeListing]]) -> Callable[[], list[RangeListing]]:
     """Run work in a thread; return a function that waits for its result or exception."""
-    answer: Future[list[RangeListing]] = Future()
-
-    def do() -> None:
-        try:
-            answer.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            answer.set_exception(error)
-
-    threading.Thread(target=do, daemon=True).start()
-    return answer.result
+    return Awaited(work).start("wave").result

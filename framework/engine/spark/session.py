@@ -16,6 +16,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Generic, TypeVar
 from urllib.parse import urlsplit
 
@@ -345,10 +346,7 @@ class Awaited(Generic[T]):
     def __init__(self, work: Callable[[], T], *, too_late: Callable[[T], object] = lambda _: None) -> None:
         self._work = work
         self._too_late = too_late
-        self._results: list[T] = []
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
-        self._left = False
+        self._future: Future[T] = Future()
         self.ended = threading.Event()
 
     def start(self, name: str) -> Self:
@@ -360,12 +358,12 @@ class Awaited(Generic[T]):
         try:
             result = self._work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            self._failure = error
+            with contextlib.suppress(InvalidStateError):
+                self._future.set_exception(error)
         else:
-            with self._lock:
-                self._results.append(result)
-                late = self._left
-            if late:
+            try:
+                self._future.set_result(result)
+            except InvalidStateError:  # its owner has left
                 self._too_late(result)
         finally:
             self.ended.set()
@@ -383,12 +381,8 @@ class Awaited(Generic[T]):
 
     def leave(self) -> bool:
         """Leave the work behind, unless there is a result; return whether there is none."""
-        with self._lock:
-            self._left = not self._results
-            return self._left
+        return self._future.cancel() or self._future.exception() is not None
 
     def result(self) -> T:
-        """Return the result, once the work has ended."""
-        if self._failure is not None:
-            raise self._failure
-        return self._results[0]
+        """Return the result when the work has ended."""
+        return self._future.result()
