@@ -222,7 +222,6 @@ class Chain:
         self.round = 0
         self.running = None
         self.patience = SPARK_SECONDS if engine == "spark" else ROUND_SECONDS
-        self.proxied = None
         self._stack = contextlib.ExitStack()
         self.bucket = rig.store(store).bucket()
         (self.section,) = self.bucket.section()

@@ -181,10 +181,14 @@ class Ledger:
         self.puts = defaultdict(list)
         self.gone = set()
 
+    def made(self, key, form, count):
+        """(rows, bytes) of the next version of a key."""
+        rows = values(form, key, len(self.puts[key]), count, bad=self.bad)
+        return rows, body(form, archived(rows) if self.archive else rows)
+
     def put(self, key, form, count):
         """Puts the next version of a key."""
-        rows = values(form, key, len(self.puts[key]), count, bad=self.bad)
-        data = body(form, archived(rows) if self.archive else rows)
+        rows, data = self.made(key, form, count)
         records = records_of(form, rows, data, self.split_size, key_partitions=self.key_partitions)
         letters = {place: row for place, row in records.items() if form == "jsonl" and isinstance(row, bytes)}
         good = {place: row for place, row in records.items() if place not in letters}
@@ -200,10 +204,6 @@ class Ledger:
         """The object is gone; what was sent of it stays."""
         self.gone.add(key)
         self.bucket.delete(key)
-
-    def must(self):
-        """Records that must be there in the end."""
-        return sum(len(puts[-1].records) for key, puts in self.puts.items() if key not in self.gone)
 
     def waits_for(self):
         """(key, number of the version) -> how many records, for all that must be there wholly."""

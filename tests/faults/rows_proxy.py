@@ -42,8 +42,9 @@ def arm_store(chain, proxy, kind):
         elif len(ledger.puts[key]) == 1:  # the shares of a split object ask under one path
             ledger.put(key, form, dice.randrange(200, 2500))
 
-    proxy.arm(chain, kind, key, change)
-    ledger.put(key, form, dice.randrange(1200, 2500))
+    count = dice.randrange(1200, 2500)
+    proxy.arm(chain, kind, key, change, len(ledger.made(key, form, count)[1]))
+    ledger.put(key, form, count)
 
 
 def through(proxy, chain):
@@ -91,10 +92,10 @@ def store_proxy(chain, rounds):
             arm_store(chain, proxy, kind)
             chain.put(dice.randrange(1, 3))
             chain.wait(
-                lambda: proxy.struck or not chain.alive() or (chain.look() and not chain.open_records()),
+                lambda: proxy.struck_all or not chain.alive() or (chain.look() and not chain.open_records()),
                 "neither a fault nor an end",
             )
-            chain.strike(kind, before, effective=proxy.struck > 0, under_way=True)
+            chain.strike(kind, before, effective=proxy.struck_all, under_way=True)
             chain.wait_until_done()
             proxy.calm()
             if number % VERIFY_EVERY == 0:
@@ -126,7 +127,7 @@ def both(chain, rounds):
 
             def enough(need=need):
                 chain.keep_alive()
-                struck = wire.fired.is_set() + (store.struck > 0)
+                struck = wire.fired.is_set() + store.struck_all
                 return struck >= need or (chain.look() and not chain.open_records())
 
             chain.wait(enough, "neither faults nor an end")

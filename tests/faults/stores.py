@@ -50,6 +50,7 @@ class StoreProxy(FaultProxy):
     """Forwards, breaks, and counts what it broke; and calls a hook before the n-th request under a path that a pattern finds.
 
     Attributes:
+        struck: how often it broke something since it was last calm.
         section: of the configuration.
         kinds: of faults.
         listing: finds the requests for pages of a listing.
@@ -63,6 +64,7 @@ class StoreProxy(FaultProxy):
 
     def __init__(self, target):
         self.struck = 0
+        self._to_strike = {}
         self._hooks = []
         super().__init__(target)
 
@@ -72,7 +74,8 @@ class StoreProxy(FaultProxy):
 
     def note(self, request):
         rule = super().note(request)
-        self.struck += rule is not None
+        if rule is not None:
+            self._strikes(rule.fault)
         for pattern, hook, at, asked in list(self._hooks) if request.method == "GET" else ():
             if pattern.search(request.path):
                 asked[request.path] += 1
@@ -80,12 +83,18 @@ class StoreProxy(FaultProxy):
                     hook(request.path)
         return rule
 
+    @property
+    def struck_all(self):
+        """Whether everything struck that was armed: an overwriting amid a download needs the download to break off, too."""
+        return self.struck > 0 and not self._to_strike
+
     def calm(self):
-        """No faults any more; how often they struck since the last time."""
-        struck, self.struck = self.struck, 0
+        """No faults any more; whether all of them have struck."""
+        struck_all, self.struck = self.struck_all, 0
         self.clear()
         self._hooks.clear()
-        return struck
+        self._to_strike.clear()
+        return struck_all
 
     def options(self, folder):
         """The options of a source that comes this way."""
@@ -103,7 +112,7 @@ class StoreProxy(FaultProxy):
         """A page of a listing, its keys in the opposite order."""
         raise NotImplementedError
 
-    def arm(self, chain, kind, key, change):
+    def arm(self, chain, kind, key, change, size):
         """Makes a fault strike an object to come.
 
         Args:
@@ -111,9 +120,10 @@ class StoreProxy(FaultProxy):
             kind: one of `kinds`.
             key: of the object.
             change: called with "put" or "delete" at the worst moment.
+            size: of the object: what is cut is cut inside it.
         """
         dice, path = chain.dice, self.reading_of(key)
-        at = dice.randrange(50, 15_000 if chain.ledger.split_size else 40_000)
+        at = dice.randrange(50, min(size, 15_000 if chain.ledger.split_size else 40_000))
         listing = dict(method="GET", path=self.listing, skip=dice.randrange(3))  # noqa: C408
         times = dice.randrange(1, 4)
         reading = dict(method="GET", path=path, times=times)  # noqa: C408
@@ -145,6 +155,7 @@ class StoreProxy(FaultProxy):
             **self.own_faults(dice, cut, times, key),
         }
         for fault in faults.get(kind, ()):
+            self._to_strike[id(fault)] = fault
             self.add(fault)
         if kind.startswith(("overwritten", "deleted")):
             what = "put" if kind.startswith("overwritten") else "delete"
@@ -156,10 +167,15 @@ class StoreProxy(FaultProxy):
 
     def _at(self, path, act, at):
         def strike(_path):
-            self.struck += 1
+            self._strikes(act)
             act()
 
+        self._to_strike[id(act)] = act
         self.hook(path, strike, at=at)
+
+    def _strikes(self, what):
+        self.struck += 1
+        self._to_strike.pop(id(what), None)
 
 
 class S3Proxy(StoreProxy):
@@ -275,8 +291,8 @@ class GcsProxy(StoreProxy):
             "overwritten amid, then deleted": [cut],
         }
 
-    def arm(self, chain, kind, key, change):
-        super().arm(chain, kind, key, change)
+    def arm(self, chain, kind, key, change, size):
+        super().arm(chain, kind, key, change, size)
         path = self.reading_of(key)
         if kind == "401 while listing":
             self._at(self.listing, self.revoke, at=1)

@@ -1,5 +1,8 @@
 """The proxies break what they say they break: a fault that never strikes proves nothing."""
 
+import random
+from types import SimpleNamespace
+
 import pytest
 
 from framework.errors import ObjectChangedError, StoreUnavailableError, ThrottledError
@@ -52,7 +55,8 @@ def test_requests_are_told_apart(between, key):
     with pytest.raises((ThrottledError, StoreUnavailableError)):
         store.list_page()
     assert proxy.struck == 1
-    assert proxy.calm() == 1
+    assert proxy.calm()
+    assert not proxy.calm()
     assert len(store.list_page().objects) == len(KEYS)
 
 
@@ -66,6 +70,20 @@ def test_refusals_are_those_of_the_store(between, status, kind):
     proxy.add(Fault(path=proxy.reading, **proxy.refusal(status)))
     with pytest.raises((kind, StoreUnavailableError)):
         read(store, native)
+
+
+def test_a_fault_of_two_parts_has_struck_when_both_have(between):
+    bucket, proxy, store = between
+    chain = SimpleNamespace(dice=random.Random(7), ledger=SimpleNamespace(split_size=None))
+    changes = []
+    proxy.arm(chain, "overwritten amid", KEYS[0], changes.append, size=100)
+    bucket.put(KEYS[0], bytes(100))
+    (native,) = store.list_all()
+    assert len(read(store, native)) < 100
+    assert (proxy.struck, proxy.struck_all, changes) == (1, False, [])
+    assert len(read(store, native)) == 100
+    assert (proxy.struck, proxy.struck_all, changes) == (2, True, ["put"])
+    assert proxy.calm()
 
 
 def test_a_turned_page_holds_the_same_in_the_opposite_order(between):
