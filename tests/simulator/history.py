@@ -137,6 +137,13 @@ class Life:
     disturbed: bool = False
 
 
+def set_options(simulated, values):
+    """Other values for attributes; one that is gone would leave histories without what their theme is about."""
+    for name, value in values.items():
+        getattr(simulated, name)
+        setattr(simulated, name, value)
+
+
 class World(Scheduler):
     """A history under way."""
 
@@ -149,8 +156,7 @@ class World(Scheduler):
         self.server_kills = []
         self.store_slow = plan.store_slow
         self.server = Server(self, default_required=1)
-        for name, value in plan.server_options.items():
-            setattr(self.server, name, value)
+        set_options(self.server, plan.server_options)
         self.bucket = self.new_bucket("eu")
         self.buckets = [self.bucket]
         self.hosts = [Host("one"), Host("two")]
@@ -178,9 +184,7 @@ class World(Scheduler):
         self.formats = {self.settings.format}
         self.splits = set()
         self.key_partitions = set()
-        self.starts_refused_since = None
         self.restart_planned = False
-        self.want_running = True
         self.no_faults_until = 0.0
         self.lied_about = set()
         self.ordered_since = None
@@ -227,8 +231,7 @@ class World(Scheduler):
 
     def new_bucket(self, address):
         bucket = Bucket(self, "bucket", address)
-        for name, value in self.plan.bucket_options.items():
-            setattr(bucket, name, value)
+        set_options(bucket, self.plan.bucket_options)
         bucket.lies_in_lookups = self.plan.lists is not None
         return bucket
 
@@ -853,11 +856,6 @@ class World(Scheduler):
         most = min(self.settings.window - 2.5, 30.0)
         if most > 0:
             self.put(self.a_key(), age=self.rng.uniform(0.0, most))
-
-    def act_ancient_put(self):
-        """Older than the window when it is listed for the first time, in a first listing only: before the source ever ran."""
-        if not self.lives:
-            self.put(self.a_key(), age=self.settings.window + 100.0)
 
     def act_restore(self):
         key = self.a_key()

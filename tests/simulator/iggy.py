@@ -9,7 +9,6 @@ number; consumer groups survive whatever happens but the end of their topic.
 from collections import deque
 
 EVICTION_SECONDS = 61.0
-TICK_US = 1
 
 
 class NoConnectionError(Exception):

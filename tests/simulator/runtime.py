@@ -131,7 +131,6 @@ class Scheduler:
         self.steps = 0
         self.most_steps = 400_000
         self.wrong = None
-        self.before_event = None
 
     # ---- from the hub
 
@@ -200,7 +199,7 @@ class Scheduler:
         """At the end of a history: nothing that happened in it, or was still to come, is kept."""
         self.heap.clear()
         self.ready.clear()
-        self.before_event = self.on_error = None
+        self.on_error = None
 
     # ---- from a task
 

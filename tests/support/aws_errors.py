@@ -49,8 +49,6 @@ UnexpectedIPError 403, UnsupportedArgument 400, UnsupportedSignature 400, Unreso
 UserKeyMustBeSpecified 400, InvalidSecurityToken 403, InvalidIdentityToken 400, IDPRejectedClaim 403, \
 ExpiredTokenException 400, MalformedPolicyDocument 400, PackedPolicyTooLarge 400, RegionDisabledException 403"
 
-ABOUT_THE_BUCKET = {"NoSuchBucket", "NoSuchAccessPoint"}
-
 
 def answer(code, status):
     """What boto3 raises for an answer of the service."""

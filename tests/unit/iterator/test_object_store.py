@@ -22,7 +22,6 @@ from tests.support.core import iterator_over
 from tests.support.listing import native
 
 PAGE = 7
-BEHIND = "\U0001f600"
 
 
 class SortedStore(MemoryStore):

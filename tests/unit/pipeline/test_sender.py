@@ -95,7 +95,6 @@ class Run:
         offsets.populate_offset_manager()
         self.opened = []
         self.saved = []
-        self.turns = 0
         self.hold_back = hold_back
         self.offsets = offsets
         options.setdefault("linger_time", 0.0)
@@ -109,13 +108,9 @@ class Run:
             config,
             open_partition=self._open,
             on_saved=self.saved.append,
-            on_turn=self._on_turn,
             dead_letters=dead_letters,
             clock=self.clock,
         )
-
-    def _on_turn(self):
-        self.turns += 1
 
     def _open(self, topic_partition):
         self.opened.append(topic_partition)

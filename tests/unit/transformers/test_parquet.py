@@ -441,8 +441,8 @@ def test_counts_below_zero_and_a_sum_of_zero(monkeypatch):
     data = numbers(20)
 
     class Meta:
-        def __init__(self, meta, rows, group_rows):
-            self.meta, self.num_rows, self.group_rows = meta, rows, group_rows
+        def __init__(self, meta, rows):
+            self.meta, self.num_rows = meta, rows
 
         def __getattr__(self, name):
             return getattr(self.meta, name)
@@ -452,7 +452,7 @@ def test_counts_below_zero_and_a_sum_of_zero(monkeypatch):
 
         @property
         def metadata(self):
-            return Meta(super().metadata, self.rows, None)
+            return Meta(super().metadata, self.rows)
 
     monkeypatch.setattr(pq, "ParquetFile", File)
     assert read(data) == expected(20)
