@@ -317,6 +317,7 @@ def test_objects_that_appear_older_than_the_window_are_warned_about_once(caplog)
         assert read_again(one) == []
     (said,) = [record.getMessage() for record in caplog.records if "allowed_lateness" in record.getMessage()]
     assert said.startswith("1 object appeared ")
+    assert f"{store.scheme}://{store.bucket}/late " in said
     assert "offsets reset --prefix" in said
 
 

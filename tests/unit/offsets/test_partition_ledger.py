@@ -290,3 +290,21 @@ def test_an_anchor_that_is_saved_already_is_not_written_again():
     manager.partitions.open(PARTITION, PartitionState(), anchor=anchor_at(4))
     assert manager.dirty
     assert anchors == {PARTITION: anchor_at(4)}
+
+
+def test_a_failed_save_leaves_to_the_next_what_it_would_have_written_and_no_more():
+    store = BrokenStore()
+    manager = OffsetManager(store)
+    safe, idle = TopicPartition("t", 5), TopicPartition("t", 6)
+    for partition, hold_back in ((PARTITION, 10), (safe, 0), (idle, 10)):
+        manager.partitions.open(partition, PartitionState(hold_back=hold_back))
+    manager.commit(acknowledge(batch(entry(1, key="idle", topic_partition=idle)), topic_partition=idle))
+    manager.flush()
+    manager.commit(acknowledge(batch(entry(1))))
+    manager.commit(acknowledge(batch(entry(1, key="safe", topic_partition=safe)), topic_partition=safe))
+    store.failures = 1
+    with pytest.raises(StoreUnavailableError):
+        manager.flush()
+    delta = manager.flush()
+    assert set(delta.written) == {PARTITION, safe}
+    assert delta.anchors == {safe: anchor_at(0)}

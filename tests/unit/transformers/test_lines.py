@@ -177,6 +177,11 @@ def test_plain_small_objects_are_read_at_once_by_their_names_too():
     assert columns.read_whole(data, key="unknown", limits=limits) is None
 
 
+def test_the_last_line_of_an_object_that_is_read_at_once_needs_no_end_in_a_list(form):
+    run = make_transformer(InputOptions(format="text")).read_whole(b"a\nb", key="k.txt", limits=BatchLimits())
+    assert (list(run.payloads) if run is not None else None) == ([b"a", b"b"] if form == "lists" else None)
+
+
 def test_a_subclass_that_reads_in_its_own_way_is_not_read_at_once():
     class Reversed(JsonlTransformer):
         def _read(self, source, skip, mark, builder):
