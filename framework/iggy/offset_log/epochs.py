@@ -276,7 +276,7 @@ def _check_first(source: str, state: LogState, claim: Claim, claimed_at: int) ->
             raise SourceRunningError(
                 f'source "{source}" was started at the same moment on {other.who}, which was first; stop that one, or let it run'
             )
-        if offset > claimed_at and other.epoch > claim.epoch:
+        if other.epoch > claim.epoch:
             raise SourceTakenOverError(
                 f'source "{source}" was taken over by an instance on {other.who}, so this one ends'
             )

@@ -110,14 +110,16 @@ def test_counts_that_a_crash_may_take_back_are_saved_with_the_message_up_to_whic
 
 def test_taking_over_a_partition_saves_what_was_found_safe_with_the_anchor_that_accounts_for_it():
     store = BrokenStore()
-    manager = OffsetManager(store, positions=position_map([entry(7, records_saved=2), entry(3, key="other")]))
+    further, gone = entry(9, records_saved=8, key="further"), entry(key="gone")
+    found = {KEY: 5, further.get_manager_key(): 6, gone.get_manager_key(): 3}
+    manager = OffsetManager(store, positions=position_map([entry(7, records_saved=2), entry(3, key="other"), further]))
     assert PARTITION not in manager.partitions
     state = PartitionState(
         hold_back=3,
         last=anchor_at(9),
         unsaved=deque([UnsavedCount(anchor_at(7), KEY, 1, 6), UnsavedCount(anchor_at(9), KEY, 1, 7)]),
     )
-    manager.partitions.open(PARTITION, state, anchor=anchor_at(6), saved={KEY: 5})
+    manager.partitions.open(PARTITION, state, anchor=anchor_at(6), saved=found)
     assert PARTITION in manager.partitions
     assert manager.partitions.ends() == {PARTITION: anchor_at(9)}
     delta = manager.flush()
