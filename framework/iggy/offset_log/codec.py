@@ -464,9 +464,7 @@ def decode_claim(message: LogMessage) -> Claim:
 
 
 def _claim_out(claim: Claim) -> dict[str, Any]:
-    body = attrs.asdict(claim, recurse=False)
-    body["partitions"] = [attrs.astuple(topic_partition) for topic_partition in claim.partitions]
-    return body
+    return attrs.asdict(claim) | {"partitions": [attrs.astuple(one) for one in claim.partitions]}
 
 
 def _claim_in(body: Mapping[str, Any]) -> Claim:

@@ -51,7 +51,8 @@ def test_what_is_final_is_finished_and_what_is_finished_is_done_or_has_failed(po
 
 
 def test_an_end_that_is_sent_and_could_still_be_lost_is_finished_and_not_final():
-    position = entry(4, records_saved=3).advanced(6, state=ObjectState.DONE)
+    position = entry(4, records_saved=3, mark=ResumePoint(4, 40)).advanced(6, state=ObjectState.DONE)
+    assert position.mark is None
     assert (position.total, position.records_done, position.records_saved) == (6, 6, 3)
     assert (position.finished, position.final) == (True, False)
 

@@ -509,6 +509,14 @@ def test_a_version_that_begins_takes_the_place_of_every_split_of_the_one_before(
     assert {one.version for one in positions.values()} == {"v2"}
 
 
+@pytest.mark.parametrize("split_number", [1, 2, 3])
+def test_so_does_any_split_of_it_that_comes_first(split_number):
+    positions = position_map(splits_of(3))
+    begun = splits_of(3, generation=7, version="v2")[split_number - 1]
+    begin_in(positions, begun)
+    assert dict(positions) == {begun.get_manager_key(): begun}
+
+
 def test_one_version_whole_and_split_do_not_mix():
     positions = position_map(splits_of(2))
     begin_in(positions, small_entry(generation=2))
