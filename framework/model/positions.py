@@ -283,15 +283,19 @@ class OffsetManagerEntry:
         )
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with other values: `attrs.evolve` in half the time, as each object needs some."""
+        """Return a copy with other values, as they are: `attrs.evolve` in a third of the time, as each object needs some."""
         kind = type(self)
         known = _FIELDS.get(kind)
         if known is None:
-            names = tuple(field.name for field in attrs.fields(kind))
-            known = _FIELDS[kind] = names, attrgetter(*names)
-        fields = dict(zip(known[0], known[1](self), strict=True))
-        fields.update(changes)
-        return kind(**fields)
+            names = [field.name for field in attrs.fields(kind)]
+            known = _FIELDS[kind] = attrgetter(*names), {name: _setter_of(kind, name) for name in names}
+        values_of, setters = known
+        copy = object.__new__(kind)
+        for set_value, value in zip(setters.values(), values_of(self), strict=True):
+            set_value(copy, value)
+        for name, value in changes.items():
+            setters[name](copy, value)
+        return copy
 
     def recovered(self, records_done: int) -> OffsetManagerEntry:
         """Return the position after recovery found this many records in the topic, possibly fewer than recorded."""
@@ -303,8 +307,17 @@ class OffsetManagerEntry:
         return attrs.evolve(self, total=None, failed=False)
 
 
-_FIELDS: dict[type, tuple[tuple[str, ...], Callable[[OffsetManagerEntry], tuple[Any, ...]]]] = {}
-"""Of each class of positions: the names of its fields, and a call that gets their values."""
+_FIELDS: dict[type, tuple[Callable[[OffsetManagerEntry], tuple[Any, ...]], dict[str, Callable[[Any, Any], None]]]] = {}
+"""Of each class of positions: a call that gets the values of its fields, and those that set them in a new one."""
+
+
+def _setter_of(kind: type, name: str) -> Callable[[Any, Any], None]:
+    """Return what sets a field of a frozen object; a subclass without slots has no slot for what it adds."""
+    slot: Any = getattr(kind, name, None)
+    if hasattr(slot, "__set__"):
+        set_slot: Callable[[Any, Any], None] = slot.__set__
+        return set_slot
+    return lambda copy, value: object.__setattr__(copy, name, value)
 
 
 def canonical_options(options: Mapping[str, str]) -> str:

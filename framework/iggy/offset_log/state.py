@@ -208,7 +208,7 @@ class LogState(LogFacts):
                 failed=item.failed,
                 skipped=item.skipped,
                 mark=item.mark,
-                extra=item.extra,
+                extra=dict(item.extra),
             )
             self.replace(entry, (item.object_hash, item.split_number))
             if entry.topic_partition not in progress.closed:

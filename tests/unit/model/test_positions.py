@@ -64,6 +64,26 @@ def test_a_position_whose_tail_was_lost_goes_on_where_the_topic_ends_and_keeps_i
     assert entry(6, mark=ResumePoint(4, 40)).recovered(4).mark == ResumePoint(4, 40)
 
 
+@given(any_entry(), any_entry())
+def test_a_copy_with_other_values_is_what_attrs_makes_of_it_and_leaves_the_first_as_it_was(position, other):
+    before = attrs.asdict(position, recurse=False)
+    values = {"records_done": other.records_done, "total": other.total, "mark": other.mark, "extra": other.extra}
+    changed = position.changed(**values)
+    assert changed == attrs.evolve(position, **values)
+    assert pickle.loads(pickle.dumps(changed)) == changed
+    assert attrs.asdict(position, recurse=False) == before
+
+
+@attrs.frozen(kw_only=True, slots=False)
+class LaterEntry(OffsetManagerEntry):
+    rows: int = 0
+
+
+def test_a_copy_keeps_what_a_subclass_adds():
+    later = LaterEntry(**attrs.asdict(entry(3), recurse=False), rows=7)
+    assert later.changed(records_done=4) == attrs.evolve(later, records_done=4)
+
+
 def test_a_position_that_is_opened_again_goes_on_behind_what_was_given_up():
     failed = entry(3).advanced(3, state=ObjectState.FAILED)
     assert failed.finished
