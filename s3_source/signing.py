@@ -120,10 +120,11 @@ class _Second:
         scope: day, region and service.
         moment: the second as the signature writes it.
         hashes: begun with the signing key.
+        begun: the inner hash, which has taken what the texts to sign of all requests begin with.
         always: names and values of the headers that every request signs.
         lines: of the headers that every request has.
         shapes: names of a request's own headers -> those that are signed, in order; the text to sign with a place for the
-            path and for each of their values; the names of all signed headers.
+            path and for each of their values; the line of the signature, up to it.
     """
 
     at: int
@@ -131,6 +132,7 @@ class _Second:
     scope: str
     moment: str
     hashes: tuple[_Hash, _Hash] = attrs.field(repr=False)
+    begun: _Hash = attrs.field(repr=False)
     always: Mapping[str, str] = attrs.field(repr=False)
     lines: Sequence[str] = attrs.field(repr=False)
     shapes: dict[tuple[str, ...], tuple[Sequence[str], str, str]] = attrs.field(factory=dict, repr=False)
@@ -144,7 +146,11 @@ class _Second:
             signed = sorted(texts)
             canonical = "\n".join([f"{name}:{texts[name]}" for name in signed])
             text = f"GET\n%s\n\n{canonical}\n\n{';'.join(signed)}\n{_EMPTY_BODY}"
-            shape = self.shapes[names] = [own[name] for name in signed if name in own], text, ";".join(signed)
+            line = (
+                f"Authorization: AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{self.scope}, "
+                f"SignedHeaders={';'.join(signed)}, Signature="
+            )
+            shape = self.shapes[names] = [own[name] for name in signed if name in own], text, line
         return shape
 
 
@@ -183,18 +189,15 @@ class Signer:
         known = second is not None and (second.credentials is credentials or second.credentials == credentials)
         if second is None or second.at != at or not known:
             second = self._second = self._begin(at, credentials)
-        own, text, names = second.shape(tuple(more))
+        own, text, line = second.shape(tuple(more))
         values = [" ".join(value.split()) if " " in (value := more[name]) else value for name in own]
         request = text % (url[self._path_at :], *values)
         digest = hashlib.sha256(request.encode()).hexdigest()
-        inner, outer = second.hashes[0].copy(), second.hashes[1].copy()
-        inner.update(f"AWS4-HMAC-SHA256\n{second.moment}\n{second.scope}\n{digest}".encode())
+        inner, outer = second.begun.copy(), second.hashes[1].copy()
+        inner.update(digest.encode())
         outer.update(inner.digest())
         lines += second.lines
-        key = f"{credentials.access_key}/{second.scope}"
-        lines.append(
-            f"Authorization: AWS4-HMAC-SHA256 Credential={key}, SignedHeaders={names}, Signature={outer.hexdigest()}"
-        )
+        lines.append(line + outer.hexdigest())
         return lines
 
     def _begin(self, at: int, credentials: Credentials) -> _Second:
@@ -208,6 +211,8 @@ class Signer:
             for part in scope.split("/"):
                 key = hmac.digest(key, part.encode(), "sha256")
             hashes = _begun_hmac(key)
+        begun = hashes[0].copy()
+        begun.update(f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n".encode())
         of_second = {"x-amz-date": moment, "x-amz-content-sha256": _EMPTY_BODY}
         if credentials.token:
             of_second["x-amz-security-token"] = credentials.token
@@ -218,6 +223,7 @@ class Signer:
             scope=scope,
             moment=moment,
             hashes=hashes,
+            begun=begun,
             always={**always, "host": self._host, **of_second},
             lines=[*self._common, *(f"{name}: {value}" for name, value in of_second.items())],
         )

@@ -19,6 +19,8 @@ log = logging.getLogger(__name__)
 PRUNE_FROM = 1000
 """Number of objects in flight at which finished ones are first removed; then at twice the number that remained."""
 
+_WHOLE = {0}
+
 
 def _nothing(_key: str) -> bool:
     return False
@@ -160,11 +162,15 @@ class InFlight:
             del self._held[key]
 
     def prune(self) -> None:
-        """Remove finished objects from time to time, so that they do not accumulate."""
+        """Remove objects with final positions from time to time, so that they do not accumulate."""
         if len(self._held) < self._prune_at:
             return
-        for key, held in list(self._held.items()):
-            self._strike(key, held)
+        for key in self._table.final_among(self._held.keys()):
+            held = self._held[key]
+            if held.splits.keys() == _WHOLE:
+                del self._held[key]
+            else:
+                self._strike(key, held)
         self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:

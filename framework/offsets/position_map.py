@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -109,6 +109,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that are being read, or that a crash of the server could still revert."""
         return list(self._reading.items())
+
+    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
+        """Return the keys that have no pending entry."""
+        return keys - self._reading.keys()
 
     def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, KeysView
 
 import attrs
 
@@ -100,6 +100,11 @@ class PositionTable:
         with self.lock:
             known = self.positions.find_pending(key)
         return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
+
+    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
+        """Return those of these keys whose positions are final, or gone."""
+        with self.lock:
+            return self.positions.final_among(keys)
 
     # ---- changes
 

@@ -269,9 +269,11 @@ class HttpAnswer:
         Raises:
             TaskClosedError: the loop is closed.
         """
-        if self._size < size:
+        came = self._size
+        if came < size:
             self._wait_until(lambda: self._size >= size or self.ended or bool(self._refused) or self._is_judged)
-        if self._size != size or self.failure is not None or self.status_so_far() != OK:
+            came = self._size
+        if came != size or self.failure is not None or self.status_so_far() != OK:
             return None
         chunks = self._chunks
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)

@@ -13,7 +13,7 @@ from framework.offsets.position_map import position_map
 from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable
 from framework.offsets.watermark import CoveredRange, Watermark
-from tests.support.entries import KEY, PARTITION, acknowledge, batch, ended, entry, splits_of
+from tests.support.entries import KEY, PARTITION, acknowledge, batch, ended, entry, final, splits_of
 
 # ---- adopted from a leader
 
@@ -53,6 +53,13 @@ def test_a_position_that_is_superseded_is_finished_for_whoever_handed_it_out():
     assert table.is_finished(first.get_manager_key(), first)
     table.remove(KEY)
     assert table.is_finished(first.get_manager_key(), first)
+
+
+def test_of_many_keys_those_that_are_final_or_gone_are_found_together():
+    table = PositionTable()
+    table.load([entry(2, key="pending"), ended(3, key="unsaved"), final(3, key="final")])
+    keys = {OffsetManagerKey.of_object("b", key): key for key in ("pending", "unsaved", "final", "gone")}
+    assert {keys[key] for key in table.final_among(keys.keys())} == {"final", "gone"}
 
 
 def test_a_worker_forgets_what_is_final_and_saved_and_nothing_else():
