@@ -641,15 +641,16 @@ class HttpLoop:
             self._waiting.appendleft(heapq.heappop(self._later)[2])
         waiting = self._waiting
         while waiting:
-            permitted = self.limiter.take(1) == 1
-            if not permitted and not self._all_paused:
+            permits = self.limiter.take(len(waiting))
+            if not permits and not self._all_paused:
                 break
-            answer = waiting.popleft()
-            answer.permitted = permitted
-            if answer.ended:
-                self._give_back(answer)
-            else:
-                self._start(answer)
+            for _ in range(max(1, permits)):
+                answer = waiting.popleft()
+                answer.permitted = permits > 0
+                if answer.ended:
+                    self._give_back(answer)
+                else:
+                    self._start(answer)
         if self._resuming:
             self._resume_paused()
         if self._due is not None and self._due <= self.now:
