@@ -332,7 +332,7 @@ class Supervisor:
             self._failed(source, message, f" (exit code {code}: waiting for a person)" if source.held else "")
             return
         source.failures = 1 if ran >= SOUND_SECONDS else source.failures + 1
-        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** (source.failures - 1))
+        pause = _pause_seconds(source.failures)
         source.retry_at = self._clock() + pause
         source.restarts += 1
         self._failed(source, message, f"; starting again in {pause:.0f} seconds")
@@ -359,7 +359,7 @@ class Supervisor:
             source.child = self._start(source.active, self.wake)
         except OSError as error:
             source.failures += 1
-            source.retry_at = self._clock() + min(LONGEST_PAUSE_SECONDS, 2.0**source.failures)
+            source.retry_at = self._clock() + _pause_seconds(source.failures)
             self._failed(source, f"its process cannot be started: {error.strerror or error}")
             return
         source.running, source.stop_at = source.active, None
@@ -528,6 +528,12 @@ class Supervisor:
             log.info("%s: version %d deleted", key, number)
             self._activate(source)
         self.wake()
+
+
+def _pause_seconds(failures: int) -> float:
+    """Return the pause after so many failures in a row, one or more; a source that is left alone fails for days."""
+    doublings = min(failures - 1, 60)  # a float has no power of two for each number of failures
+    return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**doublings)
 
 
 def _sum(past: Progress, now: Progress) -> Progress:

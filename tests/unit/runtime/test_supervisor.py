@@ -75,6 +75,31 @@ def test_pauses_double_up_to_a_limit_and_begin_again_after_a_sound_run(running, 
     assert len(running.children) == 14
 
 
+DAYS_OF_FAILURES = 1100
+"""At the longest pause some four days, and more than a float has powers of two."""
+
+
+def test_a_source_that_fails_for_days_is_started_again_and_ends_no_worker(running):
+    source = running.source()
+    source.failures = DAYS_OF_FAILURES
+    running.children[0].code = 1
+    running.tick()
+    assert (source.status, source.failures) == ("error", DAYS_OF_FAILURES + 1)
+    running.tick(LONGEST_PAUSE_SECONDS)
+    assert len(running.children) == 2
+
+
+def test_a_process_that_cannot_be_started_for_days_ends_no_worker(rig):
+    rig.write()
+    rig.refuses = OSError(11, "Resource temporarily unavailable")
+    rig.tick()
+    rig.source().failures = DAYS_OF_FAILURES
+    rig.tick(LONGEST_PAUSE_SECONDS)
+    rig.refuses = None
+    rig.tick(LONGEST_PAUSE_SECONDS)
+    assert len(rig.children) == 1
+
+
 @pytest.mark.parametrize("code", [2, 3])
 def test_configuration_and_person_wait_for_a_restart_or_a_change(running, code):
     running.children[-1].code, running.children[-1].error = code, "no such bucket"
