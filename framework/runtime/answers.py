@@ -15,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from framework.model.message_ids import MAX_RECORD
-from framework.runtime.configuration import Configuration, shown, unicode_text
+from framework.model.text import unicode_text
+from framework.runtime.configuration import Configuration, shown
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
 from framework.runtime.supervisor import ManagedSource

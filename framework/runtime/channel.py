@@ -19,6 +19,7 @@ import attrs
 import orjson
 
 from framework.engine.progress import Progress
+from framework.model.text import unicode_text
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,9 @@ SEND_SECONDS = 2.0
 """Time that a worker may take to read; a worker that is stuck must not hold up its sources."""
 
 _LINE_BYTES = 1024 * 1024
+
+MAX_ERROR_CHARACTERS = 100_000
+"""The error of a source that a worker shows: a line has room for it, however its characters are escaped."""
 
 
 class ChildChannel:
@@ -59,8 +63,8 @@ class ChildChannel:
         self._send({"progress": attrs.asdict(progress)})
 
     def failed(self, message: str, exit_code: int) -> None:
-        """Send the error that ends the source."""
-        self._send({"error": message, "exit_code": exit_code})
+        """Send the error that ends the source; it may name a file whose name is no Unicode."""
+        self._send({"error": unicode_text(message[:MAX_ERROR_CHARACTERS]), "exit_code": exit_code})
 
     def _send(self, document: dict[str, object]) -> None:
         with self._sends:

@@ -16,6 +16,7 @@ from framework.config.loading import CONNECTOR_OPTIONS, Loaded
 from framework.config.option import options_of, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
+from framework.model.text import unicode_text
 from framework.runtime.kinds import Kind, Kinds
 from framework.task import AbstractSourceTask
 
@@ -71,11 +72,6 @@ class Configuration:
         program = self.kind.arguments if self.kind is not None else ()
         overrides = [part for setting in self.settings for part in ("--set", setting)]
         return [*program, *words, "--config", str(self.path), *overrides]
-
-
-def unicode_text(text: str) -> str:
-    """Return the text without bytes that are not UTF-8, which names of files and variables may hold."""
-    return text.encode(errors="replace").decode()
 
 
 def read_configuration(

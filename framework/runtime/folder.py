@@ -10,7 +10,8 @@ import attrs
 
 from framework.config.files import read_file
 from framework.config.layers import MAX_BYTES
-from framework.runtime.configuration import Configuration, unicode_text
+from framework.model.text import unicode_text
+from framework.runtime.configuration import Configuration
 
 log = logging.getLogger(__name__)
 

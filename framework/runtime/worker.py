@@ -17,6 +17,7 @@ from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.toml_text import toml_name, toml_value
 from framework.errors import ConfigError
+from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
 from framework.runtime.configuration import (
@@ -28,7 +29,6 @@ from framework.runtime.configuration import (
     read_configuration,
     shown,
     shown_mapping,
-    unicode_text,
 )
 from framework.runtime.folder import ConfigFolder, content_of
 from framework.runtime.state import StateFolder

@@ -46,6 +46,21 @@ def test_the_last_error_arrives(line):
     assert (end.error, end.progress) == ('no bucket "lake"\n  - ü', None)
 
 
+@pytest.mark.parametrize("name", ["conf.d/orders-\udcff.toml", "no pair: \ud800"])
+def test_an_error_about_a_name_that_is_no_unicode_arrives(line, name):
+    child, end, changed = line
+    child.failed(f"{name}: no bucket", 3)
+    assert changed.acquire(timeout=10)
+    assert end.error == name.encode(errors="replace").decode() + ": no bucket"
+
+
+def test_the_beginning_of_an_endless_error_arrives(line):
+    child, end, changed = line
+    child.failed("no such option; " * 200_000, 2)
+    assert changed.acquire(timeout=10)
+    assert end.error.startswith("no such option; no such option")
+
+
 def test_a_request_to_stop_is_passed_on_and_may_be_repeated(line):
     child, end, _ = line
     stopped = threading.Event()
