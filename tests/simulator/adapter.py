@@ -177,6 +177,10 @@ class SimConnection(IggyConnection):
             "clients", lambda: tuple(ConnectedClient(one.number, one.address) for one in server.clients.values())
         )
 
+    def missing_rights(self, stream, topics):
+        """All users may do everything; no request of its own."""
+        return []
+
     # ---- topics
 
     def ensure_stream(self, stream):

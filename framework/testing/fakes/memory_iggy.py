@@ -14,7 +14,7 @@ import itertools
 import secrets
 import struct
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -30,6 +30,7 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection, Offset
+from framework.iggy.rights import Right
 from framework.iggy.values import (
     Confirmation,
     ConnectedClient,
@@ -338,6 +339,11 @@ class MemoryConnection(IggyConnection):
     def clients(self) -> tuple[ConnectedClient, ...]:
         self._check()
         return self._server.clients()
+
+    @override
+    def missing_rights(self, stream: str, topics: Iterable[Right]) -> list[str] | None:
+        self._check()
+        return []
 
     @override
     def ensure_stream(self, stream: str) -> None:

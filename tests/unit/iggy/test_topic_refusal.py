@@ -8,7 +8,7 @@ from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
 from framework.engine.session import Session
 from framework.engine.topic_checks import ensure_data_topic
-from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
+from framework.errors import IggyAuthError, IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iggy.topic_refusal import topic_refusal
 from framework.model.objects import NativeObject, TopicPartition
@@ -87,6 +87,42 @@ def test_when_iggy_is_away_the_sender_is_left_to_notice():
             raise IggyUnavailableError(f"{stream} {topic}: away")
 
     assert topic_refusal(Away(), config(), "t") is None
+
+
+def test_a_topic_that_the_user_may_not_look_at_is_refused(connection, monkeypatch):
+    """Whoever may write objects names topics: that of another team must fail this object, and not the source."""
+
+    def deny(*_args, **_options):
+        raise IggyAuthError('look up topic "t": user "u" may not do this on Iggy at h (Unauthorized)')
+
+    monkeypatch.setattr(connection, "get_topic", deny)
+    refusal = topic_refusal(connection, config(), "t")
+    assert refusal.startswith("is closed to ")
+    assert "may not do this" in refusal
+
+
+@pytest.mark.parametrize(
+    ("exists", "deeds"), [(True, ["read", "send"]), (False, ["create"])], ids=["there", "to be made"]
+)
+def test_a_topic_that_the_user_may_not_write_or_make_is_refused(connection, monkeypatch, exists, deeds):
+    if exists:
+        connection.create_topic("lake", "t", 1)
+    asked = []
+
+    def missing_rights(stream, rights):
+        asked.extend(right.deed for right in rights)
+        assert (stream, {right.topic for right in rights}) == ("lake", {"t"})
+        return ['send to the topic "t" (send_messages)']
+
+    monkeypatch.setattr(connection, "missing_rights", missing_rights)
+    assert 'no permission to send to the topic "t" (send_messages)' in topic_refusal(connection, config(), "t")
+    assert asked == deeds
+
+
+def test_a_server_that_does_not_tell_permissions_is_no_reason_to_refuse(connection, monkeypatch):
+    connection.create_topic("lake", "t", 1)
+    monkeypatch.setattr(connection, "missing_rights", lambda _stream, _rights: None)
+    assert topic_refusal(connection, config(), "t") is None
 
 
 def test_no_partition_is_opened_in_the_topics_of_positions_and_dead_letters(connection):
