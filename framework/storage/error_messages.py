@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timezone
 from typing import ClassVar
 
 import attrs
 
 from framework.errors import ObjectError, SourceError
+from framework.storage.timestamps import utc_moment
 
 _MAX_DETAIL = 300
 MASK = "***"
@@ -105,11 +106,7 @@ def retry_after_seconds(header: str | None) -> float | None:
     if digits.isascii() and digits.isdigit():
         return float(digits[:_MAX_RETRY_AFTER_DIGITS])
     try:
-        moment = parsedate_to_datetime(header)
+        moment = utc_moment(header)
     except (TypeError, ValueError, OverflowError):
         return None
-    from datetime import datetime, timezone  # noqa: PLC0415  # seldom needed
-
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
     return max(0.0, (moment - datetime.now(timezone.utc)).total_seconds())

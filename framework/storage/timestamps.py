@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+from datetime import datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
@@ -45,11 +46,21 @@ def _no_time(time: str) -> ValueError:
     return ValueError(f"no UTC time: {time!r}")
 
 
+def utc_moment(date: str) -> datetime:
+    """Convert a date of an HTTP header, which is UTC also in the old forms that name no zone (RFC 9110, 5.6.7).
+
+    Raises:
+        TypeError, ValueError, OverflowError: it is none.
+    """
+    moment = parsedate_to_datetime(date)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+
+
 def server_time_ms(date: str | None) -> int | None:
     """Convert the header `Date` to milliseconds since 1970 UTC; None when it is absent or invalid."""
     if not date:
         return None
     try:
-        return round(parsedate_to_datetime(date).timestamp() * 1000)
+        return round(utc_moment(date).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):
         return None

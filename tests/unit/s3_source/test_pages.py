@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timezone
 from urllib.parse import quote_plus
 from xml.sax.saxutils import escape
@@ -75,6 +76,21 @@ def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(key, size, plai
 def test_a_date_that_is_none_is_not_told(date):
     assert parse_page(answer(["k"]), {"date": date}, "b").server_time_ms is None
     check_version(native("k"), "", {"last-modified": date, "content-length": "1"})
+
+
+@pytest.mark.parametrize(
+    "date", ["Fri, 31 May 2024 12:00:00 GMT", "Fri May 31 12:00:00 2024", "Fri, 31 May 2024 12:00:00 -0000"]
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
+def test_the_date_of_an_answer_is_utc_wherever_this_machine_stands(monkeypatch, date, zone):
+    """RFC 9110 has forms of a date without a zone, or with one that is not told."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    try:
+        assert parse_page(answer(["k"]), {"date": date}, "b").server_time_ms == 1717156800000
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 def test_a_store_without_a_namespace_is_read_too():
