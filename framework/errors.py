@@ -49,6 +49,7 @@ A supervisor restarts after the first and leaves the other two to a person.
 
 from __future__ import annotations
 
+import errno
 import traceback
 from collections.abc import Sequence
 
@@ -346,6 +347,14 @@ def raised_at(error: BaseException) -> str:
         if module.partition(".")[0] not in _OWN_CODE:
             break
     return place
+
+
+def cannot_listen(option: str, address: str, error: OSError) -> ConfigError:
+    """Return the error for a port that cannot be opened. The owner of a port in use may end."""
+    made = ConfigError(f"{option}: cannot listen at {address}: {error.strerror or type(error).__name__}")
+    if error.errno == errno.EADDRINUSE:
+        made.exit_code = EXIT_TRY_AGAIN
+    return made
 
 
 def exit_code_of(error: BaseException) -> int:

@@ -5,8 +5,6 @@ It fails where a run would fail, with the same exit code. It sends nothing, and 
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import importlib.util
 import socket
 import sys
@@ -17,7 +15,7 @@ from typing import TYPE_CHECKING
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import empty_advice, place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
-from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError
+from framework.errors import EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError, cannot_listen
 from framework.model.text import counted
 from framework.storage.preflight import CheckResult
 
@@ -107,19 +105,13 @@ def _port(section: str, place: tuple[str, int], address: str | None) -> CheckRes
     host, port = place
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        with contextlib.closing(socket.socket(family, socket.SOCK_STREAM)) as listener:
+        with socket.socket(family, socket.SOCK_STREAM) as listener:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind((host, port))
     except OSError as exc:
-        reason = exc.strerror or type(exc).__name__
-        detail = f"[{section}] address: cannot listen at {address}: {reason}"
-        in_use = exc.errno == errno.EADDRINUSE
-        return CheckResult(
-            section,
-            ok=False,
-            detail=f"{detail}; does the source run already?" if in_use else detail,
-            exit_code=EXIT_TRY_AGAIN if in_use else EXIT_CONFIGURATION,
-        )
+        error = cannot_listen(f"[{section}] address", str(address), exc)
+        running = "; does the source run already?" if error.exit_code == EXIT_TRY_AGAIN else ""
+        return CheckResult(section, ok=False, detail=f"{error}{running}", exit_code=error.exit_code)
     return CheckResult(section, ok=True, detail=f"{address} is free")
 
 

@@ -18,13 +18,12 @@ import time
 import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
 from typing_extensions import Self, override
 
 from framework.cli import trace as traces
-from framework.cli.progress import Rate, progress_text, seconds_left
+from framework.cli.progress import Rate, figures, progress_text, seconds_left
 from framework.cli.stall import StallWatch, stacks
 from framework.cli.text import printable
 from framework.config.loading import ConfigWarning
@@ -77,19 +76,17 @@ class Output:
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._last: Progress | None = None
-        self._lined = _figures(Progress())  # a run that did nothing has nothing to show
+        self._lined = figures(Progress())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
         self._stall = StallWatch(clock())
-        self._restore: list[Callable[[], None]] = []
+        self._restore = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         self._restore = _take_over_logging(self._handler(), self._level)
         self._rate.add(self._clock(), Progress())  # a run that ends at once has a speed, too
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -98,12 +95,10 @@ class Output:
             with contextlib.suppress(OSError):  # the terminal is gone: how the run ended counts
                 self._bar.stop()
             self._bar = None
-        elif self._last is not None and _figures(self._last) != self._lined:
+        elif self._last is not None and figures(self._last) != self._lined:
             self._write_line(self._last)
         self._last = None
-        restore, self._restore = self._restore, []
-        for undo in restore:
-            undo()
+        self._restore.close()
 
     def update(self, progress: Progress) -> None:
         """Show the progress. Cheap; call it on every change, from one thread."""
@@ -112,7 +107,7 @@ class Output:
         self._last = progress
         if self._with_bar:
             self._draw(progress)
-        elif now >= self._line_at and _figures(progress) != self._lined:
+        elif now >= self._line_at and figures(progress) != self._lined:
             self._line_at = now + _LINE_EVERY_SECONDS
             self._write_line(progress)
         standing = self._stall.standing(now, progress)
@@ -178,7 +173,7 @@ class Output:
             self._bar.update(self._task, completed=done, total=total or None, text=text)
 
     def _write_line(self, progress: Progress) -> None:
-        self._lined = _figures(progress)
+        self._lined = figures(progress)
         left = seconds_left(progress, self._rate)
         fields = {
             "state": progress.state,
@@ -276,43 +271,26 @@ class _ConsoleHandler(_OneSentence, logging.Handler):
             self.handleError(record)
 
 
-def _figures(progress: Progress) -> tuple[int, ...]:
-    """Return the figures whose change is worth a new line; the listings of an idle source are not."""
-    return (
-        progress.objects_done,
-        progress.bytes_done,
-        progress.records,
-        progress.records_filtered,
-        progress.skipped,
-        progress.failed,
-    )
-
-
-def _take_over_logging(handler: logging.Handler, level: int) -> list[Callable[[], None]]:
-    root = logging.getLogger()
-    undo: list[Callable[[], None]] = []
+def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitStack:
+    """Send everything to a handler; closing the stack restores what was before."""
+    undo = contextlib.ExitStack()
 
     def with_level(logger: logging.Logger, new: int) -> None:
-        old = logger.level
+        undo.callback(logger.setLevel, logger.level)
         logger.setLevel(new)
-        undo.append(lambda: logger.setLevel(old))
 
-    before = root.handlers[:]
-    root.handlers[:] = [handler]
-    undo.append(lambda: root.handlers.__setitem__(slice(None), before))
+    def with_hook(module: object, name: str, hook: object) -> None:
+        undo.callback(setattr, module, name, getattr(module, name))
+        setattr(module, name, hook)
+
+    root = logging.getLogger()
+    with_hook(root, "handlers", [handler])
     with_level(root, max(level, logging.WARNING))
     for name in OWN_LOGGERS:
         with_level(logging.getLogger(name), level)
-    thread_before = threading.excepthook
-    threading.excepthook = _log_thread_error
-    undo.append(lambda: setattr(threading, "excepthook", thread_before))
-    unraisable_before = sys.unraisablehook
-    sys.unraisablehook = _log_unraisable
-    undo.append(lambda: setattr(sys, "unraisablehook", unraisable_before))
-    shown_before = warnings.showwarning
-    # It is called by position only, so the names of its arguments are free.
-    warnings.showwarning = _log_warning  # type: ignore[assignment]
-    undo.append(lambda: setattr(warnings, "showwarning", shown_before))
+    with_hook(threading, "excepthook", _log_thread_error)
+    with_hook(sys, "unraisablehook", _log_unraisable)
+    with_hook(warnings, "showwarning", _log_warning)  # called by position only, so the names of its arguments are free
     return undo
 
 

@@ -48,6 +48,18 @@ class Rate:
         return max(0.0, (last[index] - first[index]) / elapsed) if elapsed > 0 else 0.0
 
 
+def figures(progress: Progress) -> tuple[int, ...]:
+    """Return the figures whose change is worth a new line; the listings of an idle source are not."""
+    return (
+        progress.objects_done,
+        progress.bytes_done,
+        progress.records,
+        progress.records_filtered,
+        progress.skipped,
+        progress.failed,
+    )
+
+
 def seconds_left(progress: Progress, rate: Rate) -> float | None:
     """Return the time left, by bytes, which a listing shows in advance; None while total or speed are unknown."""
     speed = rate.bytes_per_second

@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -29,7 +28,7 @@ from framework.model.text import counted
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.engine.local import LocalEngine
-    from framework.engine.metrics import MetricsServer
+    from framework.engine.metrics_server import MetricsServer
     from framework.iggy.client import IggyConnection
     from framework.runtime.channel import ChildChannel
     from framework.task import AbstractSourceTask
@@ -270,29 +269,32 @@ class EmptyWatch:
         )
 
 
+def _bucket_section(config: SourceCommonConfig) -> tuple[str, BucketConfig | None]:
+    """Return the name and the section of the source's store, as far as it is a bucket."""
+    sections = {field.name: getattr(config, field.name) for field in attrs.fields(type(config))}
+    return next((item for item in sections.items() if isinstance(item[1], BucketConfig)), ("", None))
+
+
 def place_of(config: SourceCommonConfig) -> str:
     """Return the listed places as addresses."""
-    for field in attrs.fields(type(config)):
-        section = getattr(config, field.name)
-        if isinstance(section, BucketConfig):
-            scheme, bucket = getattr(section, "scheme", ""), getattr(section, "bucket", "")
-            bucket = f"{scheme}://{bucket}/" if scheme else f"[{field.name}] "  # a source of others may have no address
-            return ", ".join(f"{bucket}{prefix}".rstrip() for prefix in section.all_prefixes)
-    return "the source"
+    name, section = _bucket_section(config)
+    if section is None:
+        return "the source"
+    scheme, bucket = getattr(section, "scheme", ""), getattr(section, "bucket", "")
+    bucket = f"{scheme}://{bucket}/" if scheme else f"[{name}] "  # a source of others may have no address
+    return ", ".join(f"{bucket}{prefix}".rstrip() for prefix in section.all_prefixes)
 
 
 def empty_advice(config: SourceCommonConfig) -> str:
     """Return what to check if the listed places contain nothing."""
-    for field in attrs.fields(type(config)):
-        section = getattr(config, field.name)
-        if not isinstance(section, BucketConfig):
-            continue
-        if not any(section.all_prefixes):
-            return "check the bucket"
-        if any(set(prefix) & set("*?[") for prefix in section.all_prefixes):
-            return "check the prefix, which is plain text: a pattern belongs into [discovery] include"
-        if any(prefix.startswith("/") for prefix in section.all_prefixes):
-            return "check the prefix: keys rarely begin with /"
+    _, section = _bucket_section(config)
+    if section is not None and not any(section.all_prefixes):
+        return "check the bucket"
+    prefixes = section.all_prefixes if section is not None else ()
+    if any(set(prefix) & set("*?[") for prefix in prefixes):
+        return "check the prefix, which is plain text: a pattern belongs into [discovery] include"
+    if any(prefix.startswith("/") for prefix in prefixes):
+        return "check the prefix: keys rarely begin with /"
     return "check the prefix"
 
 
@@ -358,15 +360,13 @@ class _Metrics:
             log.warning("%s; it is opened when this instance takes over", error)
 
     def _serve(self, place: tuple[str, int], engine: LocalEngine, patience_seconds: float) -> None:
-        from framework.engine.metrics import serve  # noqa: PLC0415 - only when it is switched on
+        from framework.engine.metrics_server import serve  # noqa: PLC0415 - only when it is switched on
 
         self._server = serve(place, engine.progress, source=self._config.source.name, patience_seconds=patience_seconds)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()

@@ -9,6 +9,7 @@ import sys
 import threading
 import traceback
 
+from framework.cli.progress import figures
 from framework.engine.progress import Progress
 
 STALL_SECONDS = 300.0
@@ -34,19 +35,9 @@ class StallWatch:
 
         Only while it lists or sends: other states have waits of their own, and their own messages.
         """
-        figures = (
-            progress.state,
-            progress.listings,
-            progress.listed,
-            progress.objects_done,
-            progress.bytes_done,
-            progress.records,
-            progress.records_filtered,
-            progress.skipped,
-            progress.failed,
-        )
-        if figures != self._seen or progress.state not in _MOVING_STATES:
-            self._seen, self._since, self._warn_after = figures, now, STALL_SECONDS
+        seen = (progress.state, progress.listings, progress.listed, *figures(progress))
+        if seen != self._seen or progress.state not in _MOVING_STATES:
+            self._seen, self._since, self._warn_after = seen, now, STALL_SECONDS
             return None
         standing = now - self._since
         if standing < self._warn_after:

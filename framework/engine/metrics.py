@@ -5,40 +5,20 @@ Prometheus is imported and started only if an address is configured; each scrape
 
 from __future__ import annotations
 
-import errno
 import itertools
-import logging
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import attrs
-from typing_extensions import Self, override
-
-from framework.engine.progress import state_text
-from framework.errors import EXIT_TRY_AGAIN, ConfigError
+from typing_extensions import override
 
 if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
-
-    from _typeshed.wsgi import StartResponse, WSGIApplication, WSGIEnvironment
     from prometheus_client.core import Metric as MetricFamily
     from prometheus_client.registry import Collector
 
     from framework.engine.progress import Progress
 
-log = logging.getLogger(__name__)
-
 Kind = Literal["counter", "gauge"]
-
-METRICS_PATH, HEALTH_PATH, READY_PATH = "/metrics", "/healthz", "/readyz"
-
-NOT_READY = frozenset({"starting", "recovering", "reconnecting", "standby", "stopped", "done"})
-"""States of a run in which nothing can be sent."""
-
-_LOOK_SECONDS = 0.1
 
 
 @attrs.frozen(kw_only=True)
@@ -116,110 +96,6 @@ def reference_rows() -> Iterator[tuple[str, str, str, str]]:
         metric = next(group)
         suffix = "_total" if metric.kind == "counter" else ""
         yield f"{_PREFIX}{name}{suffix}", metric.kind, ", ".join(metric.label_names), metric.doc
-
-
-class MetricsServer:
-    """Answers Prometheus and probes from `start` until `close`. A context manager."""
-
-    def __init__(self, server: WSGIServer) -> None:
-        self._server: WSGIServer | None = server
-        self.port = int(server.server_port)
-        self._thread = threading.Thread(target=server.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True)
-
-    def start(self) -> Self:
-        """Begin to answer, in a thread."""
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Free the port. Idempotent."""
-        server, self._server = self._server, None
-        if server is None:
-            return
-        if self._thread.ident is not None:
-            server.shutdown()
-        server.server_close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout=1)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def serve(
-    address: tuple[str, int],
-    read: Callable[[], Progress],
-    *,
-    source: str,
-    patience_seconds: float = 0.0,
-) -> MetricsServer:
-    """Serve `http://host:port`: `/metrics` for Prometheus, `/healthz` and `/readyz` for probes, 404 for other paths.
-
-    A client has some seconds for its request and for the answer. At most 16 are served at once; beyond that the oldest
-    is dropped.
-
-    Args:
-        address: host and port; port 0 takes a free port, see `MetricsServer.port`.
-        read: returns the current progress; called at each request, from another thread. A run is ready when it has Iggy.
-        source: the source's name, a label on every metric.
-        patience_seconds: how long to wait for a port in use: an instance that is taken over needs a moment to end.
-
-    Raises:
-        ConfigError: the address cannot be listened on; `exit_code` says to try again when the port is in use.
-    """
-    from framework.engine.metrics_server import BoundedServer  # noqa: PLC0415  loaded when used
-
-    deadline = time.monotonic() + patience_seconds
-    while True:
-        try:
-            return MetricsServer(BoundedServer(address, _application(read, source))).start()
-        except OSError as exc:
-            if exc.errno == errno.EADDRINUSE and time.monotonic() < deadline:
-                time.sleep(_LOOK_SECONDS)
-                continue
-            host, port = address
-            reason = exc.strerror or type(exc).__name__
-            error = ConfigError(f"[metrics] address: cannot listen at {host}:{port}: {reason}")
-            if exc.errno == errno.EADDRINUSE:  # its owner may end
-                error.exit_code = EXIT_TRY_AGAIN
-            raise error from exc
-
-
-def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
-    from prometheus_client import CollectorRegistry, make_wsgi_app  # noqa: PLC0415  loaded when used
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_collector(read, source))
-    metrics: WSGIApplication = make_wsgi_app(registry)
-
-    def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
-        status, text = "404 Not Found", f"there are {METRICS_PATH}, {HEALTH_PATH} and {READY_PATH}"
-        if path == METRICS_PATH:
-            try:
-                return metrics(environ, start_response)
-            except Exception as error:  # noqa: BLE001 - logged, and the next scrape retries
-                log.warning("the metrics could not be given: %s: %s", type(error).__name__, error)
-                status, text = "500 Internal Server Error", "the metrics could not be given; the log says why"
-        elif path == HEALTH_PATH:
-            status, text = "200 OK", "ok"
-        elif path == READY_PATH:
-            progress = read()
-            status = "503 Service Unavailable" if progress.state in NOT_READY else "200 OK"
-            text = state_text(progress)
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [f"{text}\n".encode()]
-
-    return answer
-
-
-def _collector(read: Callable[[], Progress], source: str) -> Collector:
-    return collector_of(lambda: [(source, read())])
 
 
 def collector_of(read: Callable[[], Sequence[tuple[str, Progress]]]) -> Collector:

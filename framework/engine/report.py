@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from typing_extensions import Self
@@ -47,6 +46,7 @@ class Reporter:
     """Sum figures over epochs and tasks, and report them from a separate thread.
 
     Attributes:
+        state: the run's state, in a word.
         waiting_for: for whom a standby waits, or for what a start.
         last: the figures of a run that is over.
     """
@@ -55,7 +55,7 @@ class Reporter:
         self._report = report
         self._skipped_per_hour = skipped_per_hour
         self._skips = SkipWatch(per_hour=skipped_per_hour)
-        self._state = "starting"
+        self.state = "starting"
         self.waiting_for = ""
         self._began = time.time()
         self._past = TaskStatistics()
@@ -69,15 +69,6 @@ class Reporter:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self.last = Progress()
-
-    @property
-    def state(self) -> str:
-        """The run's state, in a word."""
-        return self._state
-
-    @state.setter
-    def state(self, state: str) -> None:
-        self._state = state
 
     def recovered(self) -> None:
         """Count a recovery after a break of the connection."""
@@ -95,7 +86,7 @@ class Reporter:
         """Watch tasks that run elsewhere; `source` returns the sum over them."""
         self._source, self._feed = source, feed
         self._idle = False
-        self._state = "sending"
+        self.state = "sending"
 
     def unwatch(self) -> None:
         """Keep the statistics of an epoch that is over."""
@@ -137,7 +128,7 @@ class Reporter:
         feed = self._feed() if source is not None and self._feed is not None else self._last_feed
         live = feed if source is not None else None
         total = past + source() if source is not None else past
-        state = self._state
+        state = self.state
         # The next epoch chooses and reads again what a broken epoch left unconfirmed: it must not count twice.
         if state == "sending" and live is not None and total.objects_done >= past.objects_done + live.total_chosen:
             state = "waiting" if live.waiting else "listing"
@@ -179,9 +170,7 @@ class Reporter:
             self._report = None
             log.exception("the progress could not be shown, and is shown no more")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._thread is not None:
             self._thread.join(REPORT_SECONDS * 4)

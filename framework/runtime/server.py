@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import socket
 import ssl
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from typing_extensions import Self, override
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from framework.errors import EXIT_TRY_AGAIN, ConfigError
+from framework.errors import ConfigError, cannot_listen
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -72,14 +70,13 @@ class ApiServer:
     Args:
         app: the application.
         http: where, with which key and certificate.
-        option: where the address was given, for messages.
 
     Raises:
         ConfigError: the address or the certificate cannot be used.
     """
 
-    def __init__(self, app: ASGIApp, http: HttpSection, *, option: str = "[http] address") -> None:
-        self._socket = _listen(http, option)
+    def __init__(self, app: ASGIApp, http: HttpSection) -> None:
+        self._socket = _listen(http)
         self.port = int(self._socket.getsockname()[1])
         try:
             config = uvicorn.Config(
@@ -107,25 +104,19 @@ class ApiServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(CLOSE_SECONDS + 1)
         self._socket.close()
 
 
-def _listen(http: HttpSection, option: str) -> socket.socket:
+def _listen(http: HttpSection) -> socket.socket:
     host, port = http.host_and_port()
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         return socket.create_server((host, port), family=found[0][0], backlog=128)
     except OSError as exc:
-        reason = exc.strerror or type(exc).__name__
-        error = ConfigError(f"{option}: cannot listen at {http.address}: {reason}")
-        if exc.errno == errno.EADDRINUSE:  # its owner may end
-            error.exit_code = EXIT_TRY_AGAIN
-        raise error from exc
+        raise cannot_listen("[http] address", http.address, exc) from exc
 
 
 def _certificate(http: HttpSection) -> dict[str, Any]:

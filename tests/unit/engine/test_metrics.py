@@ -16,8 +16,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from framework.engine import metrics_server
-from framework.engine.metrics import METRICS, reference_rows, serve
-from framework.engine.metrics_server import MAX_CLIENTS
+from framework.engine.metrics import METRICS, reference_rows
+from framework.engine.metrics_server import MAX_CLIENTS, serve
 from framework.engine.progress import Progress
 from framework.errors import ConfigError
 
