@@ -160,7 +160,7 @@ def _change(
     check: Callable[[LogState], object],
 ) -> AdminResult:
     ensure_offsets_topic(connection, config)
-    offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
+    offset_log = OffsetLog.of(connection, config)
     epoch = begin_epoch(offset_log, check=check)
     change(epoch.state)
     epoch.open(offset_log)
@@ -212,14 +212,10 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
         try:
             reader.read(topic_partition, found)
         except PartitionGoneError as gone:
-            state.counted.pop(topic_partition, None)
-            state.closed.pop(topic_partition, None)
+            state.forget(topic_partition)
             if gone.first_offset is not None:  # what is left is counted from its first message on
                 state.anchors[topic_partition] = Anchor(gone.first_offset - 1, 0)
                 state.topics[topic_partition] = identity_of(found)
-            else:
-                state.anchors.pop(topic_partition, None)
-                state.topics.pop(topic_partition, None)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
         state.replace(attrs.evolve(entry, may_begin_again=True))

@@ -52,11 +52,11 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bo
     Raises:
         PositionError: the log cannot be read; or a topic was deleted, purged or recreated.
     """
-    source, topic = config.source.name, config.offsets_topic
+    topic = config.offsets_topic
     as_of_ms = int(time.time() * 1000)
-    offset_log = OffsetLog(connection, stream=config.iggy.stream, topic=topic, source=source)
+    offset_log = OffsetLog.of(connection, config)
     found = connection.get_topic(config.iggy.stream, topic) is not None
-    state = load(offset_log) if found else LogState(source=source)
+    state = load(offset_log) if found else LogState(source=config.source.name)
     listed = {(client.client_id, client.address) for client in connection.clients()} if found else set()
     claims = [claim for claim in state.claims.values() if claim.client in listed]
     if check and not claims:

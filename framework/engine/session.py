@@ -145,9 +145,7 @@ class Session:
                 connection, config.iggy.stream, dead_letters, create=config.iggy.create_topics
             ):
                 log.warning("%s", warning)
-        offset_log = OffsetLog(
-            connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
-        )
+        offset_log = OffsetLog.of(connection, config)
         epoch = begin_epoch(
             offset_log,
             own_epochs=own_epochs,

@@ -116,12 +116,7 @@ class Standby:
 
     def _watch(self, connection: IggyConnection, policy: RestartPolicy) -> bool:
         """Look until no instance runs; False when a stop came first."""
-        instances = RunningInstances(
-            connection,
-            stream=self._config.iggy.stream,
-            topic=self._config.offsets_topic,
-            source=self._config.source.name,
-        )
+        instances = RunningInstances(connection, self._config)
         absent_since: float | None = None
         while not self._stopping.is_set():
             seen = instances.look()

@@ -127,9 +127,7 @@ class TaskRun:
         self.task = task
         self._plan = plan
         self._connection = connection
-        self._log = OffsetLog(
-            connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name
-        )
+        self._log = OffsetLog.of(connection, config)
         self._log.next_offset = plan.log_from
         self._due = DuePolls(FOLLOW_SECONDS)
         self._sender: Sender
@@ -209,8 +207,10 @@ class TaskRun:
         self._connection.close()
 
 
-def portable(error: SourceError) -> SourceError:
-    """Return the error if it can be pickled, else a `FatalError` with the same message."""
+def portable(error: Exception) -> SourceError:
+    """Return a source's error if it can be pickled, else a `FatalError` with the same message."""
+    if not isinstance(error, SourceError):
+        return FatalError(f"{type(error).__name__}: {error}")
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever pickling raises, the message must get through

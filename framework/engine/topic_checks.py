@@ -103,8 +103,7 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
         PartitionReader(connection, stream, state).check_log(others)
     except PartitionGoneError:
         # a mark is made after a begin: if the log knows one now, another instance began since it was read
-        offset_log = OffsetLog(connection, stream=stream, topic=topic, source=config.source.name)
-        if connection.get_topic(stream, topic) is None or load(offset_log).knows_nothing:
+        if connection.get_topic(stream, topic) is None or load(OffsetLog.of(connection, config)).knows_nothing:
             raise
 
 

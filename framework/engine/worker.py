@@ -14,7 +14,7 @@ from framework.engine.log_forwarding import LogForwarder
 from framework.engine.memory import tune_memory
 from framework.engine.process_exit import leave
 from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
-from framework.errors import FatalError, SourceError
+from framework.errors import SourceError
 
 log = logging.getLogger(__name__)
 
@@ -69,11 +69,10 @@ def serve(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, *, connect: Co
     """Run one task to its end and report how it ended: all of `work` that does not concern the process as a whole."""
     try:
         _run(plan, pipe, leader, connect)
-    except SourceError as error:
-        leader.send("failed", portable(error))
     except Exception as error:
-        log.exception("a worker failed")
-        leader.send("failed", FatalError(f"{type(error).__name__}: {error}"))
+        if not isinstance(error, SourceError):
+            log.exception("a worker failed")
+        leader.send("failed", portable(error))
     finally:
         pipe.close()
 

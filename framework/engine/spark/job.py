@@ -19,7 +19,7 @@ from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.memory import tune_memory
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
-from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.errors import SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
@@ -123,10 +123,8 @@ def _run(job: SparkJob) -> JobResult:
         if left.is_set():
             # The driver may live on, and only the connection broke. What is left would be read by no job of this epoch.
             failure = UnknownOutcomeError("the connection of a job to its driver broke")
-    except SourceError as error:
-        failure = portable(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
-        failure = FatalError(f"{type(error).__name__}: {error}")
+        failure = portable(error)
     finally:
         if run is not None:
             run.close()

@@ -220,10 +220,8 @@ def _list_one(
             if objects:
                 listed.pages.append(packed(objects))
             results.append(result)
-    except SourceError as error:
-        listed.failure = portable(error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
-        listed.failure = FatalError(f"{type(error).__name__}: {error}")
+        listed.failure = portable(error)
     listed.answered_at = time.time()
     if results:
         listed.result = merged(results)

@@ -227,9 +227,11 @@ class PartitionOpening:
     counted: Anchor | None = None
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class ProgressItem:
-    """Counts of one position.
+_NOTHING: Mapping[str, Any] = {}
+
+
+class ProgressItem(NamedTuple):
+    """Counts of one position, in the order of a stored row.
 
     Attributes:
         object_hash: upper 64 bits of its message ids.
@@ -251,7 +253,14 @@ class ProgressItem:
     failed: bool = False
     skipped: int = 0
     mark: ResumePoint | None = None
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = _NOTHING
+
+
+_EVERY = 5
+"""Values that every row has; the others follow where one of them says something."""
+
+COUNTED = ("records_saved", "records_done", "total", "failed", "skipped", "mark", "extra")
+"""The fields of a position that the values from `saved` on are."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -316,18 +325,18 @@ class LogFacts:
 
     def of_partitions(self, topic_partitions: Collection[TopicPartition]) -> LogFacts:
         """Return what the log says of these partitions, for their writer."""
+        own: dict[str, Any] = {}
+        for name in _BY_PARTITION:
+            own[name] = {at: value for at, value in getattr(self, name).items() if at in topic_partitions}
+        return LogFacts(**own)
 
-        def chosen(known: Mapping[TopicPartition, Any]) -> dict[TopicPartition, Any]:
-            return {name: value for name, value in known.items() if name in topic_partitions}
-
-        return LogFacts(
-            anchors=chosen(self.anchors),
-            topics=chosen(self.topics),
-            counted=chosen(self.counted),
-            closed=chosen(self.closed),
-        )
+    def forget(self, topic_partition: TopicPartition) -> None:
+        """Remove what the log says of a partition."""
+        for name in _BY_PARTITION:
+            getattr(self, name).pop(topic_partition, None)
 
 
+_BY_PARTITION = ("anchors", "topics", "counted", "closed")
 _FACTS = [field.name for field in attrs.fields(LogFacts)]
 
 
@@ -582,27 +591,18 @@ def decode_progress(message: LogMessage) -> Progress:
 
 
 def _item_out(item: ProgressItem) -> list[Any]:
-    row: list[Any] = [item.object_hash, item.split_number, item.saved, item.sent, item.total]
-    if item.failed or item.skipped or item.mark is not None or item.extra:
+    row: list[Any] = list(item[:_EVERY])
+    if any(item[_EVERY:]):
         mark = [item.mark.record, item.mark.byte] if item.mark is not None else None
         row += [item.failed, item.skipped, mark, dict(item.extra)]
     return row
 
 
 def _item_in(row: Sequence[Any]) -> ProgressItem:
-    object_hash, split_number, saved, sent, total, *rest = row
-    failed, skipped, mark, extra = rest or (False, 0, None, {})
-    return ProgressItem(
-        object_hash=object_hash,
-        split_number=split_number,
-        saved=saved,
-        sent=sent,
-        total=total,
-        failed=failed,
-        skipped=skipped,
-        mark=ResumePoint(*mark) if mark else None,
-        extra=extra,
-    )
+    object_hash, split_number, saved, sent, total, *few = row
+    failed, skipped, mark, extra = few or (False, 0, None, {})
+    resume = ResumePoint(*mark) if mark else None
+    return ProgressItem(object_hash, split_number, saved, sent, total, failed, skipped, resume, extra)
 
 
 # ---- snapshot
@@ -922,6 +922,3 @@ def _check_types(values: Iterable[Any], *kinds: type) -> None:
     """Raise TypeError for a value of another type, which would show where positions are compared."""
     if not {*map(type, values)} <= {*kinds}:
         raise TypeError("a value of another type")
-
-
-_NOTHING: Mapping[str, Any] = {}

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
+from typing_extensions import Self
+
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import LogMessage
 
 if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import StoredMessage
 
@@ -63,6 +66,11 @@ class OffsetLog:
         self._own: dict[int, int] = {}
         self._replaced_at: tuple[int, int] | None = None
         self._lock = threading.RLock()
+
+    @classmethod
+    def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> Self:
+        """Return the view of a configured source."""
+        return cls(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
 
     # ---- reading
 

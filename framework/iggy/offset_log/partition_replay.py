@@ -443,8 +443,7 @@ def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartitio
     """Remove partitions from the state; their pending objects are read again from the start, on other partitions."""
     gone = set(topic_partitions)
     for topic_partition in gone:
-        for known in (state.anchors, state.topics, state.counted, state.closed):
-            known.pop(topic_partition, None)
+        state.forget(topic_partition)
     for key, entry in state.positions.pending():
         if entry.topic_partition in gone:
             state.positions.remove_object(key.whole())

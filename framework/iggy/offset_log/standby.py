@@ -16,6 +16,7 @@ from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 
 if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.offset_log.codec import Claim
 
@@ -40,16 +41,12 @@ class RunningInstances:
 
     Args:
         connection: an open connection.
-        stream: the stream's name.
-        topic: the offsets topic.
-        source: the source's name.
+        config: configuration of the source.
     """
 
-    def __init__(self, connection: IggyConnection, *, stream: str, topic: str, source: str) -> None:
+    def __init__(self, connection: IggyConnection, config: SourceCommonConfig) -> None:
         self._connection = connection
-        self._stream = stream
-        self._topic = topic
-        self._source = source
+        self._config = config
         self._log: OffsetLog | None = None
         self._claims: list[Claim] = []
         self._claimed_before = False
@@ -63,7 +60,7 @@ class RunningInstances:
             IggyUnavailableError: the connection broke.
         """
         if self._log is None:
-            if self._connection.get_topic(self._stream, self._topic) is None:
+            if self._connection.get_topic(self._config.iggy.stream, self._config.offsets_topic) is None:
                 return Sighting()
             self._log = self._load()
         else:
@@ -82,7 +79,7 @@ class RunningInstances:
     def _load(self) -> OffsetLog:
         """Read the log as far as it is; the positions in it are not kept."""
         began = time.monotonic()
-        offset_log = OffsetLog(self._connection, stream=self._stream, topic=self._topic, source=self._source)
+        offset_log = OffsetLog.of(self._connection, self._config)
         state = load(offset_log)
         self._claims = list(state.claims.values())
         self._claimed_before = state.last_epoch > 0

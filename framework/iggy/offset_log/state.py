@@ -173,17 +173,13 @@ class LogState(LogFacts):
         """Apply the openings of a writer that took partitions over and counted the records of each position there."""
         by_partition = {opening.topic_partition: opening for opening in openings}
         for topic_partition, opening in by_partition.items():
+            self.forget(topic_partition)
             self.owners[topic_partition] = writer
             self.topics[topic_partition] = opening.topic
-            self.closed.pop(topic_partition, None)
             if opening.counted is not None:
                 self.counted[topic_partition] = opening.counted
-            else:
-                self.counted.pop(topic_partition, None)
             if opening.anchor is not None:
                 self.anchors[topic_partition] = opening.anchor
-            else:
-                self.anchors.pop(topic_partition, None)
         for _, entry in self.positions.pending():
             found = by_partition.get(entry.topic_partition)
             if found is not None:
@@ -201,15 +197,8 @@ class LogState(LogFacts):
             before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
                 continue
-            entry = before.changed(
-                records_saved=item.saved,
-                records_done=item.sent,
-                total=item.total,
-                failed=item.failed,
-                skipped=item.skipped,
-                mark=item.mark,
-                extra=dict(item.extra),
-            )
+            counts = dict(zip(codec.COUNTED, item[2:], strict=True))
+            entry = before.changed(**{**counts, "extra": dict(item.extra)})
             self.replace(entry, (item.object_hash, item.split_number))
             if entry.topic_partition not in progress.closed:
                 self.closed.pop(entry.topic_partition, None)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError
@@ -87,13 +89,7 @@ class LogOffsetStore(OffsetStore):
         self._mark({topic_partition.topic for topic_partition in delta.written})
         progress = Progress(
             items=[_item_of(self._log.source, entry) for entry in delta.entries],
-            anchors=delta.anchors,
-            counted=delta.counted,
-            closed=delta.closed,
-            removed=delta.removed,
-            listings=delta.listings,
-            skipped=delta.skipped,
-            selected=delta.selected,
+            **{name: getattr(delta, name) for name in _SAVED},
         )
         self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
         self._state.unindex_final(delta.entries, progress.items)
@@ -136,14 +132,8 @@ def _parts_of(begun: Sequence[OffsetManagerEntry]) -> Iterator[Sequence[OffsetMa
 
 
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
-    return ProgressItem(
-        object_hash=entry_hash64(source, entry),
-        split_number=entry.split_number,
-        saved=entry.records_saved,
-        sent=entry.records_done,
-        total=entry.total,
-        failed=entry.failed,
-        skipped=entry.skipped,
-        mark=entry.mark,
-        extra=entry.extra,
-    )
+    return ProgressItem(entry_hash64(source, entry), entry.split_number, *_counted(entry))
+
+
+_counted = attrgetter(*codec.COUNTED)
+_SAVED = [field.name for field in attrs.fields(Progress) if field.name != "items"]
