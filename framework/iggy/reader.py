@@ -9,6 +9,7 @@ from framework.iggy.client import IggyConnection, Offset
 from framework.iggy.values import StoredMessage
 
 _TARGET_BYTES = 8_000_000
+_MAX_COUNT = 5000
 _FIRST_COUNT = 8
 """Messages of the first poll, while their size is unknown: each may have 64 MB."""
 
@@ -20,8 +21,6 @@ def read_partition(
     partition: int,
     *,
     start: int | Literal["first"] = "first",
-    end: int | None = None,
-    max_count: int = 5000,
 ) -> Iterator[StoredMessage]:
     """Yield the messages of a partition from `start` on, in order, until there are no more.
 
@@ -33,22 +32,14 @@ def read_partition(
         topic: name of the topic.
         partition: counted from 0.
         start: an offset, or `"first"`: the first message that retention has left.
-        end: stop before this offset.
-        max_count: maximum number of messages per poll.
     """
     place: Offset = start
-    count = min(_FIRST_COUNT, max_count)
-    while end is None or not isinstance(place, int) or place < end:
-        messages = connection.poll(stream, topic, partition, offset=place, count=count)
-        if not messages:
-            return
-        for message in messages:
-            if end is not None and message.offset >= end:
-                return
-            yield message
+    count = _FIRST_COUNT
+    while messages := connection.poll(stream, topic, partition, offset=place, count=count):
+        yield from messages
         place = messages[-1].offset + 1
         average = sum(len(message.payload) for message in messages) // len(messages) + 1
-        count = max(1, min(max_count, _TARGET_BYTES // average, count * 4))
+        count = max(1, min(_MAX_COUNT, _TARGET_BYTES // average, count * 4))
 
 
 def read_topic(

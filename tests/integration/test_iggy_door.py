@@ -382,8 +382,8 @@ def test_reading_in_steps(connection, topic_partition, stream_name):
     read = list(read_topic(connection, stream_name, "orders", [0, 1, 2]))
     assert [payload.payload for _, payload in read] == [*with_numbers, b"last"]
     assert [partition for partition, _ in read] == [1] * 1234 + [2]
-    part = list(read_partition(connection, stream_name, "orders", 1, start=11, end=700, max_count=101))
-    assert [one.payload for one in part] == with_numbers[11:700]
+    part = list(read_partition(connection, stream_name, "orders", 1, start=11))
+    assert [one.payload for one in part] == with_numbers[11:]
 
 
 def test_a_large_message_and_one_too_large(address, connection, topic_partition, stream_name):

@@ -122,7 +122,6 @@ class ReplayMarker:
         replayed: whether the dead letters were sent again; otherwise they are about to be sent.
         dead_letters: offsets of the dead letters.
         ids: their message ids.
-        objects: offsets of the dead letters that stand for the rest of an object.
         ends: partition -> the offset of its next message, when the marker was written.
     """
 
@@ -130,7 +129,6 @@ class ReplayMarker:
     replayed: bool
     dead_letters: tuple[int, ...]
     ids: tuple[int, ...]
-    objects: frozenset[int] = frozenset()
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
 
@@ -139,44 +137,23 @@ class IggyDeadLetters:
 
     Args:
         connection: an open connection; it stays open.
-        stream: name of the stream.
+        config: configuration of the source.
         topic: name of an existing topic.
-        source: name of the source.
-        max_bytes: maximum bytes of a record that a dead letter holds.
-        input_format: `[input] format`.
     """
 
-    def __init__(
-        self,
-        connection: IggyConnection,
-        *,
-        stream: str,
-        topic: str,
-        source: str,
-        max_bytes: int,
-        input_format: str,
-    ) -> None:
+    def __init__(self, connection: IggyConnection, config: SourceCommonConfig, topic: str) -> None:
         self._connection = connection
-        self._stream = stream
+        self._stream = config.iggy.stream
         self._topic = topic
-        self._source = source
-        self._max_bytes = max_bytes
-        self._format = input_format
+        self._source = config.source.name
+        self._max_bytes = config.errors.dead_letter_bytes
+        self._format = config.input.format
 
     @classmethod
     def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> IggyDeadLetters | None:
         """Return a writer to the configured topic; None when none is configured."""
         topic = config.errors.dead_letter_topic
-        if topic is None:
-            return None
-        return cls(
-            connection,
-            stream=config.iggy.stream,
-            topic=topic,
-            source=config.source.name,
-            max_bytes=config.errors.dead_letter_bytes,
-            input_format=config.input.format,
-        )
+        return cls(connection, config, topic) if topic is not None else None
 
     def send(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters, in order; return when all are confirmed.
@@ -325,7 +302,6 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
         replayed=replayed,
         dead_letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
         ids=tuple(int(number, 16) for _, number, _ in body["letters"]),
-        objects=frozenset(_number(offset) for offset, _, kind in body["letters"] if kind == "object"),
         ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},
     )
 

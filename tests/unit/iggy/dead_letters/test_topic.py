@@ -17,6 +17,7 @@ from framework.iggy.topics import PartitionDamagedError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
 
 DEAD = "dead"
 
@@ -37,7 +38,7 @@ def server():
             raw=b"x",
             length=1,
         )
-        box = IggyDeadLetters(connection, stream="kit", topic=DEAD, source="kit", max_bytes=9, input_format="jsonl")
+        box = IggyDeadLetters(connection, source_config(dead_letter_bytes=9), DEAD)
         box.send([dead_letter])
         for kind in ("note", "replayed"):
             connection.append("kit", DEAD, 0, b"{}", headers={"letter": kind, "source": "kit"})
