@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from framework.iggy.embedded.catalog import Catalog, Topic
     from framework.iggy.embedded.connection import Connection
+    from framework.iggy.embedded.options import Option
     from framework.iggy.embedded.partition import Partition
 
 Body = list["bytes | memoryview"]
@@ -54,22 +55,30 @@ class Commands:
             protocol.GET_STREAM: self._get_stream,
             protocol.GET_STREAMS: self._get_streams,
             protocol.CREATE_STREAM: self._create_stream,
-            protocol.UPDATE_STREAM: self._update_stream,
-            protocol.DELETE_STREAM: self._delete_stream,
-            protocol.PURGE_STREAM: self._purge_stream,
+            protocol.UPDATE_STREAM: _change(catalog.update_stream, Cursor.identifier, Cursor.name, _options),
+            protocol.DELETE_STREAM: _change(catalog.delete_stream, Cursor.identifier),
+            protocol.PURGE_STREAM: _change(catalog.purge_stream, Cursor.identifier),
             protocol.GET_TOPIC: self._get_topic,
             protocol.GET_TOPICS: self._get_topics,
             protocol.CREATE_TOPIC: self._create_topic,
-            protocol.UPDATE_TOPIC: self._update_topic,
-            protocol.DELETE_TOPIC: self._delete_topic,
-            protocol.PURGE_TOPIC: self._purge_topic,
-            protocol.CREATE_PARTITIONS: self._create_partitions,
-            protocol.DELETE_PARTITIONS: self._delete_partitions,
+            protocol.UPDATE_TOPIC: _change(
+                catalog.update_topic, Cursor.identifier, Cursor.identifier, Cursor.name, _options
+            ),
+            protocol.DELETE_TOPIC: _change(catalog.delete_topic, Cursor.identifier, Cursor.identifier),
+            protocol.PURGE_TOPIC: _change(catalog.purge_topic, Cursor.identifier, Cursor.identifier),
+            protocol.CREATE_PARTITIONS: _change(
+                catalog.create_partitions, Cursor.identifier, Cursor.identifier, Cursor.u32
+            ),
+            protocol.DELETE_PARTITIONS: _change(
+                catalog.delete_partitions, Cursor.identifier, Cursor.identifier, Cursor.u32
+            ),
             protocol.DELETE_SEGMENTS: self._delete_segments,
             protocol.GET_GROUP: self._get_group,
             protocol.GET_GROUPS: self._get_groups,
             protocol.CREATE_GROUP: self._create_group,
-            protocol.DELETE_GROUP: self._delete_group,
+            protocol.DELETE_GROUP: _change(
+                catalog.delete_group, Cursor.identifier, Cursor.identifier, Cursor.identifier
+            ),
             protocol.JOIN_GROUP: self._join_group,
             protocol.LEAVE_GROUP: self._join_group,
         }
@@ -192,20 +201,8 @@ class Commands:
             return [replies.stream_body(stream) for stream in self._catalog.streams.values()]
 
     def _create_stream(self, _connection: Connection, body: Cursor) -> Body:
-        stream = self._catalog.create_stream(body.name(), protocol.decode_options(body.rest()))
+        stream = self._catalog.create_stream(body.name(), _options(body))
         return [replies.stream_body(stream)]
-
-    def _update_stream(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.update_stream(body.identifier(), body.name(), protocol.decode_options(body.rest()))
-        return []
-
-    def _delete_stream(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.delete_stream(body.identifier())
-        return []
-
-    def _purge_stream(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.purge_stream(body.identifier())
-        return []
 
     # -- topics -------------------------------------------------------------------------------------------------
 
@@ -227,29 +224,8 @@ class Commands:
 
     def _create_topic(self, _connection: Connection, body: Cursor) -> Body:
         stream, partitions, name = body.identifier(), body.u32(), body.name()
-        _, topic = self._catalog.create_topic(stream, name, partitions, protocol.decode_options(body.rest()))
+        _, topic = self._catalog.create_topic(stream, name, partitions, _options(body))
         return [replies.topic_details_body(topic)]
-
-    def _update_topic(self, _connection: Connection, body: Cursor) -> Body:
-        stream, topic, name = body.identifier(), body.identifier(), body.name()
-        self._catalog.update_topic(stream, topic, name, protocol.decode_options(body.rest()))
-        return []
-
-    def _delete_topic(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.delete_topic(body.identifier(), body.identifier())
-        return []
-
-    def _purge_topic(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.purge_topic(body.identifier(), body.identifier())
-        return []
-
-    def _create_partitions(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.create_partitions(body.identifier(), body.identifier(), body.u32())
-        return []
-
-    def _delete_partitions(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.delete_partitions(body.identifier(), body.identifier(), body.u32())
-        return []
 
     def _delete_segments(self, _connection: Connection, body: Cursor) -> Body:
         partition = self._catalog.partition(body.identifier(), body.identifier(), body.u32())
@@ -278,10 +254,6 @@ class Commands:
         topic, number = self._catalog.create_group(body.identifier(), body.identifier(), body.name())
         return [replies.group_body(topic, number)]
 
-    def _delete_group(self, _connection: Connection, body: Cursor) -> Body:
-        self._catalog.delete_group(body.identifier(), body.identifier(), body.identifier())
-        return []
-
     def _join_group(self, _connection: Connection, body: Cursor) -> Body:
         self._catalog.group(body.identifier(), body.identifier(), body.identifier())
         raise RefusedError(protocol.FEATURE_UNAVAILABLE)
@@ -303,6 +275,22 @@ class Commands:
 
     def _get_clients(self, _connection: Connection, _body: Cursor) -> Body:
         return [replies.client_body(c.number, c.address) for c in self._clients()]
+
+
+def _change(
+    change: Callable[..., object], *arguments: Callable[[Cursor], object]
+) -> Callable[[Connection, Cursor], Body]:
+    """Return a command that reads its arguments one after the other, changes the catalog, and answers nothing."""
+
+    def run(_connection: Connection, body: Cursor) -> Body:
+        change(*(read(body) for read in arguments))
+        return []
+
+    return run
+
+
+def _options(body: Cursor) -> list[Option]:
+    return protocol.decode_options(body.rest())
 
 
 def _nothing_if_missing(refusal: RefusedError) -> Body:
