@@ -15,7 +15,6 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from typing_extensions import Self, override
@@ -128,9 +127,7 @@ class IggyConnection:
     def __enter__(self) -> Self:
         return self if self._requests is not None else self.connect()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ---- the server and its clients

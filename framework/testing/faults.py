@@ -20,7 +20,6 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
 from urllib.parse import urlsplit
 
 import attrs
@@ -170,9 +169,7 @@ class FaultProxy:
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def note(self, request: SeenRequest) -> _Rule | None:

@@ -68,13 +68,10 @@ class SweepResult:
 
     def __add__(self, other: SweepResult) -> SweepResult:
         return SweepResult(
-            events=self.events + other.events,
-            singles=self.singles + other.singles,
-            missed=self.missed + other.missed,
-            lost=self.lost + other.lost,
-            pairs=self.pairs + other.pairs,
-            comparisons=self.comparisons + other.comparisons,
-            broken=self.broken + other.broken,
+            **{
+                field.name: getattr(self, field.name) + getattr(other, field.name)
+                for field in attrs.fields(SweepResult)
+            }
         )
 
     @override

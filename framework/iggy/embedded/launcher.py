@@ -22,8 +22,6 @@ from typing_extensions import override
 from framework.iggy.embedded import protocol
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Self
 
 _READY_SECONDS = 30.0
@@ -151,9 +149,7 @@ class EmbeddedServer:
         """Return the running server."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop it."""
         self.stop()
 
