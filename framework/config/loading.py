@@ -45,7 +45,7 @@ CONNECTOR_OPTIONS: Mapping[str, type] = {"type": str, "key": str, "enabled": boo
 """Options before the first section, as connector files of Iggy have them. A worker reads them; other commands check them."""
 
 _CONNECTOR_TYPES = {str: "a text", bool: "true or false", int: "a whole number"}
-_CONNECTOR_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+CONNECTOR_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
 
@@ -199,7 +199,7 @@ class _Reading:
         if isinstance(mapping.get("type"), str) and mapping["type"] != "source":
             self.mistakes.append(f'type = "{mapping["type"]}": must be "source"')
         key, version = mapping.get("key"), mapping.get("version")
-        if isinstance(key, str) and not _CONNECTOR_KEY.fullmatch(key):
+        if isinstance(key, str) and not CONNECTOR_KEY.fullmatch(key):
             self.mistakes.append(f'key = "{key}": may hold only letters, digits, ".", "_" and "-", at most 100')
         if isinstance(version, int) and version < 0:
             self.mistakes.append(f"version = {version}: must be at least 0")

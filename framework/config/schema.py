@@ -13,6 +13,7 @@ from typing import Any, get_args
 import attrs
 
 from framework.config.layers import INCLUDE
+from framework.config.loading import CONNECTOR_KEY
 from framework.config.option import Option, options_of, subsections_of
 from framework.config.transforms import SHIPPED, transform_class
 from framework.config.values import is_list, is_table, union_members, unit_of
@@ -75,7 +76,7 @@ def json_schema(cls: type, *, title: str) -> Schema:
         "key": {
             "description": "The source's key in a worker's API.",
             "type": "string",
-            "pattern": "^[A-Za-z0-9._-]{1,100}$",
+            "pattern": f"^{CONNECTOR_KEY.pattern}$",
         },
         "enabled": {"description": "Whether a worker starts the source.", "type": "boolean"},
         "version": {"description": "Number of this version of the configuration.", "type": "integer", "minimum": 0},

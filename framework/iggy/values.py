@@ -10,16 +10,13 @@ from collections.abc import Mapping
 import attrs
 
 from framework.model.headers import HeaderValue
+from framework.model.objects import length_only
 
 NEVER = (1 << 64) - 1
 """The server's value for "no expiry" and "no size limit"."""
 
 HeaderScalar = HeaderValue
 """A header's key or value; the headers that name a record's object are all `str`."""
-
-
-def _length(value: bytes) -> str:
-    return f"<{len(value)} bytes>"
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -100,7 +97,7 @@ class StoredMessage:
 
     offset: int
     message_id: int
-    payload: bytes = attrs.field(repr=_length)
+    payload: bytes = attrs.field(repr=length_only)
     headers: Mapping[str, HeaderScalar] = attrs.field(factory=dict)
     timestamp_us: int = 0
     origin_us: int = 0

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from framework.config.layers import file_layers, included_files, merge
-from framework.config.loading import CONNECTOR_OPTIONS, Loaded
+from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS, Loaded
 from framework.config.option import options_of, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
@@ -23,7 +23,6 @@ from framework.task import AbstractSourceTask
 Load = Callable[[type[AbstractSourceTask], Path], Loaded[SourceCommonConfig]]
 """Reads and checks a file, as the program itself does."""
 
-KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 MASK = "***"
 TRANSFORMS = "transforms"
 """The list of transforms: no section, and without secrets."""
@@ -117,11 +116,11 @@ def _described(made: Configuration, mapping: Mapping[str, Any], key: str) -> Con
     """Return the configuration with what its sections say about it."""
     section = mapping.get("source")
     name = section.get("name") if isinstance(section, Mapping) else None
-    source = str(name) if isinstance(name, str) and KEY.fullmatch(name) else ""
+    source = str(name) if isinstance(name, str) and CONNECTOR_KEY.fullmatch(name) else ""
     given, label, version = mapping.get("key"), mapping.get("name"), mapping.get("version")
     return attrs.evolve(
         made,
-        key=key or (given if isinstance(given, str) and KEY.fullmatch(given) else source or made.key),
+        key=key or (given if isinstance(given, str) and CONNECTOR_KEY.fullmatch(given) else source or made.key),
         source=source,
         label=label if isinstance(label, str) else source,
         mapping=mapping,

@@ -13,7 +13,7 @@ import orjson
 
 from framework.config.format_registry import DISTRIBUTION
 from framework.config.layers import INCLUDE, file_layers, merge
-from framework.config.loading import CONNECTOR_OPTIONS
+from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.toml_text import toml_name, toml_value
 from framework.errors import ConfigError
@@ -21,7 +21,6 @@ from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
 from framework.runtime.configuration import (
-    KEY,
     MASK,
     Configuration,
     Load,
@@ -138,7 +137,7 @@ class Worker:
 
         def data(version: int) -> bytes:
             # the name of a file that does not name its source is no key that a file may have
-            own_key = {"key": key} if KEY.fullmatch(key) else {}
+            own_key = {"key": key} if CONNECTOR_KEY.fullmatch(key) else {}
             head = {"type": "source", **own_key, "enabled": new.enabled, "version": version, "name": new.name or key}
             return _toml({**head, **content})
 
