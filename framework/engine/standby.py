@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from framework.engine.restart_policy import RestartPolicy, WorkDone
 from framework.errors import IggyUnavailableError, TaskClosedError
-from framework.iggy.offset_log.standby import RunningInstances, Sighting
+from framework.iggy.offset_log.standby import RunningInstances
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -119,23 +119,23 @@ class Standby:
         instances = RunningInstances(connection, self._config)
         absent_since: float | None = None
         while not self._stopping.is_set():
-            seen = instances.look()
+            claim = instances.look()
             policy.reached()
             self._reporter.state = "standby"
             now = self._clock()
-            if seen.claim is not None:
-                self._show(seen.claim)
+            if claim is not None:
+                self._show(claim)
                 absent_since, self._was_away = None, False
             else:
                 absent_since = now if absent_since is None else absent_since
-                if now - absent_since >= self._patience(seen):
+                if now - absent_since >= self._patience(instances):
                     log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
                     self._reporter.waiting_for = ""
                     return True
             self._pause(LOOK_SECONDS)
         return False
 
-    def _patience(self, seen: Sighting) -> float:
+    def _patience(self, seen: RunningInstances) -> float:
         if not seen.claimed_before:
             return 0.0  # the source never ran
         return (RETURN_SECONDS if self._was_away else ABSENT_SECONDS) + LOADS * seen.load_seconds

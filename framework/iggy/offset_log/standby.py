@@ -9,8 +9,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-import attrs
-
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
@@ -21,27 +19,16 @@ if TYPE_CHECKING:
     from framework.iggy.offset_log.codec import Claim
 
 
-@attrs.frozen(kw_only=True)
-class Sighting:
-    """What a look found.
-
-    Attributes:
-        claim: a claim whose connection the server lists, the leader's if there is one; None when no instance runs.
-        claimed_before: whether the source ever ran.
-        load_seconds: how long it took to load the log; an instance that recovers needs as long before it claims.
-    """
-
-    claim: Claim | None = None
-    claimed_before: bool = False
-    load_seconds: float = 0.0
-
-
 class RunningInstances:
     """Looks for instances of a source over one connection, which makes no claim.
 
     Args:
         connection: an open connection.
         config: configuration of the source.
+
+    Attributes:
+        claimed_before: whether the source ever ran.
+        load_seconds: how long it took to load the log; an instance that recovers needs as long before it claims.
     """
 
     def __init__(self, connection: IggyConnection, config: SourceCommonConfig) -> None:
@@ -49,11 +36,11 @@ class RunningInstances:
         self._config = config
         self._log: OffsetLog | None = None
         self._claims: list[Claim] = []
-        self._claimed_before = False
-        self._load_seconds = 0.0
+        self.claimed_before = False
+        self.load_seconds = 0.0
 
-    def look(self) -> Sighting:
-        """Return what is there now.
+    def look(self) -> Claim | None:
+        """Return a claim whose connection the server lists, the leader's if there is one; None when no instance runs.
 
         Raises:
             PositionError: the log cannot be read.
@@ -61,20 +48,15 @@ class RunningInstances:
         """
         if self._log is None:
             if self._connection.get_topic(self._config.iggy.stream, self._config.offsets_topic) is None:
-                return Sighting()
+                return None
             self._log = self._load()
         else:
             self._claims += [codec.decode_claim(message) for message in self._log.follow() if message.kind == "claim"]
         listed = {(client.client_id, client.address) for client in self._connection.clients()}
         # a connection that is gone never returns under its number, while this one lives
         self._claims = [claim for claim in self._claims if claim.client in listed]
-        self._claimed_before |= bool(self._claims)
-        leaders = sorted(self._claims, key=lambda claim: (not claim.leader, -claim.epoch))
-        return Sighting(
-            claim=leaders[0] if leaders else None,
-            claimed_before=self._claimed_before,
-            load_seconds=self._load_seconds,
-        )
+        self.claimed_before |= bool(self._claims)
+        return min(self._claims, key=lambda claim: (not claim.leader, -claim.epoch), default=None)
 
     def _load(self) -> OffsetLog:
         """Read the log as far as it is; the positions in it are not kept."""
@@ -82,6 +64,6 @@ class RunningInstances:
         offset_log = OffsetLog.of(self._connection, self._config)
         state = load(offset_log)
         self._claims = list(state.claims.values())
-        self._claimed_before = state.last_epoch > 0
-        self._load_seconds = time.monotonic() - began
+        self.claimed_before = state.last_epoch > 0
+        self.load_seconds = time.monotonic() - began
         return offset_log
