@@ -37,9 +37,12 @@ class _Trouble:
     until: float = 0.0
     objects: set[str] = attrs.field(factory=set)
 
-    def add(self, location: str) -> None:
+    def add(self, location: str, now: float) -> None:
         if location and len(self.objects) <= MAX_BROKEN_OBJECTS:
+            known = len(self.objects)
             self.objects.add(location)
+            if known == MAX_BROKEN_OBJECTS < len(self.objects):
+                self.began = now  # of the outage: those that were broken before have used nothing of its time
 
     @property
     def is_outage(self) -> bool:
@@ -100,7 +103,7 @@ class StoreOutage:
                 " unless it is only this object" if location else "",
                 error,
             )
-        trouble.add(location)
+        trouble.add(location, now)
         if trouble.is_outage and now - trouble.began > OUTAGE_SECONDS:
             raise error
         trouble.until = now + PAUSES[min(trouble.tries, len(PAUSES) - 1)]

@@ -180,6 +180,30 @@ def test_a_few_objects_that_alone_cannot_be_read_never_end_the_run(over, caplog)
     assert iterator.statistics.store_away == 0
 
 
+def test_an_outage_is_waited_for_although_objects_were_broken_long_before(over):
+    """The wait belongs to the outage: objects that are broken themselves have used nothing of it."""
+    store, clock = store_of(a=3), Clock()
+    store.fail("open", AWAY[0], times=None)
+    iterator = over(store, clock)
+    for _ in range(100):  # alone in the bucket, for hours
+        assert drain(iterator) == []
+        next_pass(iterator)
+        clock.now += 60.0
+    for number in range(MAX_BROKEN_OBJECTS):
+        put_lines(store, f"k{number:02}", 1)
+    began = clock.now
+
+    def wait():
+        while True:
+            assert drain(iterator) == []
+            next_pass(iterator)
+            clock.now += max(1.0, iterator.seconds_until_due)
+
+    with pytest.raises(StoreUnavailableError):
+        wait()
+    assert clock.now - began >= OUTAGE_SECONDS
+
+
 def test_reading_that_never_works_ends_the_run(over):
     store, clock = store_of(**{f"k{number:02}": 1 for number in range(MAX_BROKEN_OBJECTS + 1)}), Clock()
     iterator = over(store, clock)
