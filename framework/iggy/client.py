@@ -25,6 +25,7 @@ from framework.errors import (
     IggyAuthError,
     IggyProtocolError,
     IggyTopicError,
+    IggyUnavailableError,
     TaskClosedError,
     UnknownOutcomeError,
 )
@@ -101,6 +102,11 @@ class IggyConnection:
         opening = asyncio.run_coroutine_threadsafe(open_client(self.address, self.connect_timeout_seconds), loop)
         try:
             client = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
+        except FutureTimeoutError as error:  # this process stood still, so that both limits passed at once
+            opening.cancel()
+            raise IggyUnavailableError(
+                f"connect: no answer of Iggy at {self.address.server}, and no time limit ended the wait"
+            ) from error
         except BaseException:
             opening.cancel()
             raise

@@ -7,7 +7,9 @@ import weakref
 
 import pytest
 
+from framework.config.iggy_address import IggyAddress
 from framework.errors import IggyProtocolError, IggyTopicError, IggyUnavailableError, UnknownOutcomeError
+from framework.iggy.client import IggyConnection
 from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue
 
@@ -160,3 +162,17 @@ def test_a_request_lets_go_of_its_bytes_once_it_is_out(queue, client):
         time.sleep(0.001)
     assert gone() is None
     assert not future.done()
+
+
+def test_a_process_that_stood_still_while_it_connected_connects_again(monkeypatch):
+    """Frozen for longer than all limits, it may see its own limit before that of the attempt."""
+
+    async def never(_address, _seconds):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("framework.iggy.client.open_client", never)
+    monkeypatch.setattr("framework.iggy.client._GRACE_SECONDS", 0.0)
+    connection = IggyConnection(IggyAddress.parse("iggy://user:pass@127.0.0.1:1"), connect_timeout_seconds=0.01)
+    with pytest.raises(IggyUnavailableError, match=r"127\.0\.0\.1:1"):
+        connection.connect()
+    assert not connection.alive
