@@ -85,7 +85,7 @@ def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connec
     run = TaskRun.start(plan, feed, connect=connect)
     ended = threading.Event()
     try:
-        threading.Thread(target=_listen, args=(pipe, feed, run), name="leader", daemon=True).start()
+        threading.Thread(target=_listen, args=(pipe, feed, run, leader), name="leader", daemon=True).start()
         threading.Thread(target=_send_statistics, args=(leader, run, ended), name="statistics", daemon=True).start()
         try:
             run.run()
@@ -96,7 +96,8 @@ def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connec
         run.close()
 
 
-def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
+def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun, leader: LeaderPipe) -> None:
+    """Take the leader's messages until its pipe ends; one that cannot be read, as of an object of unknown class, is a failure."""
     try:
         while True:
             kind, value = pipe.recv()
@@ -108,6 +109,10 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun) -> None:
                 run.stop()
     except (EOFError, OSError, TypeError):  # TypeError: closed by this process while it waited
         run.stop()  # the leader is gone: save what is confirmed and end
+    except Exception as error:
+        log.exception("a message of the leader could not be taken")
+        leader.send("failed", FatalError(f"{type(error).__name__}: {error}"))
+        run.stop()
 
 
 def _send_statistics(leader: LeaderPipe, run: TaskRun, ended: threading.Event) -> None:

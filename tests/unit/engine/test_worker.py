@@ -1,0 +1,44 @@
+"""The thread that takes a leader's messages in a worker: whatever ends it, the leader learns of it and the worker ends."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from framework.discovery.feed import HandedFeed
+from framework.engine.worker import _listen
+from framework.errors import FatalError
+
+
+@pytest.fixture
+def listened():
+    """Run the thread's work over messages, the last of which is an error; return what it did."""
+
+    def listen(*messages):
+        pending, sent, stops = list(messages), [], []
+
+        def recv():
+            message = pending.pop(0)
+            if isinstance(message, Exception):
+                raise message
+            return message
+
+        run = SimpleNamespace(stop=lambda: stops.append("stop"))
+        leader = SimpleNamespace(send=lambda kind, value: sent.append((kind, value)))
+        _listen(SimpleNamespace(recv=recv), HandedFeed(), run, leader)
+        return sent, stops
+
+    return listen
+
+
+@pytest.mark.parametrize("end", [EOFError(), OSError("broken"), TypeError("closed while it waited")])
+def test_the_end_of_the_leader_ends_the_worker_in_order(listened, end):
+    assert listened(("close", None), end) == ([], ["stop"])
+
+
+@pytest.mark.parametrize("error", [AttributeError("Can't get attribute 'Entry' on <module '__main__'>"), MemoryError()])
+def test_a_message_that_cannot_be_read_is_a_failure_and_no_silence(listened, error):
+    """The leader would wait for the object without end, and the worker for more of them."""
+    sent, stops = listened(error)
+    assert [(kind, type(value)) for kind, value in sent] == [("failed", FatalError)]
+    assert type(error).__name__ in str(sent[0][1])
+    assert stops == ["stop"]
