@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Collection
 
@@ -20,6 +21,20 @@ PRUNE_FROM = 1000
 """Number of objects in flight at which finished ones are first removed; then at twice the number that remained."""
 
 _WHOLE = {0}
+
+
+MAX_BEGUN_BYTES = 128 << 20
+"""Bytes that the positions of an object's splits may take: they begin in one record of the offsets log, together or not at
+all. A start reads records of twice that."""
+
+_POSITION_BYTES = 150
+"""Bytes that a split's position takes there at most, besides key and version."""
+
+
+def max_splits(native: NativeObject) -> int:
+    """Return how many splits an object can have: some 500,000, with a very long key fewer."""
+    names = json.dumps((native.key, native.version))  # with every escape, so never shorter than in the record
+    return min(MAX_SPLIT, MAX_BEGUN_BYTES // (_POSITION_BYTES + len(names)))
 
 
 def _nothing(_key: str) -> bool:
@@ -46,15 +61,15 @@ class SplitPolicy:
         """Return the split size for this object; 0 when it is to be read whole.
 
         Raises:
-            ObjectError: it would have more splits than can be numbered.
+            ObjectError: it would have more splits than can begin together.
         """
         size = self.split_size
         if not size or native.size <= size or not self.can_split(native.key):
             return 0
-        splits = count_splits(native.size, size)
-        if splits > MAX_SPLIT:
+        splits, most = count_splits(native.size, size), max_splits(native)
+        if splits > most:
             raise ObjectError(
-                f"its {native.size:,} bytes would be {splits:,} splits, and there can be {MAX_SPLIT:,}; raise [input] split_size",
+                f"its {native.size:,} bytes would be {splits:,} splits, and there can be {most:,}; raise [input] split_size",
                 location=native.location,
             )
         return size
@@ -67,7 +82,7 @@ class SplitPolicy:
             first: the position of the object as a whole.
 
         Raises:
-            ObjectError: it would have more splits than can be numbered.
+            ObjectError: it would have more splits than can begin together.
         """
         if self.by_key:
             return [

@@ -1,0 +1,44 @@
+"""How many splits an object can have: as many as can be numbered, and as begin in a record that a start reads."""
+
+import attrs
+import pytest
+
+from framework.discovery.splitting import MAX_BEGUN_BYTES, SplitPolicy, max_splits
+from framework.errors import ObjectError
+from framework.iggy.offset_log import codec
+from framework.model.message_ids import MAX_SPLIT
+from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+
+
+def native(key, *, version="v1", size, modified_ms=1):
+    return NativeObject(bucket="b", key=key, size=size, version=version, modified_ms=modified_ms)
+
+
+SPLITTABLE = SplitPolicy(split_size=1024, partitions=1000, can_split=lambda _key: True)
+
+
+@pytest.mark.parametrize(
+    "key", ["a", "k" * 1024, "\x01" * 1024, "\u00e4" * 512, "\U0001f600" * 256, "half \ud800" * 50], ids=repr
+)
+def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key):
+    """They begin in one record, and a start refuses a larger one: the source could never start again."""
+    large = native(key, size=200 * 1024, version="v" * 1024, modified_ms=10**13)
+    partition = TopicPartition("t" * 255, 0)
+    entries = SPLITTABLE.positions_of(large, OffsetManagerEntry.start(large, partition, "options" * 100))
+    # as wide as the numbers of splits can be
+    entries = [attrs.evolve(entry, split_number=MAX_SPLIT - entry.split_number) for entry in entries]
+    shared = 2000 + 1000 * (255 + 20)  # what all of them have in common, and the names of all partitions
+    record = codec.decode(0, codec.encode_begin("orders", 1, entries))
+    assert (len(record.unpacked()) - shared) * max_splits(large) / len(entries) <= MAX_BEGUN_BYTES
+    assert 2 * MAX_BEGUN_BYTES <= codec.MAX_BODY_BYTES
+
+
+def test_an_object_of_more_splits_than_can_begin_together_says_so():
+    most = max_splits(native("a", size=1))
+    assert 500_000 < most <= MAX_SPLIT
+    assert SPLITTABLE.size_for(native("a", size=most * 1024)) == 1024
+    with pytest.raises(
+        ObjectError, match=rf"{most + 1:,} splits, and there can be {most:,}; raise \[input\] split_size"
+    ):
+        SPLITTABLE.size_for(native("a", size=most * 1024 + 1))
