@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 import sys
@@ -47,7 +48,13 @@ class ChildProcess(WorkerEnd):
             except OSError:
                 ours.close()
                 raise
-        super().__init__(ours, changed)
+        try:
+            super().__init__(ours, changed)
+        except RuntimeError as error:  # a limit of processes counts threads, too: the child took the last place
+            self._process.kill()
+            self._process.wait()
+            ours.close()
+            raise OSError(errno.EAGAIN, str(error)) from error
 
     @property
     def pid(self) -> int:

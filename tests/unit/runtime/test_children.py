@@ -1,0 +1,29 @@
+"""The start of a source's process when the machine has no room for all of it."""
+
+import subprocess
+
+import pytest
+
+from framework.runtime import children
+from framework.runtime.children import ChildProcess
+
+
+def test_a_child_without_a_thread_for_its_line_is_ended_and_refused(monkeypatch):
+    """A worker tries it again later; any other error than OSError would end the worker, and all of its sources."""
+    started, lines = [], []
+
+    class Process(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    def no_thread(line, _changed):
+        lines.append(line)
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(children.subprocess, "Popen", Process)
+    monkeypatch.setattr(children, "WorkerEnd", no_thread)
+    with pytest.raises(OSError, match="can't start new thread"):
+        ChildProcess(["-c", "import time; time.sleep(60)"], "orders", lambda: None)
+    assert [process.poll() for process in started] == [-9]
+    assert lines[0].fileno() == -1
