@@ -77,7 +77,8 @@ def worth_keeping(histogram: Histogram, page_size: int) -> Histogram:
 
 
 def _packed_bytes(histogram: Histogram) -> int:
-    return len(zlib.compress("\n".join(f"{key}\t{count}" for key, count in histogram).encode()))
+    text = "\n".join(f"{key}\t{count}" for key, count in histogram)
+    return len(zlib.compress(text.encode("utf-8", "surrogatepass")))
 
 
 def shortened(histogram: Histogram) -> list[tuple[str, int]]:

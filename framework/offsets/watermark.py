@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import attrs
 
-from framework.storage.listing.keyspace import MAX_KEY_BYTES
+from framework.storage.listing.keyspace import MAX_KEY_BYTES, bytes_of
 
 MAX_RANGES = 1000
 """Maximum over all prefixes together: some tens of kB in a snapshot."""
@@ -200,5 +200,5 @@ def _last_of(prefix: str) -> str | None:
 
 
 def _filled(key: str) -> str:
-    room = MAX_KEY_BYTES - len(key.encode("utf-8", "surrogatepass"))
+    room = MAX_KEY_BYTES - bytes_of(key)
     return key + _LAST * max(0, room // len(_LAST.encode()) + 1)

@@ -170,7 +170,7 @@ class KeyListResolver:
             self._filtered[DELETE_MARKER] += 1
         elif not row.latest:
             self._filtered[OTHER_VERSION] += 1
-        elif not row.key.startswith(self._prefixes) or (after and row.key.encode() <= after.encode()):
+        elif not row.key.startswith(self._prefixes) or (after and row.key <= after):
             self._filtered[OUTSIDE] += 1
         else:
             return self._believed(row)

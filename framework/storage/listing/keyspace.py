@@ -37,6 +37,11 @@ MAX_KEY_BYTES = 1024
 """The longest key of S3 and GCS; a store may refuse a longer start key."""
 
 
+def bytes_of(key: str) -> int:
+    """Return the length of a key in UTF-8; a name that is not valid Unicode, such as a file's, has one, too."""
+    return len(key.encode("utf-8", "surrogatepass"))
+
+
 def shared_length(first: str, other: str) -> int:
     """Return the length of the common prefix of two keys."""
     if other.startswith(first):

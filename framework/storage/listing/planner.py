@@ -29,7 +29,7 @@ from collections.abc import Sequence
 import attrs
 
 from framework.storage.listing.histogram import Histogram, HistogramBuilder, KeyCountEstimate
-from framework.storage.listing.keyspace import MAX_KEY_BYTES, KeySpace, after_all, shared_length
+from framework.storage.listing.keyspace import MAX_KEY_BYTES, KeySpace, after_all, bytes_of, shared_length
 from framework.storage.listing.remaining_range import RemainingRange
 from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
 
@@ -240,7 +240,7 @@ class RangePlanner:
             risky = self._is_risky(open_range, plan)
             if not cuts:
                 open_range.estimate, open_range.tried = 0.0, open_range.pages
-            self._split(open_range, [cut for cut in cuts if len(cut.encode()) <= MAX_KEY_BYTES], risky=risky)
+            self._split(open_range, [cut for cut in cuts if bytes_of(cut) <= MAX_KEY_BYTES], risky=risky)
 
     def _plan_cuts(self, count: int) -> dict[RemainingRange, _Plan]:
         """Choose the ranges to cut, and into how many parts."""

@@ -18,6 +18,7 @@ from framework.errors import (
     TaskClosedError,
     ThrottledError,
 )
+from framework.offsets.listing_hints import worth_keeping
 from framework.storage.listing import engine as listing_engine
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
@@ -144,6 +145,18 @@ def test_every_object_comes_once_from_an_ordered_store(keys, page_size, concurre
         assert not listing.counts.serial
         again, _ = listed(store, page_size=page_size, concurrency=concurrency, after=after, histogram=listing.histogram)
         assert sorted(flat(again)) == sorted(flat(pages))
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 16])
+def test_names_that_are_no_unicode_are_keys_as_any_other(concurrency):
+    """Names of files, as Python decodes them: a source of such a store lists them, and keeps its plan for the next listing."""
+    keys = [f"dir{number % 7}/{chr(0xDC80 + number % 128)}\u00e9{number}\ud800" for number in range(700)]
+    store = SortedStore(keys, order=str)
+    pages, listing = listed(store, concurrency=concurrency)
+    assert sorted(flat(pages)) == sorted(keys)
+    assert bool(worth_keeping(listing.histogram, 7)) is (concurrency > 1)
+    again, _ = listed(store, concurrency=concurrency, histogram=listing.histogram)
+    assert sorted(flat(again)) == sorted(keys)
 
 
 FOLDERS = st.lists(st.text(st.sampled_from("ab /-"), min_size=1, max_size=5), max_size=100, unique=True)
