@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import json
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -254,7 +255,7 @@ class Worker:
             configuration = source.active
         _check_right(configuration)
         rows = self._command(configuration, ["offsets", "export"], max_lines=MAX_OFFSETS)
-        return [_offset(orjson.loads(row)) for row in rows]
+        return [_offset(json.loads(row)) for row in rows]
 
     def change_offsets(self, key: str, changes: list[OffsetChange] | None) -> str:
         """Reset or set positions of a stopped source, one after the other; return what happened.
@@ -401,6 +402,7 @@ def _json_value(value: Any) -> Any:
 
 def _offset(row: dict[str, Any]) -> dict[str, Any]:
     names = ("bucket", "key", "share", "part")
+    row = {name: unicode_text(value) if isinstance(value, str) else value for name, value in row.items()}
     return {
         "partition": {name: row[name] for name in names if name in row},
         "offset": {name: value for name, value in row.items() if name not in names},

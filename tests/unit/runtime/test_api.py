@@ -431,6 +431,13 @@ def test_a_wrong_change_of_offsets_changes_nothing(orders, changes, status, said
     assert said in answer["message"]
 
 
+def test_a_key_that_is_no_unicode_hides_no_offsets(orders):
+    """As `offsets export` writes it, of a source whose store has names of files."""
+    orders.rows = [rb'{"bucket":"b","key":"in/\udc80","records":1}', b'{"bucket":"b","key":"in/a","records":2}']
+    status, answer = orders.ask("GET", "/connectors/orders/offsets")
+    assert (status, [row["partition"]["key"] for row in answer["offsets"]]) == (200, ["in/?", "in/a"])
+
+
 def test_offsets_are_set_by_the_programs_own_command(orders):
     orders.ask("PUT", "/connectors/orders/stop")
     orders.tick().tick()
