@@ -24,7 +24,7 @@ from framework.offsets.partition_ledger import PartitionState
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import entry as small_entry
-from tests.support.entries import splits_of
+from tests.support.entries import final, splits_of
 
 PARTITION = TopicPartition("t", 0)
 ETAG = "d41d8cd98f00b204e9800998ecf8427e"
@@ -377,6 +377,15 @@ def stored_beside_many(entry):
     positions._finished._codec._templates.extend([{}] * 10_000)
     positions[entry.get_manager_key()] = entry
     return positions[entry.get_manager_key()]
+
+
+def test_entries_that_would_need_more_templates_than_there_may_be_have_no_stored_row():
+    positions = small_map(templates=2)
+    for generation in (1, 2, 3):
+        begin_in(positions, final(1, key=f"k{generation}", generation=generation))
+    view = positions.view()
+    assert [one.generation for one in view.others()] == [3]
+    assert len(view.tables["templates"]) == 2
 
 
 EVERY_FORM = [stored_by_properties, stored_as_a_beginning, stored_in_a_snapshot, stored_in_a_map, stored_beside_many]

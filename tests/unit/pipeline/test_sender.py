@@ -58,9 +58,6 @@ class Kept(MemoryOffsetStore):
         MemoryOffsetStore.save(self, delta)
 
     def save(self, delta):
-        if self.failures:
-            self.failures -= 1
-            raise StoreUnavailableError("away")
         if self.producer is not None:
             stored = {
                 (record.native.key, record.record_number) for one in self.producer.stored.values() for record in one
@@ -124,9 +121,6 @@ class Run:
 
     def positions(self):
         return {entry.key: (entry.records_done, entry.state) for entry in self.kept.load() if entry.records_done}
-
-    def begun(self):
-        return {(entry.key, entry.records_done) for entry in self.kept.load()}
 
 
 DONE, READING = ObjectState.DONE, ObjectState.READING
