@@ -52,7 +52,7 @@ class PartitionState:
     def hold(self, count: UnsavedCount) -> None:
         """Add an unsaved count; a position that passes over many records without a message needs only the last."""
         last = self.unsaved[-1] if self.unsaved else None
-        if last is not None and (last.anchor, last.key, last.generation) == (count.anchor, count.key, count.generation):
+        if last is not None and (last.anchor, last.key) == (count.anchor, count.key):
             self.unsaved.pop()
         self.unsaved.append(count)
 

@@ -310,3 +310,23 @@ def test_a_failed_save_leaves_to_the_next_what_it_would_have_written_and_no_more
     delta = manager.flush()
     assert set(delta.written) == {PARTITION, safe}
     assert delta.anchors == {safe: anchor_at(0)}
+
+
+def test_a_message_of_a_position_that_is_gone_is_saved_as_the_partitions_last():
+    """Recovery counts from the end of a partition, whatever the messages there belong to."""
+    manager = OffsetManager(positions=position_map([entry(generation=2)]))
+    manager.partitions.open(PARTITION, PartitionState(hold_back=10))
+    assert not manager.dirty
+    manager.commit(acknowledge(batch(entry(1)), offset=3))
+    assert manager.dirty
+    assert manager.flush().counted == {PARTITION: anchor_at(3)}
+    assert not manager.dirty
+
+
+def test_a_count_that_was_held_back_lowers_no_count_that_is_saved():
+    manager = OffsetManager(positions=position_map([entry(9, records_saved=8)]))
+    state = PartitionState(hold_back=2, last=anchor_at(5), unsaved=deque([UnsavedCount(anchor_at(4), KEY, 1, 4)]))
+    manager.partitions.open(PARTITION, state)
+    manager.commit(acknowledge(batch(entry(1, key="other")), offset=9))
+    assert manager.flush().anchors == {PARTITION: anchor_at(4)}
+    assert manager.get_entry(KEY).records_saved == 8

@@ -15,6 +15,14 @@ from framework.offsets.table import PositionTable
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import KEY, PARTITION, acknowledge, batch, ended, entry, final, splits_of
 
+
+def test_the_splits_of_an_object_are_those_of_its_first_ones_generation():
+    first, second, _ = splits_of(3)
+    stray = splits_of(3, generation=2)[2]
+    table = PositionTable(position_map([first, second, stray]))
+    assert table.splits_of(first) == [second]
+
+
 # ---- adopted from a leader
 
 

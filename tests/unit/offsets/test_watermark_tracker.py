@@ -41,6 +41,15 @@ def test_a_watermark_does_not_rise_when_what_began_could_not_be_stored():
     assert not manager.table.watermark
 
 
+def test_a_watermark_rises_to_the_second_in_which_its_listing_began_less_the_window():
+    """Stores round a last-modified down to its second: what is written later in that second must not look older."""
+    manager = OffsetManager()
+    manager.tracker.open(1000)
+    complete_listing(manager, 100_900)
+    assert manager.table.watermark.covers("", "k", 98_999)
+    assert not manager.table.watermark.covers("", "k", 99_000)
+
+
 # ---- objects that listings do not show any more
 
 
