@@ -792,6 +792,31 @@ def test_what_is_left_of_an_object_or_a_split_counts_from_where_it_resumes(size,
     assert (given.size_bytes, given.bytes_left) == (total, left)
 
 
+def test_a_feed_that_is_left_ends_the_listing_that_it_has_begun():
+    ended = []
+
+    def pages():
+        try:
+            yield native("a")
+            yield native("b")
+        finally:
+            ended.append(True)
+
+    listing = pages()
+    feed = ListingFeed(
+        listing=lambda: listing,
+        selection=Everything(),
+        offsets=OffsetManager(),
+        numbering_options="",
+        poll_interval_seconds=5.0,
+    )
+    assert feed.take().native.key == "a"
+    assert not ended
+    for _ in range(2):
+        feed.leave()
+        assert ended == [True]
+
+
 class Bare(ObjectFeed):
     """A feed with nothing but its abstract methods."""
 
