@@ -229,7 +229,7 @@ def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
-        """Check configuration, engine, bucket, selection, first records, Iggy and positions; print one line each."""
+        """Check what a run needs. Prints a line each for configuration, engine, bucket, selection, Iggy and more."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
         return check_source(task_class, chosen(context, config, settings))
@@ -249,7 +249,7 @@ def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
         json: JsonOption = False,
     ) -> int:
-        """List the bucket and show what a run would read: objects, bytes, requests, cost. Changes nothing."""
+        """Show what a run would read: objects, bytes, requests, cost. Lists the bucket, and changes nothing."""
         from framework.cli.plan import show_plan  # noqa: PLC0415
 
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
@@ -275,7 +275,7 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         ] = False,
         json: JsonOption = False,
     ) -> int:
-        """Show progress: objects done, reading and failed, the lag, the running processes, the last save."""
+        """Show progress, lag, running instance and last save. Objects count as done, reading or failed."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
         return show_status(task_class, chosen(context, config, settings), no_list=no_list, as_json=json)
@@ -290,7 +290,7 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0)] = 0,
         limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
     ) -> int:
-        """Write the records of the topic to stdout, one JSON line each: place, provenance, payload."""
+        """Write the records of the topic to stdout. One JSON line each: place, provenance, payload."""
         from framework.cli.read import read_records  # noqa: PLC0415
 
         return read_records(
@@ -330,7 +330,7 @@ def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceT
             ),
         ] = False,
     ) -> int:
-        """Run all sources of a folder, each in its own process, and answer an HTTP API."""
+        """Run all sources of a folder, and answer an HTTP API. Each source has its own process."""
         from framework.cli.run import wants_json  # noqa: PLC0415
         from framework.cli.worker import run_worker  # noqa: PLC0415
 

@@ -44,7 +44,7 @@ def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choos
         no_defaults: Annotated[bool, typer.Option("--no-defaults", help="Only options that are set.")] = False,
         json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
     ) -> int:
-        """Show every option with its value and the origin of the value; secrets are masked."""
+        """Show every option with its value and origin. Secrets are masked."""
         from framework.cli.config_show import show_config  # noqa: PLC0415 - each command loads what it needs
 
         file = chosen(context, config, settings)
@@ -68,7 +68,7 @@ def add_convert(app: typer.Typer, command: str, task_class: type[AbstractSourceT
             Path, typer.Argument(help="Properties of a connector, or its JSON.", metavar="FILE", readable=False)
         ],
     ) -> int:
-        """Write a configuration from the properties of a Kafka connector, such as Aiven's S3 source, to stdout."""
+        """Convert the properties of a Kafka connector, such as Aiven's. Writes a configuration to stdout."""
         from framework.cli.convert import convert_file  # noqa: PLC0415 - each command loads what it needs
 
         return convert_file(command, task_class, file)

@@ -33,9 +33,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         task_class: the source.
         chosen: returns the configuration that the command's and the program's options name.
     """
-    app = typer.Typer(
-        help="Show and replay dead letters: skipped records, and the rest of failed objects.", rich_markup_mode=None
-    )
+    app = typer.Typer(help="Show and replay skipped records and failed objects.", rich_markup_mode=None)
     _add_show(app, task_class, chosen)
     _add_replay(app, task_class, chosen)
     return app

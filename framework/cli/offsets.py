@@ -47,7 +47,7 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         prefix: PrefixOption = None,
         json: JsonOption = False,
     ) -> int:
-        """Count positions by state and partition; with --key or --prefix, show each."""
+        """Count positions by state and partition. With --key or --prefix, shows each."""
         from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return show_offsets(task_class, chosen(context, config, settings), _choice(key, prefix), as_json=json)
@@ -80,7 +80,7 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
         yes: YesOption = False,
         dry_run: DryRunOption = False,
     ) -> int:
-        """Delete positions: the next run reads these objects again from their first record."""
+        """Delete positions, to read objects again. The next run sends them from their first record."""
         refuse_empty(key=key, prefix=prefix, more="; --all selects every object")
         if sum((key is not None, prefix is not None, everything)) != 1:
             raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
@@ -105,7 +105,7 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
         yes: YesOption = False,
         dry_run: DryRunOption = False,
     ) -> int:
-        """Set the position of an object: the next run goes on behind that record, or leaves the object out."""
+        """Set the position of an object. The next run goes on behind that record, or leaves the object out."""
         refuse_empty(key=key, prefix=None)
         if key is None:
             raise ConfigError("choose which object: --key KEY")
@@ -124,7 +124,7 @@ def _add_acceptance(app: typer.Typer, task_class: type[AbstractSourceTask], chos
     def accept_data_loss(
         context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
     ) -> int:
-        """Continue after topics were purged or recreated: finished objects stay done and are not sent again."""
+        """Continue after topics were purged or recreated. Finished objects stay done and are not sent again."""
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
         return accept_topics(task_class, chosen(context, config, settings), yes=yes)

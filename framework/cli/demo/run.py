@@ -106,7 +106,7 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
             Engine | None, typer.Option(help="What the sources run on; without Java the default is local.")
         ] = None,
     ) -> int:
-        """Run a demo on this machine: real flights go from a local server into a small Iggy server."""
+        """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
         try:
             with _interrupted_by_sigterm(), _alone_in(folder):
                 chosen = engine.value if engine is not None else _default_engine()

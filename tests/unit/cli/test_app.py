@@ -12,6 +12,7 @@ import pytest
 
 from framework.cli import version
 from framework.cli.app import run
+from s3_source.demo import demo
 from s3_source.task import S3SourceTask
 
 ROOT = Path(__file__).parents[3]
@@ -158,6 +159,15 @@ def test_another_mistake_on_the_command_line_is_told_nothing_about_files(capsys)
 def test_a_start_without_a_configuration_names_the_command_that_writes_one(capsys):
     assert run("s3_source", S3SourceTask, ["check"]) == 2
     assert "the command config init writes one" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", [[], ["config"], ["offsets"], ["dead-letter"]], ids=" ".join)
+def test_help_lists_each_command_with_a_whole_sentence(capsys, monkeypatch, group):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("s3_source", S3SourceTask, [*group, "--help"], demo=demo) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert len(listed) > 1
+    assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
 
 def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path):
