@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from framework.config.option import Option
 
 _LONG = 10_000
+_HOUR = 3600
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -47,6 +48,8 @@ def default_text(option: Option) -> str:
 
 def _default(value: object, type_text: str) -> str:
     if isinstance(value, (int, float)) and type_text.startswith("duration"):
+        if value >= _HOUR and value % _HOUR == 0:
+            return f'"{value // _HOUR:g}h"'
         return f'"{value * 1000:g}ms"' if 0 < value < 1 else f'"{value:g}s"'
     if isinstance(value, int) and not isinstance(value, bool):
         if type_text == "size" and value % 1024**2 == 0:

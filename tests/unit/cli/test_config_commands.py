@@ -73,6 +73,7 @@ def test_every_default_in_the_starting_file_is_the_default(told, tmp_path, progr
     path.write_text("\n".join(lines))
     assert load_config(path, root) == before
     assert len(tomllib.loads(path.read_text())["discovery"]) > 10
+    assert re.search(r'^allowed_lateness = "24h"$', path.read_text(), re.MULTILINE)  # as the guides write it
 
 
 def test_init_overwrites_nothing(told, tmp_path):
