@@ -19,7 +19,7 @@ from framework.cli.signals import stopped_by_signals
 from framework.config.layers import ENVIRONMENT_PREFIX
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
-from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError
+from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError
 from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerConfig
 from framework.runtime.state import StateFolder
@@ -141,7 +141,13 @@ def _serve(worker: Worker, http: HttpSection) -> int:
 
 
 def _server(worker: Worker, http: HttpSection) -> ApiServer:
-    from framework.runtime.api import make_api  # noqa: PLC0415 - only when it is switched on
-    from framework.runtime.server import ApiServer  # noqa: PLC0415
+    try:
+        from framework.runtime.api import make_api  # noqa: PLC0415 - only when it is switched on
+        from framework.runtime.server import ApiServer  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise FatalError(
+            f'the HTTP API needs the Python package "{error.name}", which is not installed: install this project with '
+            'the extra `worker`, pip install ".[worker]"'
+        ) from error
 
     return ApiServer(make_api(worker, http), http)

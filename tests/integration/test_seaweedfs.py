@@ -1,5 +1,11 @@
 """The local S3 server as a user starts it."""
 
+import sys
+
+import pytest
+
+from framework.errors import FatalError
+from framework.testing.servers import seaweedfs
 from framework.testing.servers.seaweedfs import SeaweedFs
 
 
@@ -8,3 +14,17 @@ def test_it_starts_in_a_folder_that_is_named_from_here(tmp_path, monkeypatch):
     with SeaweedFs.start("s3-data") as server:
         assert server.endpoint.startswith("http://127.0.0.1:")
     assert (tmp_path / "s3-data" / "data").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [([], 2, "usage: python -m framework.testing.servers.seaweedfs FOLDER\n"), (["data"], 3, "error: no server\n")],
+)
+def test_a_wrong_start_is_one_line(monkeypatch, capsys, arguments, code, said):
+    def missing():
+        raise FatalError("no server")
+
+    monkeypatch.setattr(seaweedfs, "weed_binary", missing)
+    monkeypatch.setattr(sys, "argv", ["seaweedfs", *arguments])
+    assert seaweedfs.main() == code
+    assert capsys.readouterr().err == said

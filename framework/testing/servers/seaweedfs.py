@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from framework.errors import FatalError
+from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_TRY_AGAIN, FatalError, SourceError
 from framework.testing.servers.local import LocalServer
 from framework.testing.servers.ports import free_port
 
@@ -114,13 +114,19 @@ def _answers(url: str) -> bool:
 
 def main() -> int:
     """Run a server in the folder given as the only argument until it is interrupted."""
-    with SeaweedFs.start(sys.argv[1]) as server:
-        print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
-        try:
+    if len(sys.argv) != 2:  # noqa: PLR2004  # the program and its folder
+        sys.stderr.write("usage: python -m framework.testing.servers.seaweedfs FOLDER\n")
+        return EXIT_CONFIGURATION
+    try:
+        with SeaweedFs.start(sys.argv[1]) as server:
+            print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
             server.process.wait()
-        except KeyboardInterrupt:
-            return 0
-    return 1
+    except SourceError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_DONE
+    return EXIT_TRY_AGAIN
 
 
 if __name__ == "__main__":

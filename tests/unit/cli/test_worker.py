@@ -1,5 +1,7 @@
 """Options of the command `worker`: its own file, the environment, `--set`, and options that stand before a command."""
 
+import sys
+
 import pytest
 
 from framework.cli import worker
@@ -83,3 +85,12 @@ def test_a_single_run_that_is_stopped_while_its_source_is_paused_is_not_done(tmp
     monkeypatch.setattr(worker, "_serve", serve)
     config = read_config(S3SourceTask, file)
     assert worker.run_with_api("s3_source", S3SourceTask, file, config, flags=flags) == code
+
+
+def test_an_installation_without_the_http_api_names_the_extra(tmp_path, monkeypatch, capsys):
+    monkeypatch.delitem(sys.modules, "framework.runtime.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert run("s3_source", S3SourceTask, ["worker", "--config-dir", str(tmp_path)]) == 3
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert 'needs the Python package "uvicorn"' in last
+    assert 'pip install ".[worker]"' in last
