@@ -16,8 +16,7 @@ from pathlib import Path
 import attrs
 from typing_extensions import override
 
-from framework import AbstractSourceRecordIterator, AbstractSourceTask, NativeObject, ObjectInput
-from framework.cli import leave, run
+from framework import AbstractSourceRecordIterator, AbstractSourceTask, NativeObject, ObjectInput, main
 from framework.config.option import option
 from framework.config.sections import SourceCommonConfig
 from framework.errors import BucketNotFoundError, ObjectNotFoundError
@@ -101,4 +100,4 @@ class FolderTask(AbstractSourceTask):
 
 
 if __name__ == "__main__":
-    leave(run("local_folder", FolderTask))
+    main(FolderTask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from framework.cli.app import run
@@ -17,15 +18,19 @@ def main(task_class: type[AbstractSourceTask], program: str | None = None) -> No
 
     Args:
         task_class: the source.
-        program: its name in messages; by default the class name in lower case.
+        program: its name in messages; by default that of its file or module.
     """
-    leave(run(program or task_class.__name__.lower(), task_class, command=_command()))
+    name, command = _started()
+    leave(run(program or name, task_class, command=command))
 
 
-def _command() -> str:
-    """Return how this program was started, as messages repeat it: `python shelf.py`."""
+def _started() -> tuple[str, str]:
+    """Return the name of this program and its command, as messages repeat them: `shelf`, `python shelf.py`."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return f"python -m {spec.name.removesuffix('.__main__')}" if spec is not None else f"python {sys.argv[0]}"
+    if spec is None:
+        return Path(sys.argv[0]).stem, f"python {sys.argv[0]}"
+    name = spec.name.removesuffix(".__main__")
+    return name, f"python -m {name}"
 
 
 __all__ = ["leave", "main", "run"]

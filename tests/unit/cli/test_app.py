@@ -170,8 +170,9 @@ def test_help_lists_each_command_with_a_whole_sentence(capsys, monkeypatch, grou
     assert [line for line in listed if not line.endswith(".") or line.endswith("...")] == []
 
 
-def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path):
-    script = ROOT / "examples" / "shelf.py"
+@pytest.mark.parametrize("name", ["shelf", "local_folder"])
+def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path, name):
+    script = ROOT / "examples" / f"{name}.py"
     for arguments, said in (
         (["--help"], f"Usage: python {script} [OPTIONS]"),
         (["config", "init", "new.toml"], f"then: python {script} check --config new.toml"),
@@ -186,4 +187,6 @@ def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path):
         )
         assert (done.returncode, done.stderr) == (0, "")
         assert said in " ".join(done.stdout.split())
-    assert f"#   python {script} --config new.toml --once " in (tmp_path / "new.toml").read_text()
+    written = (tmp_path / "new.toml").read_text()
+    assert written.startswith(f"# Configuration of {name}. ")
+    assert f"#   python {script} --config new.toml --once " in written
