@@ -40,7 +40,7 @@ GREETING = "Connector Runtime API"
 
 _Form = Literal["json", "yaml", "toml", "text"]
 ERRORS = {
-    400: "The configuration or the request is wrong.",
+    400: "The configuration or the request is wrong, or the source whose offsets it changes is not stopped.",
     401: "The header `api-key` is missing or wrong.",
     403: "Without a key, requests of other web pages and for other host names are refused.",
     404: "There is no such source or version.",
