@@ -129,7 +129,10 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
         case Answer.AUTH:
             return IggyAuthError(f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text})")
         case Answer.DENIED:
-            return IggyAuthError(f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text})")
+            return IggyAuthError(
+                f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text}); "
+                "grant it: the command check names what is missing"
+            )
         case Answer.MISSING:
             return IggyTopicError(f"{what}: no such stream, topic or partition on Iggy at {server}")
         case Answer.EXISTS:

@@ -112,3 +112,9 @@ def test_advice_about_a_refused_login_is_about_the_given_one():
 def test_a_server_that_does_not_answer_may_speak_tls_or_another_transport():
     said = str(classify(RuntimeError("Cannot establish connection"), "connect", server="iggy:8090"))
     assert "check that the server runs, and host, port, transport and TLS in [iggy]" in said
+
+
+def test_a_missing_permission_names_the_command_that_tells_which():
+    said = str(classify(RuntimeError("Unauthorized"), 'make topic "t"', server="iggy:8090", login='user "ann"'))
+    assert said.startswith('make topic "t": user "ann" may not do this on Iggy at iggy:8090')
+    assert said.endswith("the command check names what is missing")
