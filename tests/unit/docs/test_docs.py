@@ -133,6 +133,28 @@ def test_every_command_and_each_of_its_options_is_in_the_reference(generate):
             assert (f"`{shown}" in part) is not hidden, (name, option.opts)
 
 
+def test_commands_that_pages_show_exist_with_their_options():
+    import typer.main
+
+    from framework.cli.app import make_app
+    from s3_source.demo import demo
+    from s3_source.task import S3SourceTask
+
+    root = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
+    count = 0
+    for page in pages():
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"(?:-m (?:s3|gcs)_source|shelf\.py|local_folder\.py) ([^\n`]+)", text):
+            command, words = root, line.partition(" #")[0].split()
+            while words and words[0] in getattr(command, "commands", {}):
+                command = command.commands[words.pop(0)]
+            known = {name for option in command.params for name in option.opts}
+            used = {word.partition("=")[0].rstrip(".,;:)") for word in words if word.startswith("--")}
+            assert used - {"--help"} <= known, (page, line)
+            count += 1
+    assert count > 50
+
+
 def test_every_format_is_in_the_reference_and_explained():
     explained = reference("formats.md")
     for name in known_formats():
