@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framework.errors import CorruptObjectError
-from transformers.json_time import date_text, time_text, timestamp_text
+from transformers.arrow_texts import all_within, date_texts, decimal_texts, time_texts, timestamp_texts
+from transformers.json_time import timestamp_text
 from transformers.row_json import row_maker
 
 Column = Callable[[Any], list[Any]]
@@ -88,7 +90,7 @@ class _Int96:
 
     def __init__(self) -> None:
         self.collecting = False
-        self._seconds: deque[list[Any]] = deque()
+        self._seconds: deque[Any] = deque()
 
     def begin(self) -> None:
         """The arrays of seconds come next; what is left of others, after a failure, is dropped."""
@@ -97,16 +99,23 @@ class _Int96:
 
     def column(self, array: Any) -> list[Any]:
         """The values of a leaf; something that has no JSON form for what is no time."""
+        counts = _counts(array)
         if self.collecting:
-            self._seconds.append(_counts(array))
+            self._seconds.append(counts)
             return [None] * len(array)
         seconds = self._seconds.popleft()
+        if all_within(seconds, -_NANOSECONDS_REACH, _NANOSECONDS_REACH) and all_within(
+            pc.subtract(counts, pc.multiply(seconds, 10**9)), 0, 10**9
+        ):
+            return timestamp_texts(counts, 9, "")
         return [
             None if nanos is None else _int96_text(second, nanos)
-            for second, nanos in zip(seconds, _counts(array), strict=True)
+            for second, nanos in zip(seconds.to_pylist(), counts.to_pylist(), strict=True)
         ]
 
 
+_NANOSECONDS_REACH = 2**63 // 10**9
+"""Seconds from 1970 that 64 bits of nanoseconds reach in both directions."""
 _NO_TIME = object()
 _LAST_SECONDS = (2**31 - 2_440_588) * 86_400
 """Behind the last day that an INT96 can hold. pyarrow takes negative days, as Spark writes them beyond 290,000, for later ones."""
@@ -168,25 +177,23 @@ class _Columns:
         ):
             return _binary_column(leaf)
         if types.is_decimal(kind):
-            return lambda array: _each(array.to_pylist(), lambda value: format(value, "f"))
+            return decimal_texts
         if types.is_date32(kind):
-            return lambda array: _each(array.cast(pa.int32()).to_pylist(), date_text)
+            return lambda array: date_texts(array.cast(pa.int32()))
         if types.is_timestamp(kind) and leaf is not None and leaf.physical_type == "INT96":
             return self._int96.column
         if types.is_timestamp(kind):
             digits, zone = _DIGITS[kind.unit], "Z" if kind.tz else ""
-            return lambda array: _each(_counts(array), lambda value: timestamp_text(value, digits, zone))
+            return lambda array: timestamp_texts(_counts(array), digits, zone)
         if types.is_date64(kind):
-            return lambda array: _each(_counts(array), lambda value: timestamp_text(value, 3, ""))
+            return lambda array: timestamp_texts(_counts(array), 3, "")
         if types.is_time(kind):
             digits = _DIGITS[kind.unit]
-            return lambda array: _each(
-                array.cast(pa.int32() if types.is_time32(kind) else pa.int64()).to_pylist(),
-                lambda value: time_text(value, digits),
-            )
+            counts = pa.int32() if types.is_time32(kind) else pa.int64()
+            return lambda array: time_texts(array.cast(counts), digits)
         if types.is_duration(kind):
             digits = _DIGITS[kind.unit]
-            return lambda array: _each(_counts(array), lambda value: _duration_text(value, digits))
+            return lambda array: _each(_counts(array).to_pylist(), lambda value: _duration_text(value, digits))
         raise CorruptObjectError(f"there is no JSON form for the Arrow type {kind}", location=self._location)
 
     def _struct(self, kind: pa.StructType) -> Column:
@@ -303,9 +310,9 @@ def _interval(value: bytes) -> dict[str, int]:
     return {"months": months, "days": days, "milliseconds": millis}
 
 
-def _counts(array: Any) -> list[Any]:
+def _counts(array: Any) -> Any:
     """The integers behind a temporal column."""
-    return _integers(array.cast(pa.int64()))
+    return array.cast(pa.int64())
 
 
 def _duration_text(value: int, digits: int) -> str:
