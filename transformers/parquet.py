@@ -54,7 +54,6 @@ _FIRST_BYTES = 1 << 24
 """What the first batch of a row group may take at most, if each of its rows held the longest value that there can be."""
 _MESSAGE_CHARACTERS = 200
 _AGAIN_ROWS = 100
-_PEEKED_ROWS = 100
 _DICTIONARY_ROWS = 16
 _DICTIONARY_BYTES = 1 << 24
 _MOST_ROWS = 5000
@@ -314,6 +313,7 @@ class _RowReader:
         self._builder = builder
         self._split = split
         self._encoder: RowEncoder | None = None
+        self._compound: list[int] = []
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
         self._in_dictionaries: dict[str, Any] = {}  # options of `_open` that leave the strings of lists there
@@ -451,12 +451,13 @@ class _RowReader:
                 from transformers.parquet_json import RowEncoder  # noqa: PLC0415 - imports pyarrow
 
                 self._encoder = RowEncoder(batch.schema, parquet.schema, self._location, self._leaves)
+                self._compound = _compound_columns(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             if cut < batch.num_rows:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
-                for piece in _pieces(*part):
-                    if piece[0].num_rows == 1 and _takes_too_much(piece[0]):
+                for piece in _pieces(*part, self._compound):
+                    if piece[0].num_rows == 1 and _takes_too_much(piece[0], self._compound):
                         number = self._builder.next_record
                         yield from self._builder.bad(too_large(self._location, number, self._limit), b"", length=None)
                     else:
@@ -466,8 +467,6 @@ class _RowReader:
                     leaves = range(group.num_columns) if self._leaves is None else self._leaves
                     self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
-                if isinstance(self._file, RangedFile):
-                    self._file.forget()
             rows.saw(batch)
         if seen != group.num_rows:
             raise TruncatedObjectError(
@@ -483,39 +482,28 @@ class _RowReader:
     def _longest_words(self, parquet: pq.ParquetFile, index: int, most: int, first: pa.RecordBatch) -> int | None:
         """Return how long the strings of a row can be that stand in dictionaries; None when that cannot be told.
 
-        The footer counts a dictionary once, and a string in it may be in every row. So dictionaries are looked at by
-        themselves first, where reading `most` rows at once could take too much; but not where the first rows take as much as
-        the footer says of all, because those are not made of a few long strings.
+        The footer counts a dictionary once, and a string in it may be in every row. The dictionaries were measured as
+        pyarrow read them for the first batch. They count where reading `most` rows at once could take too much; but not
+        where the first rows take as much as the footer says of all, because those are not made of a few long strings.
         """
-        import pyarrow.compute as pc  # noqa: PLC0415
-
-        group = parquet.metadata.row_group(index)
+        group, watched = parquet.metadata.row_group(index), self._watched[parquet]
         leaves = range(group.num_columns) if self._leaves is None else self._leaves
         chunks = [group.column(leaf) for leaf in leaves]
         usual = _usual_columns(chunks, group.num_rows, first)
-        peeked = {
-            leaf: chunk
-            for leaf, chunk in zip(leaves, chunks, strict=True)
-            if chunk.physical_type == "BYTE_ARRAY"
-            and chunk.total_uncompressed_size * most > _FIRST_BYTES
-            and chunk.path_in_schema.split(".")[0] not in usual
-            and (chunk.has_dictionary_page or "DELTA_BYTE_ARRAY" in chunk.encodings)
-        }
-        if not peeked:
-            return 0
-        if any("DELTA_BYTE_ARRAY" in chunk.encodings for chunk in peeked.values()):
-            return None  # a string there may be all of the one before, with no byte of its own
-        found: list[int] = []
-        paths = [chunk.path_in_schema for chunk in peeked.values()]
-        with self._open(metadata=parquet.metadata, read_dictionary=paths, keeps_dictionaries=True) as file:
-            self._watched[file].begin(file, index, list(peeked))
-            self._watched[file].step(_PEEKED_ROWS)
-            for array in next(_read_leaves(file, index, list(peeked), _PEEKED_ROWS)).columns:
-                _dictionaries(array, lambda words: found.append(pc.max(pc.binary_length(words)).as_py() or 0))
-        if len(found) != len(peeked) or 0 in found:
-            return None
-        values: list[int] = [max(1, -(-chunk.num_values // max(1, group.num_rows))) for chunk in peeked.values()]
-        return sum(length * count for length, count in zip(found, values, strict=True))
+        takes = 0
+        for leaf, chunk in zip(leaves, chunks, strict=True):
+            delta = "DELTA_BYTE_ARRAY" in chunk.encodings  # a string may be all of the one before
+            if (
+                chunk.physical_type == "BYTE_ARRAY"
+                and chunk.total_uncompressed_size * most > _FIRST_BYTES
+                and chunk.path_in_schema.split(".")[0] not in usual
+                and (chunk.has_dictionary_page or delta)
+            ):
+                longest = 0 if delta else watched.longest_word(leaf)
+                if not longest:
+                    return None
+                takes += longest * max(1, -(-chunk.num_values // max(1, group.num_rows)))
+        return takes
 
     def _batches(
         self, parquet: pq.ParquetFile, index: int, rows: _Rows | _OneByOne
@@ -528,8 +516,8 @@ class _RowReader:
                 again = self._open(metadata=parquet.metadata, coerce_int96_timestamp_unit="s", **self._in_dictionaries)
                 files.append(stack.enter_context(again))
                 columns.append(old)
-            if isinstance(self._file, RangedFile):
-                self._file.keep()
+                if isinstance(self._file, RangedFile):
+                    self._file.keep()
             watched = [self._watched[file] for file in files]
             for file, watch, leaves in zip(files, watched, columns, strict=True):
                 watch.begin(file, index, leaves)
@@ -538,7 +526,7 @@ class _RowReader:
             while (batch := next(iterators[0], None)) is not None:
                 seconds = next(iterators[1]) if len(iterators) > 1 else None
                 if isinstance(self._file, RangedFile):
-                    self._file.keeps = False
+                    self._file.forget()
                     if self._split is not None:
                         self._builder.stored_bytes = self._file.fetched
                 yield batch, seconds
@@ -632,25 +620,40 @@ class _OneByOne:
         self._left -= batch.num_rows
 
 
-def _pieces(batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
+def _pieces(
+    batch: pa.RecordBatch, seconds: pa.RecordBatch | None, compound: Sequence[int]
+) -> Iterator[tuple[Any, Any]]:
     """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
     if batch.num_rows == 1 or not (
-        _takes_too_much(batch) or sum(map(_dictionary_bytes, batch.columns)) > _DICTIONARY_BYTES
+        _takes_too_much(batch, compound)
+        or sum(_dictionary_bytes(batch.column(place)) for place in compound) > _DICTIONARY_BYTES
     ):
         yield batch, seconds
         return
     half = batch.num_rows // 2
     for place in ((0, half), (half, batch.num_rows - half)):
-        yield from _pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place))
+        yield from _pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place), compound)
 
 
-def _takes_too_much(batch: pa.RecordBatch) -> bool:
+def _takes_too_much(batch: pa.RecordBatch, compound: Sequence[int]) -> bool:
     """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
+    columns = [batch.column(place) for place in compound]
     return (
         batch.nbytes > _MAX_ROW_BYTES
-        or sum(map(_values, batch.columns)) > _MAX_VALUES
-        or sum(map(_dictionary_bytes, batch.columns)) > _MAX_ROW_BYTES
+        or batch.num_rows * (batch.num_columns - len(columns)) + sum(map(_values, columns)) > _MAX_VALUES
+        or sum(map(_dictionary_bytes, columns)) > _MAX_ROW_BYTES
     )
+
+
+def _compound_columns(schema: pa.Schema) -> list[int]:
+    """Return the places of the columns whose rows may have several values each, or take them from a dictionary."""
+    from pyarrow import BaseExtensionType, types  # noqa: PLC0415
+
+    return [
+        place
+        for place, kind in enumerate(schema.types)
+        if types.is_nested(kind) or types.is_dictionary(kind) or isinstance(kind, BaseExtensionType)
+    ]
 
 
 def _dictionary_bytes(array: Any) -> int:
@@ -688,25 +691,6 @@ def _values(array: Any) -> int:
         begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return _values(array.keys.slice(begin, end - begin)) + _values(array.items.slice(begin, end - begin))
     return len(array) + _values(array.flatten())
-
-
-def _dictionaries(array: Any, found: Callable[[Any], None]) -> None:
-    """Call `found` with each dictionary that a column holds, in the order of its leaves."""
-    from pyarrow import types  # noqa: PLC0415
-
-    kind = array.type
-    if types.is_dictionary(kind):
-        found(array.dictionary)
-    elif types.is_struct(kind):
-        for at in range(kind.num_fields):
-            _dictionaries(array.field(at), found)
-    elif types.is_map(kind):
-        _dictionaries(array.keys, found)
-        _dictionaries(array.items, found)
-    elif hasattr(array, "values"):
-        _dictionaries(array.values, found)
-    elif hasattr(array, "storage"):
-        _dictionaries(array.storage, found)
 
 
 def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:

@@ -69,7 +69,7 @@ class _Column:
         dictionary: memory of its dictionary.
         reached: number of values in the counted pages.
         ahead: pages that were read early and are not counted yet.
-        longest: length of the longest dictionary string, or an upper bound.
+        longest: length of the longest dictionary string.
         words: bytes of a page of strings while it is collected, else None.
         collected: the header of that page.
         list_strings: what the strings of the batch's lists take, at most, beyond their bytes in the pages.
@@ -134,6 +134,7 @@ class WatchedFile(SeekableFile):
         self._limit = limit
         self._starts: list[int] = []
         self._columns: list[_Column] = []
+        self._by_leaf: dict[int, _Column] = {}
         self._next: tuple[pq.ParquetFile, int, Sequence[int] | None] | None = None
         self._used = self._rows = self._until = 0
         self._footer_fits = footer_fits
@@ -143,7 +144,7 @@ class WatchedFile(SeekableFile):
     def begin(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None = None) -> None:
         """Begin the columns of row group `index`, or those of them at the places `leaves`."""
         self._next = parquet, index, leaves
-        self._starts, self._columns = [], []
+        self._starts, self._columns, self._by_leaf = [], [], {}
         self._used = self._rows = self._until = 0
         self.failure = None
 
@@ -153,7 +154,7 @@ class WatchedFile(SeekableFile):
         An earlier request for that metadata, for example of an encrypted column, would end the process.
         """
         group, schema = parquet.metadata.row_group(index), parquet.schema
-        columns = []
+        by_leaf = {}
         for at in range(group.num_columns) if leaves is None else leaves:
             chunk, leaf = group.column(at), schema.column(at)
             start = chunk.data_page_offset
@@ -161,8 +162,9 @@ class WatchedFile(SeekableFile):
                 start = chunk.dictionary_page_offset
             end = start + chunk.total_compressed_size
             strings, repeated = chunk.physical_type == "BYTE_ARRAY", leaf.max_repetition_level > 0
-            columns.append(_Column(chunk.path_in_schema, end, start, repeated, strings, chunk.compression))
-        columns.sort(key=lambda column: column.next)
+            by_leaf[at] = _Column(chunk.path_in_schema, end, start, repeated, strings, chunk.compression)
+        columns = sorted(by_leaf.values(), key=lambda column: column.next)
+        self._by_leaf = by_leaf
         self._starts = [column.next for column in columns]
         self._columns = columns
         furthest = shared = 0
@@ -183,6 +185,11 @@ class WatchedFile(SeekableFile):
             while column.ahead and column.reached < self._until:
                 self._count(column, column.ahead.popleft())
         return self._rows
+
+    def longest_word(self, leaf: int) -> int:
+        """Return the length of the longest string in the dictionary of a column; 0 when no dictionary was read."""
+        column = self._by_leaf.get(leaf)
+        return 0 if column is None else column.longest
 
     @override
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
@@ -302,20 +309,10 @@ class WatchedFile(SeekableFile):
                 )
 
     def _collect(self, column: _Column, data: bytes) -> None:
-        """Collect a page of strings, which these bytes go on with.
-
-        The size of a dictionary bounds its longest string; if that is too much, measure them.
-        """
+        """Collect a page of strings, which these bytes go on with, and measure the longest of a dictionary."""
         page, words = column.collected, column.words
         assert page is not None
         assert words is not None
-        if (
-            page.kind == _DICTIONARY_PAGE
-            and not column.repeated
-            and page.unpacked * _BATCH_ROWS * column.times <= self._limit // _STRINGS_PART
-        ):
-            column.longest, column.words = page.unpacked, None
-            return
         column.words = words = words + data[: page.packed - len(words)]
         if len(words) < page.packed:
             return
@@ -324,7 +321,7 @@ class WatchedFile(SeekableFile):
             self._add_list_strings(column, _repeated_bytes(words, page, column.codec))
             return
         column.longest = _longest_word(words, page.unpacked, column.codec)
-        if not column.repeated:
+        if not column.repeated and page.unpacked * _BATCH_ROWS * column.times > self._limit // _STRINGS_PART:
             self._check(self._used + column.longest * self._rows * column.times, column)
 
 

@@ -674,6 +674,26 @@ def test_dictionaries_are_looked_at_without_a_request_more(monkeypatch):
     assert len(set(asked)) == len(asked) == 5
 
 
+def test_dictionaries_are_measured_where_they_are_read_the_first_time(monkeypatch):
+    opened = []
+
+    class Counted(parquet.WatchedFile):
+        def __init__(self, *arguments, **options):
+            opened.append(self)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr(parquet, "WatchedFile", Counted)
+    monkeypatch.setattr(parquet, "_FIRST_BYTES", 1000)
+    data = write(
+        pa.table({
+            "s": [f"text {n % 7 * 111}" for n in range(500)], "n": range(500),
+            "l": [[f"t{n}" * 10] * (n % 2) for n in range(500)], "e": [""] * 500,
+        })
+    )  # fmt: skip
+    assert len(read(data)) == 500
+    assert [[watched.longest_word(leaf) for leaf in range(5)] for watched in opened] == [[8, 0, 40, 0, 0]]
+
+
 def test_reads_are_kept_up_to_a_limit_for_one_repetition(monkeypatch):
     monkeypatch.setattr(parquet, "_KEPT_BYTES", 100)
     file = parquet.RangedFile(BytesInput(bytes(range(250))))
