@@ -412,6 +412,8 @@ class _Frames:
         self._first = b'{"' + before[0][3:]
         before[0] = _ROW_END + self._first
         self._frame = [part for name in before for part in (name, b"")]
+        # What a row gains: all names, and its end, in place of a delimiter for each field; unknown where fields are left out.
+        self._gain = sum(map(len, before)) - width if len(places) == width else None
 
     @staticmethod
     def fit(delimiter: bytes, width: int) -> bool:
@@ -450,7 +452,9 @@ class _Frames:
             parts[2 * at + 1 :: len(self._frame)] = fields[place::width]
         parts[0] = self._first
         parts.append(_ROW_END)
-        return PayloadColumn(b"".join(parts))
+        if self._gain is None:
+            return PayloadColumn(b"".join(parts))
+        return PayloadColumn(b"".join(parts), np.append(ends, len(data)) + self._gain * np.arange(1, count + 1))
 
 
 def _single(place: int) -> Callable[[list[str]], tuple[str]]:

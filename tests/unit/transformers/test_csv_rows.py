@@ -252,8 +252,10 @@ def exactly(data, *, frames, piece, **options):
         transformer = make_transformer(InputOptions(format="csv", compression="none", **options))
         try:
             for run in transformer.read(BytesInput(data), limits=BatchLimits(size_bytes=piece)):
-                skipped = isinstance(run, SkippedRecord)
-                out += [(str(run.error), run.raw, run.length)] if skipped else list(run.payloads)
+                if isinstance(run, SkippedRecord):
+                    out.append((str(run.error), run.raw, run.length))
+                else:  # one by one: by the place of its end
+                    out += [run.payloads[at] for at in range(len(run.payloads))]
         except (CorruptObjectError, TruncatedObjectError) as exc:
             out.append((str(exc), exc.record_number))
     return out
