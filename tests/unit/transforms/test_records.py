@@ -224,12 +224,12 @@ def test_whole_documents_are_few_at_a_time(column, monkeypatch):
         "change",
         lambda self, documents, context: (seen.append(len(documents)), change(self, documents, context)),
     )
-    lines = [b'{"id":%d,"note":"%s"}' % (number, b"x" * 200) for number in range(1000)]
+    lines = [b'{"id":%d,"note":"%s"}' % (number, b"x" * 200) for number in range(4000)]
     found = applied(lines, {"type": "delete_fields", "fields": ["note"]}, column=column)
-    assert found.payloads == [b'{"id":%d}' % number for number in range(1000)]
+    assert found.payloads == [b'{"id":%d}' % number for number in range(4000)]
     assert found.run.complete
-    assert sum(seen) == 1000
-    assert 200 < max(seen) < 400
+    assert sum(seen) == 4000
+    assert 1000 < max(seen) < 1300
 
 
 def test_large_numbers_are_compared_exactly(apply):
