@@ -1,14 +1,15 @@
 """Arrow columns of times, dates and decimals -> their texts for JSON, a column at a time.
 
 pyarrow writes a column in a fiftieth of the time that Python takes for each value. It has no text for years outside
-0001 to 9999 and for times beyond a day, and writes very small decimals with an exponent: such columns are written value
-by value.
+0001 to 9999 and for times beyond a day: such columns are written value by value. Very small decimals have an exponent, and
+are written again without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -58,9 +59,10 @@ def time_texts(counts: Any, digits: int) -> list[str | None]:
 
 def decimal_texts(array: Any) -> list[str | None]:
     """`12.3400` for each decimal, with as many digits after the point as the scale."""
+    texts: list[str | None] = array.cast(pa.string()).to_pylist()
     if 0 <= array.type.scale <= _PLAIN_SCALE:
-        return array.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
-    return _each(array, lambda value: format(value, "f"))
+        return texts
+    return [format(Decimal(text), "f") if text is not None and "E" in text else text for text in texts]
 
 
 def _each(array: Any, convert: Callable[[Any], str]) -> list[str | None]:
