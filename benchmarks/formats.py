@@ -13,6 +13,7 @@ import io
 import json
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -78,6 +79,23 @@ def as_parquet():
     return out.getvalue()
 
 
+def as_trips(**options):
+    """Rows as of flights or taxis: times, dates, decimals, repeated short texts, and nulls."""
+    times = pa.array(range(1_357_000_000_000_000, 1_357_000_000_000_000 + COUNT * 1_234_567, 1_234_567), pa.int64())
+    table = pa.table({
+        "pickup": times.cast(pa.timestamp("us", "UTC")),
+        "dropoff": times.cast(pa.timestamp("us")),
+        "day": pa.array([15_706 + number % 7000 for number in range(COUNT)], pa.int32()).cast(pa.date32()),
+        "delay": [None if number % 50 == 0 else number % 200 for number in range(COUNT)],
+        "distance": [number % 3000 / 8 for number in range(COUNT)],
+        "fare": pa.array([Decimal(number % 100_000) / 100 for number in range(COUNT)], pa.decimal128(10, 2)),
+        "carrier": [("UA", "AA", "DL", "B6")[number % 4] for number in range(COUNT)],
+    })  # fmt: skip
+    out = io.BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
 def bare_lines(data):
     data.split(b"\n")
 
@@ -102,6 +120,13 @@ def bare_parquet(data):
             dumps(row)
 
 
+def bare_trips(data):
+    dumps = orjson.dumps
+    for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(5000, use_threads=False):
+        for row in batch.to_pylist():
+            dumps(row, default=str)
+
+
 def bare_json(data):
     for element in orjson.loads(data):
         orjson.dumps(element)
@@ -124,6 +149,8 @@ def main():
         ("csv, all quoted", "csv", {}, as_quoted_csv(), bare_csv),
         ("avro, deflate", "avro", {}, as_avro(), bare_avro),
         ("parquet, snappy", "parquet", {}, as_parquet(), bare_parquet),
+        ("parquet, trips", "parquet", {}, as_trips(), bare_trips),
+        ("parquet, trips, INT96", "parquet", {}, as_trips(use_deprecated_int96_timestamps=True), bare_trips),
         ("json", "json", {}, array, bare_json),
     ]
     print(f"{COUNT} records of about {len(lines) // COUNT} bytes as JSON, best of {ROUNDS}")
