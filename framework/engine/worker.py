@@ -111,7 +111,7 @@ def _listen(pipe: Connection, feed: HandedFeed, run: TaskRun, leader: LeaderPipe
         run.stop()  # the leader is gone: save what is confirmed and end
     except Exception as error:
         log.exception("a message of the leader could not be taken")
-        leader.send("failed", FatalError(f"{type(error).__name__}: {error}"))
+        leader.send("failed", portable(error))
         run.stop()
 
 
