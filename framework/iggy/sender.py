@@ -239,9 +239,10 @@ class IggyProducer(Producer):
             return known
         block = encode_headers(provenance(native, split=entry.split)) if self._headers == "provenance" else b""
         made = entry_hash64(self._source, entry), block
-        self._objects[name] = made
-        if len(self._objects) > _CACHED_OBJECTS:
-            self._objects.popitem(last=False)
+        if not entry.finished:  # else no other batch of it follows
+            self._objects[name] = made
+            if len(self._objects) > _CACHED_OBJECTS:
+                self._objects.popitem(last=False)
         return made
 
     def _own_headers(self, batch: RecordBatch, of_object: bytes) -> list[bytes]:

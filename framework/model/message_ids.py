@@ -59,12 +59,12 @@ def object_hash64(source: str, bucket: str, key: str, version: str, split_size: 
         split_size: of its positions; another size numbers or divides records differently.
         generation: see `OffsetManagerEntry.generation`.
     """
-    return _hash64((source, bucket, key, version), split_size, generation)
+    return _hash64((source, bucket), key, version, split_size, generation)
 
 
 def entry_hash64(source: str, entry: OffsetManagerEntry) -> int:
     """Return the `object_hash64` of a position."""
-    return object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=entry.generation)
+    return _hash64((source, entry.bucket), entry.key, entry.version, entry.split_size, entry.generation)
 
 
 def dead_letter_hash64(
@@ -90,15 +90,15 @@ def dead_letter_hash64(
         generation: generation of the position.
         kind: dead letters about records, dead letters about the rest of an object, or replayed records.
     """
-    return _hash64((source, kind, bucket, key, version), split_size, generation)
+    return _hash64((source, kind, bucket), key, version, split_size, generation)
 
 
-def _hash64(texts: tuple[str, ...], split_size: int, generation: int) -> int:
+def _hash64(names: tuple[str, ...], key: str, version: str, split_size: int, generation: int) -> int:
     # surrogatepass: a name that is not valid Unicode (a file name, say) still has its own hash
-    key, version = texts[-2].encode("utf-8", "surrogatepass"), texts[-1].encode("utf-8", "surrogatepass")
-    prefix, numbers = _prefix(texts[:-2]), _NUMBERS.pack(split_size, generation)
-    lengths = _LENGTH.pack(len(key)), _LENGTH.pack(len(version))
-    return xxhash.xxh3_64_intdigest(b"".join((prefix, lengths[0], key, lengths[1], version, numbers)))
+    raw_key, raw_version = key.encode("utf-8", "surrogatepass"), version.encode("utf-8", "surrogatepass")
+    lengths = _LENGTH.pack(len(raw_key)), _LENGTH.pack(len(raw_version))
+    numbers = _NUMBERS.pack(split_size, generation)
+    return xxhash.xxh3_64_intdigest(b"".join((_prefix(names), lengths[0], raw_key, lengths[1], raw_version, numbers)))
 
 
 @functools.lru_cache(maxsize=64)
