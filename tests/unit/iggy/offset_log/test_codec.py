@@ -419,6 +419,7 @@ def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind, body):
             for value in (1.5, "1", True, [1])
         ),
         *((("columns", name, 0), -1) for name in ("bucket", "partition", "depends_on")),
+        *((("columns", name), []) for name in ("key", "sent", "depends_on")),
         (("columns", "failed", "0"), "x"),
         (("columns", "skipped", "0"), 1.5),
         (("columns", "extra", "0"), [1]),
