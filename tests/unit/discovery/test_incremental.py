@@ -271,6 +271,9 @@ def test_an_object_that_is_overwritten_again_and_again_is_waited_for_a_minute_on
     assert HOLD_SECONDS / 2 < long <= HOLD_SECONDS + 1
     source.go(INTERVAL)
     assert "0010" in source.hands
+    source.versions["0010"] += 1  # a full listing showed it: from now on it is waited for again
+    source.release("0010")
+    assert source.go() == HUNDRED[10:]
 
 
 def test_objects_that_are_too_young_are_looked_at_again_in_each_listing_until_they_are_not():
