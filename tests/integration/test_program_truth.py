@@ -439,6 +439,7 @@ def test_several_tasks_start_in_a_working_directory_that_was_removed(program, mo
 def test_a_package_that_is_missing_is_named_wherever_it_is_needed(program, moto_bucket, monkeypatch):
     moto_bucket.put("a.jsonl", lines(1))
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "framework.engine.metrics_server", raising=False)  # loaded before the fork
     program.configure(metrics={"address": f"127.0.0.1:{free_port()}"})
     ended = program.run("--once")
     assert ended.code == 3, ended.err

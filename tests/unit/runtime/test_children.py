@@ -17,12 +17,12 @@ def test_a_child_without_a_thread_for_its_line_is_ended_and_refused(monkeypatch)
             super().__init__(*arguments, **options)
             started.append(self)
 
-    def no_thread(line, _changed):
+    def no_thread(_self, line, _changed):
         lines.append(line)
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(children.subprocess, "Popen", Process)
-    monkeypatch.setattr(children, "WorkerEnd", no_thread)
+    monkeypatch.setattr(children.WorkerEnd, "__init__", no_thread)
     with pytest.raises(OSError, match="can't start new thread"):
         ChildProcess(["-c", "import time; time.sleep(60)"], "orders", lambda: None)
     assert [process.poll() for process in started] == [-9]

@@ -5,8 +5,9 @@ import pytest
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.codec import Claim
-from framework.iggy.offset_log.standby import RunningInstances, Sighting
+from framework.iggy.offset_log.standby import RunningInstances
 from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
 from tests.support.positions import LOG, epoch_of, kinds, log_over, server_with_log
 
 
@@ -18,7 +19,7 @@ def clock(monkeypatch):
 
 
 def standby(server):
-    return RunningInstances(server.connect(), stream="kit", topic=LOG, source="kit")
+    return RunningInstances(server.connect(), source_config())
 
 
 def claim_of(connection, epoch, *, leader=True):
@@ -35,12 +36,12 @@ def claims(connection, epoch, *, leader=True, source="kit"):
 def test_before_there_is_a_log_no_instance_runs():
     server = MemoryIggy()
     instances = standby(server)
-    assert instances.look() == Sighting()
+    assert (instances.look(), instances.claimed_before, instances.load_seconds) == (None, False, 0.0)
     connection = server.connect()
     connection.ensure_stream("kit")
     server.make_topic("kit", LOG, 1)
     claims(connection, 1)
-    assert instances.look().claim.epoch == 1
+    assert instances.look().epoch == 1
 
 
 def test_an_instance_is_seen_as_long_as_the_server_lists_its_connection(clock):
@@ -49,10 +50,10 @@ def test_an_instance_is_seen_as_long_as_the_server_lists_its_connection(clock):
     before = kinds(server)
     instances = standby(server)
     for _ in range(2):
-        seen = instances.look()
-        assert (seen.claim.token, seen.claimed_before, seen.load_seconds) == (epoch.claim.token, True, 2.0)
+        assert instances.look().token == epoch.claim.token
+        assert (instances.claimed_before, instances.load_seconds) == (True, 2.0)
     log.connection.close()
-    assert instances.look() == Sighting(claim=None, claimed_before=True, load_seconds=2.0)
+    assert (instances.look(), instances.claimed_before, instances.load_seconds) == (None, True, 2.0)
     assert kinds(server) == before, "a standby writes nothing"
 
 
@@ -60,22 +61,20 @@ def test_an_instance_that_has_gone_before_the_first_look_has_run():
     server = server_with_log()
     log, _ = epoch_of(server)
     log.connection.close()
-    seen = standby(server).look()
-    assert (seen.claim, seen.claimed_before) == (None, True)
+    instances = standby(server)
+    assert (instances.look(), instances.claimed_before) == (None, True)
 
 
 def test_an_instance_that_claims_later_is_seen_and_others_sources_are_not():
     server = server_with_log()
     instances = standby(server)
     claims(server.connect(), 1, source="another")
-    assert instances.look().claim is None
+    assert instances.look() is None
     connection = server.connect()
     claims(connection, 1)
-    seen = instances.look()
-    assert (seen.claim.epoch, seen.claimed_before) == (1, True)
+    assert (instances.look().epoch, instances.claimed_before) == (1, True)
     connection.close()
-    seen = instances.look()
-    assert (seen.claim, seen.claimed_before) == (None, True)
+    assert (instances.look(), instances.claimed_before) == (None, True)
 
 
 def test_of_several_the_leader_of_the_newest_epoch_is_named():
@@ -83,10 +82,10 @@ def test_of_several_the_leader_of_the_newest_epoch_is_named():
     instances = standby(server)
     for epoch, leader in ((1, True), (2, True), (3, False)):
         claims(server.connect(), epoch, leader=leader)
-    assert instances.look().claim.epoch == 2
+    assert instances.look().epoch == 2
     claims(server.connect(), 4)
     claims(server.connect(), 5, leader=False)
-    assert instances.look().claim.epoch == 4
+    assert instances.look().epoch == 4
 
 
 def test_a_log_that_cannot_be_read_is_an_error():
