@@ -21,7 +21,7 @@ from benchmarks.table import Row
 from framework.iggy.embedded.launcher import EmbeddedServer
 
 MB = 1_000_000
-LIMIT_MB = 150
+LIMIT_MB = 160
 PARQUET_LIMIT_MB = 250
 CLOSE = 0.10
 CASES = (
