@@ -67,7 +67,7 @@ class _Fields:
 
 
 def _dots(path: str) -> Iterator[int]:
-    return (place for place, letter in enumerate(path) if letter == ".")
+    return (place for place, character in enumerate(path) if character == ".")
 
 
 def nothing_inside() -> Sequence[Field]:

@@ -19,7 +19,13 @@ from framework.runtime import answers
 from framework.runtime.commands import CommandError
 from framework.runtime.metrics import exposition, registry_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
-from framework.runtime.supervisor import BusyError, NotStoppedError, UnknownSourceError, UnknownVersionError
+from framework.runtime.supervisor import (
+    MAX_VERSIONS,
+    BusyError,
+    NotStoppedError,
+    UnknownSourceError,
+    UnknownVersionError,
+)
 from framework.runtime.system import SystemProbe
 
 if TYPE_CHECKING:
@@ -241,9 +247,13 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
             versions = supervisor.versions(key).values()
             return [answers.config_of(made, active=made.version == active) for made in versions]
 
-    @app.post("/sources/{key}/configs", response_model=answers.SourceConfig, responses=_some(404, 409, 500))
+    @app.post(
+        "/sources/{key}/configs",
+        response_model=answers.SourceConfig,
+        responses=_some(404, 409, 500),
+        description=f"Store a configuration as the next version. It has no effect before it is activated. {MAX_VERSIONS} are kept.",
+    )
     def create(key: str, new: answers.NewConfig) -> Any:
-        """Store a configuration as the next version. It has no effect before it is activated. 100 are kept."""
         return answers.config_of(worker.create(key, new), active=False)
 
     @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))

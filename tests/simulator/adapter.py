@@ -730,7 +730,7 @@ LIVES = {"source": run_source, "reset": run_reset, "set": run_set, "accept": run
 
 
 def replace(module, **values):
-    """Other values for names of the framework; one that is gone would be real in the simulated world, and wait for ever."""
+    """Replace values of the framework. A name that is gone is an error: the real thing would block the simulated world."""
     for name, value in values.items():
         getattr(module, name)
         setattr(module, name, value)

@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 MAX_BEGUN = 10_000
 """New positions per record, about 2 MB: with `order` a first listing begins all objects of a bucket at once."""
 
+MAX_BEGUN_CHARACTERS = 8_000_000
+"""Characters of keys and versions in such a record, besides the splits of its last object: escaped, each takes up to
+12 bytes, and a start reads records of 256 MiB."""
+
 
 class LogOffsetStore(OffsetStore):
     """Store of one writer of an epoch. A start reads the whole log, so there is nothing to load.
@@ -122,13 +126,15 @@ class LogOffsetStore(OffsetStore):
 
 def _parts_of(begun: Sequence[OffsetManagerEntry]) -> Iterator[Sequence[OffsetManagerEntry]]:
     """Yield new positions in parts for a record each; the splits of an object begin in one record."""
-    start = 0
-    while start < len(begun):
-        end = start + MAX_BEGUN
-        while end < len(begun) and begun[end].split_number > 1:
-            end += 1
-        yield begun[start:end]
-        start = end
+    start = characters = 0
+    for place, entry in enumerate(begun):
+        is_full = place - start >= MAX_BEGUN or characters >= MAX_BEGUN_CHARACTERS
+        if is_full and entry.split_number <= 1:
+            yield begun[start:place]
+            start, characters = place, 0
+        characters += len(entry.key) + len(entry.version)
+    if begun:
+        yield begun[start:]
 
 
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:

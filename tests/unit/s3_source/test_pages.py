@@ -83,7 +83,7 @@ def test_a_date_that_is_none_is_not_told(date):
 )
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/Los_Angeles"])
 def test_the_date_of_an_answer_is_utc_wherever_this_machine_stands(monkeypatch, date, zone):
-    """RFC 9110 has forms of a date without a zone, or with one that is not told."""
+    """RFC 9110 has forms of a date without a zone, or with one that says nothing of it."""
     monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:

@@ -5,6 +5,7 @@ import types
 import attrs
 import pytest
 
+from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec, store
 from framework.iggy.offset_log.codec import Progress, ProgressItem
@@ -64,6 +65,22 @@ def test_very_many_positions_that_start_are_several_records_of_whole_objects(mon
     assert [[entry.key for entry in entries] for entries, _ in decoded] == [list("abbbb"), list("cde"), ["f"]]
     assert [entry for entries, _ in decoded for entry in entries] == begun
     assert [selected for _, selected in decoded] == [SELECTED, None, None], "before the first position starts"
+
+
+def test_positions_with_long_names_start_in_records_that_a_start_can_read(monkeypatch):
+    """A store of one's own may have keys of 10,000 characters, each of twelve bytes where it is escaped."""
+    assert 12 * store.MAX_BEGUN_CHARACTERS + MAX_BEGUN_BYTES < codec.MAX_BODY_BYTES
+    monkeypatch.setattr(store, "MAX_BEGUN_CHARACTERS", 25)
+    rig = Rig(monkeypatch, pipelined=False)
+    names = [character * 10 for character in "abcdefg"]
+    versions = {len(position(name).version) for name in names}
+    begun = [position(name) for name in names]
+    rig.store.begin(PositionDelta(begun=begun))
+    decoded = [codec.decode_begin(record)[0] for record in records(rig.server)]
+    assert [entry for entries in decoded for entry in entries] == begun
+    most = 25 + 10 + max(versions)
+    assert all(sum(len(entry.key) + len(entry.version) for entry in entries) < most for entries in decoded)
+    assert len(decoded) > 1
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
