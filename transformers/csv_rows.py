@@ -412,7 +412,7 @@ class _Frames:
         self._first = b'{"' + before[0][3:]
         before[0] = _ROW_END + self._first
         self._frame = [part for name in before for part in (name, b"")]
-        # What a row gains: all names, and its end, in place of a delimiter for each field; unknown where only some columns are chosen.
+        # What a row gains: all names, and its end, in place of a delimiter for each field; unknown with a choice of columns.
         self._gain = sum(map(len, before)) - width if len(places) == width else None
 
     @staticmethod

@@ -251,7 +251,8 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         "/sources/{key}/configs",
         response_model=answers.SourceConfig,
         responses=_some(404, 409, 500),
-        description=f"Store a configuration as the next version. It has no effect before it is activated. {MAX_VERSIONS} are kept.",
+        description="Store a configuration as the next version. It has no effect before it is activated. "
+        f"{MAX_VERSIONS} are kept.",
     )
     def create(key: str, new: answers.NewConfig) -> Any:
         return answers.config_of(worker.create(key, new), active=False)
