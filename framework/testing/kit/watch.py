@@ -13,8 +13,9 @@ from framework.transformer import ObjectInput, ReadStream
 
 
 def replace(owner: object, **methods: Callable[..., object]) -> None:
-    """Replace methods of an object; a type checker would refuse the plain assignment."""
+    """Replace methods that an object has; a type checker would refuse the plain assignment."""
     for name, method in methods.items():
+        getattr(owner, name)
         setattr(owner, name, method)
 
 
