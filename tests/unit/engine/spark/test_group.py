@@ -180,10 +180,11 @@ def test_a_spark_that_does_not_start_ends_a_listing_that_waits_for_it(world):
     before = set(threading.enumerate())
     _, ended = world[2](store, await_spark=fails, page_size=7)
     assert isinstance(ended, FatalError)
-    left = set(threading.enumerate()) - before
-    for thread in left:
-        thread.join(SECONDS)
-    assert not [thread for thread in left if thread.is_alive()]
+    # A thread that is about to start cannot be joined: wait until none is left.
+    deadline = time.monotonic() + SECONDS
+    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not set(threading.enumerate()) - before
 
 
 @pytest.mark.parametrize("good", [0, 2])
