@@ -9,12 +9,14 @@ from framework.engine.topic_checks import ensure_data_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partition_replay import FoundPartition, PartitionReader
+from framework.iggy.offset_log.record_size import COUNT_CHARACTERS, ROW_CHARACTERS, batches
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition
 from framework.offsets.manager import OffsetManager
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.iggy.offset_log.codec import PartitionOpening
     from framework.iggy.offset_log.state import LogState
     from framework.iggy.values import TopicInfo
 
@@ -88,7 +90,8 @@ class PartitionOpener:
         if not found:
             return
         openings = [opened.opening for opened in found]
-        self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, openings))
+        for part in batches(openings, _characters_of):  # a partition's record does not depend on another's
+            self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, part))
         with self._offsets.table.lock:
             self._state.open(openings, self._writer)
             for opened in found:
@@ -112,3 +115,8 @@ class PartitionOpener:
         topic_partition = found.opening.topic_partition
         self.replayed += found.messages
         self._offsets.partitions.open(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
+
+
+def _characters_of(opening: PartitionOpening) -> int:
+    """Return how many characters the record of a partition takes."""
+    return ROW_CHARACTERS + len(opening.topic_partition.topic) + COUNT_CHARACTERS * len(opening.counts)

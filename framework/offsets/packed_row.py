@@ -34,7 +34,13 @@ if TYPE_CHECKING:
 FOLDERS = 1 << 15
 """Maximum number of shared folders; other keys store theirs in the row. Bounds the cost of a folder per object."""
 
+FOLDER_CHARACTERS = 4_000_000
+"""Maximum of the characters of shared folders together: a snapshot stores them in one part."""
+
 TEMPLATES = 1 << 13
+
+MAX_STORED_BYTES = 2000
+"""Longer rows have no stored form. The rows of stores with keys of 1,024 bytes are shorter."""
 
 _HEAD = struct.Struct("<II")
 _BODY = struct.Struct("<BHqI")
@@ -90,6 +96,7 @@ class RowCodec:
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folders: list[tuple[Scope, str]] = []
+        self._folder_characters = 0
         self._template_numbers: dict[tuple[object, ...], int] = {}
         self._templates: list[Mapping[str, Any]] = []
         self._whole: list[bool] = []
@@ -137,9 +144,7 @@ class RowCodec:
             KeyError, TypeError, ValueError: the stored form is not valid.
         """
         for scope, folder in tables["folders"]:
-            known = scope if isinstance(scope, str) else _tuples(scope)
-            self._folder_numbers[known, folder] = len(self._folders)
-            self._folders.append((known, folder))
+            self._add_folder(scope if isinstance(scope, str) else _tuples(scope), folder)
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
             template = {name: stored[name] for name in self._arguments}  # without fields that only earlier builds had
@@ -153,14 +158,17 @@ class RowCodec:
         self._done.append(not template["failed"])
         self._counts.append(template["split_size"] >= 0 or template["split_number"] == 1)
 
-    def is_pickled(self, row: bytes) -> bool:
-        """Return whether a row is pickled, and so has no stored form."""
-        return bool(row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED)
+    def is_stored(self, row: bytes) -> bool:
+        """Return whether a row has a stored form: it is neither pickled nor very long."""
+        return len(row) <= MAX_STORED_BYTES and not row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED
 
-    def are_pickled(self, raw: NDArray[np.uint8], starts: NDArray[np.uint32]) -> NDArray[np.bool_]:
-        """Return which of the rows that begin at these places are pickled."""
-        pickled: NDArray[np.bool_] = raw[starts + self.name_lengths(raw, starts)] & _PICKLED != 0
-        return pickled
+    def are_stored(
+        self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
+    ) -> NDArray[np.bool_]:
+        """Return which of the rows between these places have a stored form."""
+        pickled = raw[starts + self.name_lengths(raw, starts)] & _PICKLED
+        stored: NDArray[np.bool_] = (pickled == 0) & (ends - starts <= MAX_STORED_BYTES)
+        return stored
 
     # ---- keys
 
@@ -183,13 +191,22 @@ class RowCodec:
         """Return the folder's number, and its length within the name."""
         cut = name.rfind("/") + 1
         number = self._folder_numbers.get((scope, name[:cut]))
-        if number is None and cut and len(self._folders) >= self._max_folders:
+        if number is None and cut and self._has_all_folders:
             cut = 0  # the table is full, and stays so: equal keys have equal heads
             number = self._folder_numbers.get((scope, ""))
         if number is None and add:
-            number = self._folder_numbers[scope, name[:cut]] = len(self._folders)
-            self._folders.append((scope, name[:cut]))
+            number = self._add_folder(scope, name[:cut])
         return number, cut
+
+    @property
+    def _has_all_folders(self) -> bool:
+        return len(self._folders) >= self._max_folders or self._folder_characters >= FOLDER_CHARACTERS
+
+    def _add_folder(self, scope: Scope, folder: str) -> int:
+        number = self._folder_numbers[scope, folder] = len(self._folders)
+        self._folders.append((scope, folder))
+        self._folder_characters += len(folder)
+        return number
 
     @staticmethod
     def head_of(row: bytes) -> bytes:

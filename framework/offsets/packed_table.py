@@ -367,7 +367,7 @@ class FinishedView:
         return _live_rows(self._blocks, self._dead, self._block_bits)
 
     def chunks(self) -> Iterator[RowChunk]:
-        """Yield the live rows in chunks of a block's size, except pickled rows, which have no stored form."""
+        """Yield the live rows in chunks of a block's size, except those without a stored form."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
         whole = 1 << self._block_bits
@@ -392,14 +392,14 @@ class FinishedView:
         ends = np.array(block.ends[: len(gone)], np.uint32)
         starts = _starts_of(ends)
         rows = bytes(block.rows)
-        gone |= self._codec.are_pickled(np.frombuffer(rows, np.uint8), starts)
+        gone |= ~self._codec.are_stored(np.frombuffer(rows, np.uint8), starts, ends)
         borders = np.append(starts, ends[-1:])[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
         live = [rows[begin:end] for begin, end in borders.tolist()]
         return b"".join(live), (ends - starts)[~gone].cumsum(dtype=np.uint32)
 
     def others(self) -> Iterator[OffsetManagerEntry]:
-        """Return the entries of the pickled rows."""
-        return (self._codec.entry_of(row) for _, row in self.rows() if self._codec.is_pickled(row))
+        """Return the entries of the rows without a stored form."""
+        return (self._codec.entry_of(row) for _, row in self.rows() if not self._codec.is_stored(row))
 
     @property
     def tables(self) -> dict[str, Any]:

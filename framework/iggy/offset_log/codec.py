@@ -16,7 +16,8 @@ memory:
 
     length u32 | tables JSON, {} but in the first part | { rows u32 | bytes u32 | end of each row u32 | rows } ...
 
-(`framework.offsets.packed_row` has the layout of a row.)
+(`framework.offsets.packed_row` has the layout of a row.) Where the header says `"facts": true`, it is a part of what the
+last part holds beside positions, when that is too much for one part.
 
 A snapshot is the state at offset `at` of the log. A loader applies every record from `at` on, whether it is stored
 before, between or after the snapshot's parts. A snapshot with a missing part is ignored. This layout is part of the
@@ -41,6 +42,7 @@ import orjson
 import zstandard
 
 from framework.errors import PositionError
+from framework.iggy.offset_log.record_size import ROW_CHARACTERS, batches, entry_characters, spread
 from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
@@ -67,7 +69,8 @@ MAX_CLAIM_BYTES = 4 << 20
 
 MAX_GROUP_CHARACTERS = 60
 PART_CHUNKS = 4
-"""Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second."""
+"""Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second. They
+never exceed 33 MB: see `framework.offsets.packed_row.MAX_STORED_BYTES`."""
 
 PART_ENTRIES = 4000
 """Other positions per snapshot part."""
@@ -329,6 +332,11 @@ class LogFacts:
         for name in _BY_PARTITION:
             own[name] = {at: value for at, value in getattr(self, name).items() if at in topic_partitions}
         return LogFacts(**own)
+
+    def add_facts(self, facts: Mapping[str, Mapping[Any, Any]]) -> None:
+        """Add facts by name: those of a part of a snapshot."""
+        for name, values in facts.items():
+            getattr(self, name).update(values)
 
     def forget(self, topic_partition: TopicPartition) -> None:
         """Remove what the log says of a partition."""
@@ -633,26 +641,40 @@ def encode_snapshot(
         part += 1
         tables = positions.tables if part == 1 else {}
         yield _encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, part_rows))
-    bodies = _entry_parts(positions.others(), PART_ENTRIES)
-    body = next(bodies)
-    for following in bodies:
+    *more_facts, facts = _spread_facts(footer)
+    for values in more_facts:
         part += 1
-        yield _encode({**header, "part": part}, body)
-        body = following
-    yield _encode({**header, "part": part + 1, "last": True}, {**body, "footer": _footer_out(footer)})
+        yield _encode(
+            {**header, "part": part, "facts": True}, {name: _FORMS[name].out(values[name]) for name in _SPREAD}
+        )
+    last: Sequence[OffsetManagerEntry] = ()
+    for entries in batches(positions.others(), entry_characters, PART_ENTRIES):
+        if last:
+            part += 1
+            yield _encode({**header, "part": part}, _part_out(last))
+        last = entries
+    body = {**_part_out(last), "footer": _footer_out(attrs.evolve(footer, **facts))}
+    yield _encode({**header, "part": part + 1, "last": True}, body)
 
 
-def _entry_parts(entries: Iterable[OffsetManagerEntry], size: int) -> Iterator[dict[str, Any]]:
-    """Yield the entries in batches; at least one batch, which may be empty."""
-    rest = iter(entries)
-    batch = list(itertools.islice(rest, size))
-    while True:
-        following = list(itertools.islice(rest, size))
-        # sorted by name they compress better
-        yield {"entries": _entries_out(sorted(batch, key=_name))}
-        if not following:
-            return
-        batch = following
+def _part_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
+    return {"entries": _entries_out(sorted(entries, key=_name))}  # sorted by name they compress better
+
+
+def _spread_facts(footer: SnapshotFooter) -> list[dict[str, Any]]:
+    """Return the facts that may be more than a record holds, in groups for a part each."""
+    groups = spread({name: getattr(footer, name).items() for name in _SPREAD}, _characters_of)
+    return [{name: dict(values) for name, values in group.items()} for group in groups]
+
+
+def _characters_of(name: str, fact: tuple[Any, Any]) -> int:
+    """Return how many characters a fact takes."""
+    key, value = fact
+    if name == "claims":
+        return ROW_CHARACTERS + sum(ROW_CHARACTERS + len(one.topic) for one in value.partitions)
+    if name == "listings":
+        return ROW_CHARACTERS + len(key) + sum(20 + len(name) for name, _ in value.histogram)
+    return ROW_CHARACTERS + len(key.topic)
 
 
 def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
@@ -689,6 +711,12 @@ def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of a snapshot part that are not stored as rows."""
     with body_of(part) as body:
         yield from _entries_in(body["entries"])
+
+
+def decode_facts(part: LogMessage) -> dict[str, dict[Any, Any]]:
+    """Return the facts in a part of a snapshot before its last, by name."""
+    with body_of(part) as body:
+        return {name: _FORMS[name].into(body[name]) for name in _SPREAD}
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
@@ -832,6 +860,9 @@ _FORMS: Mapping[str, _Form] = {
     "skipped": _Form(lambda pairs: list(map(list, pairs)), lambda rows: [(at_us, count) for at_us, count in rows]),
 }
 """The stored forms of what a snapshot or progress holds beside positions, by its name there and in the log."""
+
+_SPREAD = ("anchors", "topics", "owners", "counted", "closed", "claims", "listings")
+"""Facts by partition, offset or prefix: they may be more than a part of a snapshot holds."""
 
 _CHANGES = ("counted", "closed", "removed", "listings", "selected")
 """What progress holds only where there is some."""

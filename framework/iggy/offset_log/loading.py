@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
@@ -106,11 +107,17 @@ def _restore(offset_log: OffsetLog, parts: Sequence[LogMessage]) -> LogState:
             state.positions.load(
                 tables, itertools.chain(first, itertools.chain.from_iterable(chunks for _, chunks in packed))
             )
+    facts: list[dict[str, dict[Any, Any]]] = []
     for part in offset_log.read(parts[len(rows) :], ahead=1):
         with codec.shape_of(part):
+            if part.header.get("facts"):
+                facts.append(codec.decode_facts(part))
+                continue
             for entry in codec.decode_entries(part):
                 state.positions[entry.get_manager_key()] = entry
             if part.header.get("last"):
                 state.restore(codec.decode_footer(part), part.epoch)
+    for values in facts:
+        state.add_facts(values)
     state.now_us = state.saved_us = parts[-1].timestamp_us
     return state

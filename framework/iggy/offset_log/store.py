@@ -6,15 +6,16 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import codec, record_size
 from framework.iggy.offset_log.codec import Progress, ProgressItem
 from framework.iggy.offset_log.partition_replay import mark_of
+from framework.iggy.offset_log.record_size import ROW_CHARACTERS, entry_characters, extra_characters, spread
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -30,9 +31,8 @@ log = logging.getLogger(__name__)
 MAX_BEGUN = 10_000
 """New positions per record, about 2 MB: with `order` a first listing begins all objects of a bucket at once."""
 
-MAX_BEGUN_CHARACTERS = 8_000_000
-"""Characters of keys and versions in such a record, besides the splits of its last object: escaped, each takes up to
-12 bytes, and a start reads records of 256 MiB."""
+MAX_ROWS = 10_000
+"""Up to so many changed positions and partitions, progress is surely one record."""
 
 
 class LogOffsetStore(OffsetStore):
@@ -95,7 +95,8 @@ class LogOffsetStore(OffsetStore):
             items=[_item_of(self._log.source, entry) for entry in delta.entries],
             **{name: getattr(delta, name) for name in _SAVED},
         )
-        self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, progress))
+        for part in progress_parts(progress):
+            self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, part))
         self._state.unindex_final(delta.entries, progress.items)
         for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
             self._state.closed.pop(topic_partition, None)
@@ -128,13 +129,44 @@ def _parts_of(begun: Sequence[OffsetManagerEntry]) -> Iterator[Sequence[OffsetMa
     """Yield new positions in parts for a record each; the splits of an object begin in one record."""
     start = characters = 0
     for place, entry in enumerate(begun):
-        is_full = place - start >= MAX_BEGUN or characters >= MAX_BEGUN_CHARACTERS
+        is_full = place - start >= MAX_BEGUN or characters >= record_size.MAX_CHARACTERS
         if is_full and entry.split_number <= 1:
             yield begun[start:place]
             start, characters = place, 0
-        characters += len(entry.key) + len(entry.version)
+        characters += entry_characters(entry)
     if begun:
         yield begun[start:]
+
+
+def progress_parts(progress: Progress) -> Iterator[Progress]:
+    """Yield progress in parts for a record each, usually one.
+
+    Counts come before anchors: a saved count covers no message that a crash can take, so it may be ahead of its partition's
+    anchor, and a start that finds only the first parts reads the partition from the former anchor. What ends a partition
+    comes after its anchor, which would reopen it.
+    """
+    rows = sum(len(getattr(progress, name)) for name in _SPREAD)
+    if rows <= MAX_ROWS and not progress.removed and not any(map(_extra, progress.items)):
+        yield progress
+        return
+    by_partition = {name: getattr(progress, name).items() for name in _BY_PARTITION}
+    columns = {"items": progress.items, "removed": progress.removed, **by_partition}
+    groups: Iterator[dict[str, Any]] = (
+        {**group, **{name: dict(group[name]) for name in _BY_PARTITION}} for group in spread(columns, _characters_of)
+    )
+    *first, last = groups
+    for part in first:
+        yield Progress(**part)
+    yield attrs.evolve(progress, **last)
+
+
+def _characters_of(name: str, value: Any) -> int:
+    """Return how many characters a value of progress takes."""
+    if name == "items":
+        return ROW_CHARACTERS + extra_characters(value.extra)
+    if name == "removed":
+        return sum(len(each) for pair in value.properties for each in pair)
+    return ROW_CHARACTERS + len(value[0].topic)
 
 
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
@@ -142,4 +174,8 @@ def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
 
 
 _counted = attrgetter(*codec.COUNTED)
+_extra = attrgetter("extra")
+_BY_PARTITION = ("anchors", "counted", "closed")
+_SPREAD = ("items", "removed", *_BY_PARTITION)
+"""What of progress may be more than a record holds, in the order in which it is stored."""
 _SAVED = [field.name for field in attrs.fields(Progress) if field.name != "items"]

@@ -4,7 +4,7 @@ import pytest
 
 from framework.errors import PositionError
 from framework.model.batches import RecordBatch
-from framework.model.objects import NativeObject
+from framework.model.objects import NativeObject, TopicPartition
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from tests.support.positions import kinds, loaded, position, session_of
 
@@ -40,6 +40,16 @@ def test_a_snapshot_holds_no_position_of_records_that_are_confirmed_and_not_deli
     assert "snapshot" not in kinds(server)
     assert loaded(server).anchors == {}
     session.close()
+
+
+def test_partitions_that_are_too_many_for_one_record_are_taken_over_in_several(monkeypatch):
+    monkeypatch.setattr("framework.iggy.offset_log.record_size.MAX_CHARACTERS", 500)
+    server = MemoryIggy()
+    session = session_of(server, partitions=7)
+    session.open_partitions()
+    session.close()
+    assert kinds(server) == ["claim", "opening", "open", "open", "open"]
+    assert sorted(loaded(server).owners) == [TopicPartition("records", number) for number in range(7)]
 
 
 def test_what_was_sent_first_is_read_back_until_the_server_cannot_hold_it_in_memory_alone(monkeypatch):

@@ -17,6 +17,7 @@ from framework.iggy.offset_log.codec import SnapshotFooter
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets import packed_row
 from framework.offsets.manager import OffsetManager
 from framework.offsets.packed_row import RowCodec
 from framework.offsets.packed_table import FinishedTable
@@ -252,6 +253,37 @@ def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, repla
     back.load(view.tables, chunks)
     assert list(back.view()) == [entry for entry in left if entry.modified_ms != 1 << 70]
     assert list(view.others()) == [entry for entry in left if entry.modified_ms == 1 << 70]
+
+
+@pytest.mark.parametrize("longest", [packed_row.MAX_STORED_BYTES - 30, 9_990])
+def test_chunks_hold_no_very_long_row_for_parts_of_a_snapshot_are_bounded(longest):
+    """4,096 keys of 10,000 characters would be 160 MB, and Iggy stores 64."""
+    positions = small_map()
+    entries = [done(f"{number}" * (longest if number % 3 else 1)) for number in range(9)]
+    positions.update({entry.get_manager_key(): entry for entry in entries})
+    view = positions.view()
+    chunks, others = list(view.chunks()), list(view.others())
+    assert len(others) == (6 if longest > packed_row.MAX_STORED_BYTES else 0)
+    assert all(len(chunk.rows) <= 4 * packed_row.MAX_STORED_BYTES for chunk in chunks)
+    back = small_map()
+    back.load(view.tables, chunks)
+    back.update({entry.get_manager_key(): entry for entry in others})
+    assert dict(back) == dict(positions)
+
+
+@pytest.mark.parametrize("part", [1, 3])
+def test_shared_folders_have_few_characters_together(monkeypatch, part):
+    """They are all in the first part of a snapshot. A key whose folder is none of them is found, also after a start."""
+    monkeypatch.setattr(packed_row, "FOLDER_CHARACTERS", 100)
+    model = {(entry := done(f"{number:040}/{number % part}")).get_manager_key(): entry for number in range(20)}
+    positions, back = small_map(), small_map()
+    positions.update(model)
+    assert sum(len(folder) for _, folder in positions.view().tables["folders"]) < 100 + 41
+    back.load(positions.view().tables, positions.view().chunks())
+    for one in (positions, back):
+        assert dict(one) == model
+        one.update({key: attrs.evolve(entry, records_done=7) for key, entry in model.items()})
+        assert len(one) == 20
 
 
 def done(key="k", records=1, **more):

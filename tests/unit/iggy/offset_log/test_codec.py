@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import codec, record_size
 from framework.iggy.offset_log.codec import (
     Claim,
     LogMessage,
@@ -210,20 +210,34 @@ def as_read(parts):
         packed = [codec.decode_rows(part) for part in rows]
         positions.load(packed[0][0], (chunk for _, chunks in packed for chunk in chunks))
     for part in parts[len(rows) :]:
-        positions.update((found.get_manager_key(), found) for found in codec.decode_entries(part))
+        if not part.header.get("facts"):
+            positions.update((found.get_manager_key(), found) for found in codec.decode_entries(part))
     return positions
+
+
+def footer_of(parts):
+    """The footer of a snapshot, as a load takes it in."""
+    footer = codec.decode_footer(parts[-1])
+    for part in parts:
+        if part.header.get("facts"):
+            footer.add_facts(codec.decode_facts(part))
+    return footer
 
 
 @given(
     st.lists(entries, max_size=9, unique_by=OffsetManagerEntry.get_manager_key),
     footers,
     st.integers(1, 4),
+    st.sampled_from([1, 10, 300, 8_000_000]),
     numbers,
     numbers,
 )
-def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, footer, most, number, at):
+def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, footer, most, characters, number, at):
     view = position_map(all_entries).view()
-    with mock.patch.multiple(codec, PART_ENTRIES=most, PART_CHUNKS=1):
+    with (
+        mock.patch.multiple(codec, PART_ENTRIES=most, PART_CHUNKS=1),
+        mock.patch.object(record_size, "MAX_CHARACTERS", characters),
+    ):
         payloads = list(codec.encode_snapshot("orders", 3, view, footer, number=number, at=at))
     parts = [record(payload, offset) for offset, payload in enumerate(payloads)]
     assert [head_of(part) for part in parts] == [
@@ -232,14 +246,18 @@ def test_a_snapshot_comes_back_as_it_was_in_however_many_parts(all_entries, foot
     names = [(part.header["number"], part.header["at"], part.header["part"]) for part in parts]
     assert names == [(number, at, part) for part in range(1, len(parts) + 1)]
     assert [bool(part.header.get("last")) for part in parts] == [*[False] * (len(parts) - 1), True]
-    assert codec.decode_footer(parts[-1]) == footer
+    assert footer_of(parts) == footer
     by_name = lambda entry: (entry.bucket, entry.key, entry.split_number)  # noqa: E731
     assert sorted(as_read(parts).view(), key=by_name) == sorted(view, key=by_name)
     for part in parts:
-        if not part.header.get("rows"):
+        if part.header.get("facts"):
+            values = [value for named in codec.decode_facts(part).values() for value in named]
+            assert len(values) == 1 or characters > 200
+        elif not part.header.get("rows"):
             found = list(codec.decode_entries(part))
             assert sorted(found, key=by_name) == found
             assert len(found) <= most
+            assert sum(map(record_size.entry_characters, found[:-1])) < characters
 
 
 def test_only_the_last_part_of_a_snapshot_has_a_footer():

@@ -45,6 +45,7 @@ def written():
         patch.setattr("framework.iggy.offset_log.snapshots.POSITION_BYTES", 0)
         patch.setattr("framework.iggy.offset_log.snapshots.PAUSE_PARTS", 0)
         patch.setattr("framework.iggy.offset_log.codec.PART_ENTRIES", 1)
+        patch.setattr("framework.iggy.offset_log.record_size.MAX_CHARACTERS", 1500)
         patch.setattr("framework.engine.session.FOLLOW_SECONDS", 0.0)
         source = Source(COUNTS, partitions=2)
         source.live(60)
@@ -81,6 +82,7 @@ def test_what_the_log_is_written_with_here_is_what_the_other_tests_are_about(wri
     kinds = "".join(head.kind[0] if head.kind != "opening" else "O" for head in heads)
     assert kinds.count("O") == 3
     assert "sps" in kinds, "other records stand between the parts of a snapshot"
+    assert any(head.header.get("facts") for head in heads), "what a snapshot says beside positions is in several parts"
     whole = {(head.epoch, head.header["number"]) for head in heads if head.header.get("part", 0) > 1}
     assert len(whole) > 3
     assert any(head.header["at"] < head.offset - 3 for head in heads if head.kind == "snapshot")

@@ -7,11 +7,12 @@ import pytest
 
 from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec, store
-from framework.iggy.offset_log.codec import Progress, ProgressItem
+from framework.iggy.offset_log import codec, record_size, store
+from framework.iggy.offset_log.codec import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.partition_replay import mark_of
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
+from framework.iggy.wire import MAX_PAYLOAD_BYTES
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerKey
@@ -19,7 +20,7 @@ from framework.offsets.listing_hints import ListingHints
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.store import PositionDelta
 from framework.testing.clock import FakeClock
-from tests.support.positions import log_over, position, records, server_with_log
+from tests.support.positions import LOG, loaded, log_over, position, records, server_with_log
 
 PARTITION = TopicPartition("records", 0)
 OTHER = TopicPartition("others", 1)
@@ -67,20 +68,84 @@ def test_very_many_positions_that_start_are_several_records_of_whole_objects(mon
     assert [selected for _, selected in decoded] == [SELECTED, None, None], "before the first position starts"
 
 
-def test_positions_with_long_names_start_in_records_that_a_start_can_read(monkeypatch):
-    """A store of one's own may have keys of 10,000 characters, each of twelve bytes where it is escaped."""
-    assert 12 * store.MAX_BEGUN_CHARACTERS + MAX_BEGUN_BYTES < codec.MAX_BODY_BYTES
-    monkeypatch.setattr(store, "MAX_BEGUN_CHARACTERS", 25)
+def test_a_start_can_read_the_largest_records_and_iggy_stores_them():
+    """A character takes up to twelve bytes where it is escaped, and then it compresses to less than half."""
+    assert 12 * record_size.MAX_CHARACTERS + MAX_BEGUN_BYTES < codec.MAX_BODY_BYTES
+    assert 12 * record_size.MAX_CHARACTERS // 2 < MAX_PAYLOAD_BYTES
+
+
+@pytest.mark.parametrize("extra", [{}, {"note": "x" * 30}])
+def test_positions_with_long_names_start_in_records_that_a_start_can_read(monkeypatch, extra):
+    """A store of one's own may have keys of 10,000 characters, and data of its own."""
+    monkeypatch.setattr(record_size, "MAX_CHARACTERS", 25)
     rig = Rig(monkeypatch, pipelined=False)
     names = [character * 10 for character in "abcdefg"]
-    versions = {len(position(name).version) for name in names}
-    begun = [position(name) for name in names]
+    begun = [position(name, extra=extra) for name in names]
     rig.store.begin(PositionDelta(begun=begun))
     decoded = [codec.decode_begin(record)[0] for record in records(rig.server)]
     assert [entry for entries in decoded for entry in entries] == begun
-    most = 25 + 10 + max(versions)
-    assert all(sum(len(entry.key) + len(entry.version) for entry in entries) < most for entries in decoded)
+    assert {len(entries) for entries in decoded[:-1]} == {1 if extra else 3}
     assert len(decoded) > 1
+
+
+def test_progress_is_one_record_up_to_a_number_of_rows_without_other_data(monkeypatch):
+    monkeypatch.setattr(record_size, "MAX_CHARACTERS", 1)
+    monkeypatch.setattr(store, "MAX_ROWS", 4)
+    items = [ProgressItem(number, 0, 1, 1, None) for number in range(3)]
+    few = Progress(items=items, anchors={PARTITION: Anchor(1, 2)})
+    assert list(store.progress_parts(few)) == [few]
+    for more in (
+        attrs.evolve(few, closed={PARTITION: 1}),
+        attrs.evolve(few, removed=[OffsetManagerKey.of_object("b", "k")]),
+        attrs.evolve(few, items=[items[0]._replace(extra={"row": 3})]),
+    ):
+        assert len(list(store.progress_parts(more))) > 1
+
+
+@pytest.mark.parametrize("most", [1, 250, 700, 10_000])
+def test_what_is_too_much_for_a_record_of_progress_is_divided_and_a_start_reads_it(monkeypatch, most):
+    """Also when it finds only the first parts: no anchor is ahead of a count, and no end is behind its anchor."""
+    monkeypatch.setattr(record_size, "MAX_CHARACTERS", most)
+    monkeypatch.setattr(store, "MAX_ROWS", 0)
+    rig = Rig(monkeypatch)
+    places = [TopicPartition("records", number) for number in range(3)]
+    identity = TopicIdentity(topic_id=1, created_at=2)
+    opened = [PartitionOpening(topic_partition=place, topic=identity, anchor=Anchor(1, 1)) for place in places]
+    begun = [position(f"{number}", partition=number % 3) for number in range(7)]
+    log = log_over(rig.connection)
+    log.append(
+        codec.encode_claim("kit", Claim(epoch=1, host="h", process=1, leader=True, client=(1, "a"), token="token"))
+    )
+    log.append(codec.encode_opening("kit", 3, fenced=0))
+    log.append(codec.encode_begin("kit", 3, begun))
+    log.append(codec.encode_open("kit", 3, "token", opened))
+    delta = PositionDelta(
+        entries=[
+            attrs.evolve(entry, records_done=5, records_saved=5, total=9, extra={"row": 3}) for entry in begun[1:]
+        ],
+        anchors=dict.fromkeys(places, Anchor(9, 9)),
+        counted=dict.fromkeys(places, Anchor(9, 9)),
+        closed=dict.fromkeys(places, 9),
+        removed=[begun[0].get_manager_key()],
+        listings={"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])},
+        skipped=2,
+        selected=SELECTED,
+    )
+    before = len(records(rig.server))
+    rig.store.save(delta)
+    written = records(rig.server)[before:]
+    assert (len(written) == 1) == (most == 10_000)
+    for count in range(len(written) + 1):
+        state = loaded(
+            server_with_log(*(message.payload for message in rig.server.messages("kit", LOG)[: before + count]))
+        )
+        is_saved = [entry.records_saved == 5 for entry in state.positions.view() if entry.key != "0"]
+        assert all(is_saved) or all(anchor.offset == 1 for anchor in state.anchors.values())
+        assert all(state.anchors[place].offset == 9 for place in {*state.closed, *state.counted})
+    assert sorted(state.positions.view(), key=lambda entry: entry.key) == list(delta.entries)
+    assert (state.anchors, state.counted, state.closed) == (delta.anchors, delta.counted, delta.closed)
+    assert (state.listings, state.selected) == (delta.listings, SELECTED)
+    assert [count for _, count in state.skipped] == [2]
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
