@@ -22,9 +22,8 @@ from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
 MAX_HEADERS_BYTES = 100_000
-_RAW, _STRING, _BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
+_RAW, STRING, BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
 _NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64: struct.Struct("<d")}
-_BOOLS = {b"\x00": False, b"\x01": True}
 _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 
@@ -85,7 +84,7 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
 def _encode(headers: Mapping[str, HeaderValue]) -> bytes:
     parts: list[bytes] = []
     for name, value in headers.items():
-        raw, kind = (value.encode(), _STRING) if type(value) is str and value.isascii() else _raw_and_kind(value)
+        raw, kind = (value.encode(), STRING) if type(value) is str and value.isascii() else _raw_and_kind(value)
         if len(raw) > MAX_VALUE_BYTES:
             return _encode_pieces(headers)
         if raw:
@@ -101,7 +100,7 @@ def _name_field(name: str) -> bytes:
     raw = name.encode()
     if not 1 <= len(raw) <= MAX_VALUE_BYTES:
         raise ValueError(f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, not {len(raw)}")
-    return _field(_STRING, len(raw)) + raw
+    return _field(STRING, len(raw)) + raw
 
 
 def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
@@ -148,13 +147,13 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
     return whole
 
 
-def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
-    """Decode the headers of a stored message: kinds that `encode_headers` does not write become `bytes`.
+def header_fields(block: bytes | memoryview) -> list[tuple[int, bytes]]:
+    """Return names and values of a header block in turn, each with its kind.
 
     Raises:
         ValueError: the block is not a header block.
     """
-    fields: list[HeaderScalar] = []
+    fields: list[tuple[int, bytes]] = []
     place = 0
     while place < len(block):
         if place + 5 > len(block):
@@ -163,20 +162,11 @@ def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
         value = bytes(block[place + 5 : place + 5 + length])
         if len(value) != length:
             raise ValueError("a header block ends inside a value")
-        fields.append(value.decode() if kind == _STRING else value if kind == _RAW else _of_kind(kind, value))
+        fields.append((kind, value))
         place += 5 + length
     if len(fields) % 2:
         raise ValueError("a header block ends after a name")
-    names = (name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in fields[0::2])
-    return dict(zip(names, fields[1::2], strict=True))
-
-
-def _of_kind(kind: int, value: bytes) -> HeaderScalar:
-    layout = _NUMBERS.get(kind)
-    if layout is not None and len(value) == layout.size:
-        number: int | float = layout.unpack(value)[0]
-        return number
-    return _BOOLS.get(value, value) if kind == _BOOL else value
+    return fields
 
 
 def _to_bytes(value: HeaderScalar) -> bytes:
@@ -190,18 +180,18 @@ def _pieces(headers: Mapping[str, HeaderValue]) -> Iterator[tuple[str, bytes, in
             if raw:
                 yield name, raw, kind
             continue
-        for number, piece in enumerate(_cut(raw, whole_characters=kind == _STRING)):
+        for number, piece in enumerate(_cut(raw, whole_characters=kind == STRING)):
             yield (f"{name}.{number}" if number else name), piece, kind
 
 
 def _raw_and_kind(value: HeaderValue) -> tuple[bytes, int]:
     if isinstance(value, str):
         try:
-            return value.encode(), _STRING
+            return value.encode(), STRING
         except UnicodeEncodeError:
             return value.encode("utf-8", "surrogatepass"), _RAW
     if isinstance(value, bool):
-        return (b"\x01" if value else b"\x00"), _BOOL
+        return (b"\x01" if value else b"\x00"), BOOL
     if isinstance(value, int):
         kind = _INT64 if value < 1 << 63 else _UINT64
         return _NUMBERS[kind].pack(value), kind

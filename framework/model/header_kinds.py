@@ -38,6 +38,17 @@ class HeaderNumber(NamedTuple):
     data: bytes
 
 
+def number_of(kind: int, data: bytes) -> tuple[str, int | float] | None:
+    """Return the name of a kind and the number that it stores so; None when Iggy's number is of no kind of numbers."""
+    for name, (code, _) in _INTEGERS.items():
+        if code == kind:
+            return name, int.from_bytes(data, "little", signed=not name.startswith("u"))
+    for name, (code, form) in _FLOATS.items():
+        if code == kind:
+            return name, struct.unpack(form, data)[0]
+    return None
+
+
 def header_number(kind: str, value: float) -> HeaderNumber:
     """Return a number as that kind stores it.
 

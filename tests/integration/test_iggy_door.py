@@ -35,6 +35,7 @@ from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
 from framework.model.batches import RecordBatch
+from framework.model.header_kinds import NUMBER_KINDS, header_number
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -65,6 +66,21 @@ def batch(topic_partition, first, payloads, native=NATIVE):
     return RecordBatch(
         native=native, topic_partition=topic_partition, first_record=first, payloads=payloads, size_bytes=0, entry=entry
     )
+
+
+KINDS = {
+    "text": "\u00fc",
+    "raw": b"\xff\x00",
+    "yes": True,
+    "no": False,
+    "low": -5,
+    "small": 7,
+    "high": 2**64 - 1,
+    "half": 0.1,
+    **{kind: header_number(kind, 7) for kind in NUMBER_KINDS},
+    **{f"lowest {kind}": header_number(kind, -7) for kind in NUMBER_KINDS if not kind.startswith("u")},
+}
+"""A header of each kind of values."""
 
 
 def seen(messages):
@@ -305,6 +321,31 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     ]
     assert [(one.message_id, one.payload) for one in ours] == expected
     assert join_provenance(ours[1].headers)["key"] == "\u00e9" * 511
+
+
+def kinds_in(message):
+    """Headers as the client shows them: with their kinds."""
+    return message.id(), message.payload(), {str(name): repr(value) for name, value in message.user_headers().items()}
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_both_encoders_give_headers_the_same_kinds(connection, topic_partition, stream_name, monkeypatch, own):
+    """A consumer reads a 64-bit number as one, whichever of the two encoded it; and bytes of any type are sent."""
+    block = encode_headers(KINDS)
+    segment = Segment(
+        id_high=1,
+        first_record=9,
+        payloads=[memoryview(b"of a format"), bytearray(b"of another")],
+        headers=block,
+        numbers=np.array([9, 12]),
+        own_headers=[block, encode_headers({"bucket": "lake"})] if own else None,
+    )
+    connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, [segment]))
+    connection.submit_messages(stream_name, "orders", 2, client_messages([segment])).result(60)
+    monkeypatch.setattr("framework.iggy.client._stored_messages", lambda messages: list(map(kinds_in, messages)))
+    ours, theirs = (connection.poll(stream_name, "orders", number, offset=0, count=9) for number in (0, 2))
+    assert ours == theirs
+    assert [len(headers) for *_, headers in ours] == [len(KINDS), 1 if own else len(KINDS)]
 
 
 def test_headers_times_and_numbers_of_each_record(connection, topic_partition, stream_name):
