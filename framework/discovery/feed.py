@@ -488,9 +488,7 @@ class ListingFeed(ObjectFeed):
             if started is not None:
                 return [started]
         generation = self._table.next_generation(key)
-        entries = [entry.changed(generation=generation) for entry in entries]
-        self._offsets.add_entry(*entries)
-        return entries
+        return self._table.begin(*(entry.changed(generation=generation) for entry in entries))
 
     def _assign(self, key: OffsetManagerKey, native: NativeObject, entry: OffsetManagerEntry) -> Assignment:
         with self._lock:

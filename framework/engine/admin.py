@@ -25,6 +25,7 @@ from framework.iggy.offset_log.partition_replay import (
 from framework.model.objects import Anchor
 from framework.model.positions import OffsetManagerEntry
 from framework.model.text import counted
+from framework.offsets.identities import Identities
 from framework.offsets.reset import Reset
 
 if TYPE_CHECKING:
@@ -190,6 +191,7 @@ def _set(state: LogState, change: SetPosition) -> None:
     key = entry.get_manager_key()
     made = change.applied(entry, state.positions.next_generation(key))
     state.positions.remove_object(key)
+    made = Identities(state.source, (other for _, other in state.positions.pending())).take(key, made)
     state.positions[key] = made
     _list_again(state, Reset(key=change.key))
 

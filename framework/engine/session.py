@@ -93,6 +93,7 @@ class Session:
                 known_topics={topic_partition.topic for topic_partition in state.partitions},
                 topic_refusal=lambda topic: topic_refusal(connection, config, topic),
             ),
+            source=state.source,
         )
         self.offsets.hints.observe(state.listings)
         self.partitions = PartitionOpener(

@@ -64,6 +64,7 @@ class OffsetManager:
         watermark: replaces the compacted positions.
         selected: the selection of objects so far; None when unknown.
         facts: what else the start knows.
+        source: name of the source.
 
     Attributes:
         table: the positions, their lock and their watermark.
@@ -84,9 +85,10 @@ class OffsetManager:
         watermark: Watermark | None = None,
         selected: SelectionScope | None = None,
         facts: StartFacts | None = None,
+        source: str = "",
     ) -> None:
         self.facts = facts if facts is not None else StartFacts()
-        self.table = PositionTable(positions, watermark)
+        self.table = PositionTable(positions, watermark, source=source)
         self.partitions = PartitionLedger(self.table, anchors)
         self.hints = HintTable(self.table)
         self.skips = SkipCounter(self.table)
@@ -116,9 +118,11 @@ class OffsetManager:
         Args:
             entry: the position.
             *others: positions of the object's other splits: all of them start together.
+
+        Returns:
+            The position as it starts: of a later generation where another object in progress has the same message ids.
         """
-        self.table.begin(entry, *others)
-        return entry
+        return self.table.begin(entry, *others)[0]
 
     def remove_entry(self, key: OffsetManagerKey | OffsetManagerEntry) -> None:
         """Remove the position of an object and of all its splits. No effect when it has none."""

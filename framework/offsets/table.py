@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterable, KeysView
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 
 import attrs
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.identities import Identities
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
@@ -33,6 +34,7 @@ class PositionTable:
     Args:
         positions: known positions; the table takes ownership and changes them.
         watermark: replaces the compacted positions.
+        source: name of the source.
 
     Attributes:
         lock: held while positions or the watermark change; code that changes them from outside acquires it.
@@ -41,11 +43,15 @@ class PositionTable:
         unsaved: what no store has yet, of positions and of what is saved with them; for holders of the lock.
     """
 
-    def __init__(self, positions: PositionMap | None = None, watermark: Watermark | None = None) -> None:
+    def __init__(
+        self, positions: PositionMap | None = None, watermark: Watermark | None = None, *, source: str = ""
+    ) -> None:
         self.lock = threading.RLock()
         self.positions = positions if positions is not None else position_map()
         self.watermark = watermark if watermark is not None else Watermark()
         self.unsaved = Unsaved()
+        self._source = source
+        self._identities: Identities | None = None
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -108,31 +114,60 @@ class PositionTable:
 
     # ---- changes
 
-    def begin(self, *entries: OffsetManagerEntry) -> None:
-        """Start positions in place of earlier generations of their objects."""
+    def begin(self, first: OffsetManagerEntry, *others: OffsetManagerEntry) -> list[OffsetManagerEntry]:
+        """Start the positions of an object in place of its earlier generations; return them as they start.
+
+        Args:
+            first: the position.
+            *others: those of the object's other splits.
+        """
         with self.lock:
             unsaved = self.unsaved
+            whole = first.get_manager_key().whole()
+            generation = self._current_identities().take(whole, first).generation
+            entries = [
+                entry if entry.generation == generation else entry.changed(generation=generation)
+                for entry in (first, *others)
+            ]
             for entry in entries:
                 if unsaved.changed or unsaved.removed:
-                    key = entry.get_manager_key()
-                    whole = key if entry.split_number <= 1 else key.whole()
                     self._drop_changes(whole, entry)
                     unsaved.removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)
             unsaved.begun += entries
+            return entries
 
     def begin_first(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
-        """Start the position of an object that has none, in a generation that it never had; None when it has one.
+        """Start the position of a whole object that has none, in a generation that it never had; None when it has one.
 
         Most objects are new: this takes one search.
         """
         with self.lock:
+            identities = self._current_identities()
             begun = self.positions.begin_first(entry)
             if begun is not None:
+                key = begun.get_manager_key()
+                distinct = identities.take(key, begun)
+                if distinct is not begun:
+                    self.positions[key] = begun = distinct
                 if self.unsaved.removed:
-                    self.unsaved.removed.pop(begun.get_manager_key().whole(), None)  # starts are stored before removals
+                    self.unsaved.removed.pop(key, None)  # starts are stored before removals
                 self.unsaved.begun.append(begun)
             return begun
+
+    def _current_identities(self) -> Identities:
+        """Return the hashes of all other objects in progress; call it before the next position starts."""
+        identities = self._identities
+        if identities is None:
+            identities = self._identities = Identities(self._source, self._in_progress())
+        elif identities.is_crowded:
+            identities.replace(self._in_progress())
+        return identities
+
+    def _in_progress(self) -> Iterator[OffsetManagerEntry]:
+        """Yield the positions that may still get progress: pending ones, and those whose last count is not saved."""
+        yield from (entry for _, entry in self.positions.pending())
+        yield from self.unsaved.changed.values()
 
     def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Set a position with another count, for a holder of the lock."""

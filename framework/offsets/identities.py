@@ -1,0 +1,51 @@
+"""The hashes of message ids of objects in progress: no two objects have the same one.
+
+Progress and messages name their object by its hash alone. XXH3 has no secret: whoever chooses keys can make two with one
+hash, and then the progress of one object would count as the other's. So the second one begins in a later generation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from framework.model.message_ids import entry_hash64
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+
+PRUNE_FROM = 1000
+"""Number of hashes at which those of ended objects are first removed; then at twice the number that remained."""
+
+
+class Identities:
+    """The hashes of objects in progress. Not thread-safe.
+
+    Args:
+        source: name of the source.
+        entries: the positions that may still get progress.
+    """
+
+    def __init__(self, source: str, entries: Iterable[OffsetManagerEntry] = ()) -> None:
+        self._source = source
+        self._keys: dict[int, OffsetManagerKey] = {}
+        self._prune_at = PRUNE_FROM
+        self.replace(entries)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether it is time to `replace` the hashes by those of objects that are still in progress."""
+        return len(self._keys) >= self._prune_at
+
+    def replace(self, entries: Iterable[OffsetManagerEntry]) -> None:
+        """Forget all hashes but those of these positions."""
+        self._keys = {entry_hash64(self._source, entry): entry.get_manager_key().whole() for entry in entries}
+        self._prune_at = max(PRUNE_FROM, 2 * len(self._keys))
+
+    def take(self, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+        """Return the position in the first generation from its own on whose hash no other object has; take that hash.
+
+        Args:
+            whole: key of the object.
+            entry: the position, or the first of its splits: they share the hash.
+        """
+        while self._keys.setdefault(entry_hash64(self._source, entry), whole) != whole:
+            entry = entry.changed(generation=entry.generation + 1)
+        return entry

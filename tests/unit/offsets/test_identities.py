@@ -1,0 +1,148 @@
+"""Two objects with one hash: each keeps its own progress, in the log and behind it."""
+
+import attrs
+import pytest
+
+from framework.engine.admin import _set
+from framework.iggy.offset_log.state import LogState
+from framework.model.batches import Acknowledgement, RecordBatch
+from framework.model.message_ids import entry_hash64, object_hash64
+from framework.model.objects import NativeObject, ObjectState, TopicPartition
+from framework.model.positions import OffsetManagerEntry
+from framework.offsets import identities
+from framework.offsets.identities import Identities
+from framework.offsets.manager import OffsetManager
+from framework.offsets.position_map import position_map
+from framework.offsets.set_position import SetPosition
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from tests.support.entries import splits_of
+from tests.support.positions import loaded, session_of
+
+SOURCE, BUCKET = "kit", "bucket"
+PARTITION = TopicPartition("records", 0)
+
+
+def colliding_keys():
+    """Two keys of 700 bytes with one hash in every version and generation.
+
+    XXH3 multiplies two halves of eight bytes, one of which is 0 where it equals the secret, and adds the eight bytes to
+    another sum. In two such places of one sum, what one place has more the other may have less.
+    """
+    begin = len(b"iggy-cloud-sources/2\0") + 4 + len(SOURCE) + 4 + len(BUCKET) + 4
+    keys = []
+    for first, second in (b"bc", b"cb"):
+        data = bytearray(b"k" * 700)
+        for at, place in ((56, b"%caa\xc3\x81:&L" % first), (7 * 64 + 56, b"%caaa\xcd\xb4Y1" % second)):
+            data[at - begin : at - begin + 8] = place
+        keys.append(data.decode())
+    return keys
+
+
+ONE, OTHER = colliding_keys()
+
+
+def start_of(key, version="v1", **more):
+    return OffsetManagerEntry(
+        bucket=BUCKET, key=key, version=version, modified_ms=1000, topic_partition=PARTITION, **more
+    )
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+@pytest.mark.parametrize("version", ["v1", "d41d8cd98f00b204e9800998ecf8427e@1700000000000"])
+def test_the_keys_of_these_tests_have_one_hash(version, generation):
+    assert ONE != OTHER
+    assert len({object_hash64(SOURCE, BUCKET, key, version, generation=generation) for key in (ONE, OTHER)}) == 1
+
+
+def read(key, entry, first, count):
+    """The batch of some records, of which `entry` is the position behind them."""
+    return RecordBatch(
+        native=NativeObject(bucket=BUCKET, key=key, size=9, version=entry.version, modified_ms=1000),
+        topic_partition=PARTITION,
+        first_record=first,
+        payloads=[b"x"] * count,
+        size_bytes=count,
+        entry=entry,
+    )
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+@pytest.mark.parametrize("flushed", [True, False])
+def test_the_progress_of_one_object_never_counts_as_that_of_another(restarts, flushed):
+    """One is read to its end, the other in part: once by the log alone, once by what a start finds in the partition."""
+    server = MemoryIggy()
+    session = session_of(server)
+    session.open_partitions()
+    one, other = (session.offsets.table.begin_first(start_of(key)) for key in (ONE, OTHER))
+    assert entry_hash64(SOURCE, one) != entry_hash64(SOURCE, other)
+    producer = session.producer()
+    session.offsets.store_begun()
+    for key, entry in ((OTHER, other.advanced(3)), (ONE, one.advanced(5, state=ObjectState.DONE))):
+        sent = producer.send(PARTITION, [read(key, entry, 1, entry.records_done)]).result(60)
+        if flushed:
+            session.offsets.commit(sent)
+    if flushed:
+        session.offsets.flush()
+    session.close()
+    for _ in range(restarts):
+        session = session_of(server)
+        session.open_partitions()
+        session.close()
+    found = {entry.key: (entry.records_done, entry.total) for entry in loaded(server).positions.view()}
+    if flushed or restarts:
+        assert found == {ONE: (5, 5 if flushed else None), OTHER: (3, None)}
+
+
+def test_the_splits_of_an_object_start_in_one_generation_that_is_free():
+    table = OffsetManager(source=SOURCE).table
+    table.begin(start_of(ONE, split_number=1, split_size=64), start_of(ONE, split_number=2, split_size=64))
+    begun = table.begin(*(start_of(OTHER, split_number=number, split_size=64) for number in (1, 2, 3)))
+    assert {entry.generation for entry in begun} == {2}
+    assert [entry for entry in table.unsaved.begun if entry.key == OTHER] == begun
+    assert [entry for entry in table.entries() if entry.key == OTHER] == begun
+
+
+def test_an_object_that_starts_again_is_no_other_object():
+    table = OffsetManager(source=SOURCE).table
+    assert [entry.generation for _ in range(3) for entry in table.begin(start_of(ONE))] == [1, 1, 1]
+    assert table.begin(*splits_of(3, generation=7))[0].generation == 7
+
+
+def test_positions_of_before_count_and_those_whose_last_count_is_not_saved():
+    pending = OffsetManager(source=SOURCE, positions=position_map([start_of(ONE)]))
+    assert pending.table.begin_first(start_of(OTHER)).generation == 2
+    manager = OffsetManager(source=SOURCE)
+    done = manager.table.begin_first(start_of(ONE)).advanced(0, state=ObjectState.DONE)
+    end = attrs.evolve(read(ONE, done, 1, 0), payloads=())
+    manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(end,), anchor=None))
+    manager.table._identities = None
+    assert manager.table.begin_first(start_of(OTHER)).generation == 2
+    assert manager.table.begin_first(start_of(ONE)) is None
+
+
+def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
+    positions = position_map([start_of(ONE, generation=2), start_of(OTHER, records_done=4, records_saved=4, total=4)])
+    state = LogState(source=SOURCE, positions=positions)
+    _set(state, SetPosition(key=OTHER, records=0))
+    found = {entry.key: entry for entry in state.positions.view()}
+    assert (found[OTHER].records_saved, found[OTHER].generation) == (0, 3)
+    assert entry_hash64(SOURCE, found[ONE]) != entry_hash64(SOURCE, found[OTHER])
+
+
+def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
+    monkeypatch.setattr(identities, "PRUNE_FROM", 3)
+    known = Identities(SOURCE)
+    for number in range(4):
+        key = start_of(f"{number}").get_manager_key()
+        assert known.is_crowded == (number == 3)
+        known.take(key, start_of(f"{number}"))
+    known.replace([start_of("3")])
+    assert not known.is_crowded
+    assert known.take(start_of(ONE).get_manager_key(), start_of(ONE)).generation == 1
+    assert known.take(start_of(OTHER).get_manager_key(), start_of(OTHER)).generation == 2
+    table = OffsetManager(source=SOURCE).table
+    for number in range(20):
+        entry = table.begin_first(start_of(f"{number}"))
+        table.put(entry.get_manager_key(), entry.changed(total=0))
+        table.unsaved.changed.clear()
+    assert len(table._identities._keys) <= 3
