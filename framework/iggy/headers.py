@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 
 from framework.iggy.values import HeaderScalar
-from framework.model.header_kinds import HeaderNumber
+from framework.model.header_kinds import HeaderNumber, number_of
 from framework.model.headers import MAX_VALUE_BYTES, HeaderValue, SharedHeaders
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
@@ -167,6 +167,25 @@ def header_fields(block: bytes | memoryview) -> list[tuple[int, bytes]]:
     if len(fields) % 2:
         raise ValueError("a header block ends after a name")
     return fields
+
+
+def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
+    """Decode the headers of a stored message: text, truth values and numbers; bytes for any other kind.
+
+    Raises:
+        ValueError: the block is not a header block.
+    """
+    fields = header_fields(block)
+    return {name.decode(): _scalar(*field) for (_, name), field in zip(fields[::2], fields[1::2], strict=True)}
+
+
+def _scalar(kind: int, data: bytes) -> HeaderScalar:
+    if kind == STRING:
+        return data.decode()
+    if kind == BOOL:
+        return data != b"\x00"
+    number = number_of(kind, data)
+    return data if number is None else number[1]
 
 
 def _to_bytes(value: HeaderScalar) -> bytes:

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from framework.iggy.headers import (
+    decode_headers,
     encode_headers,
     join_provenance,
     provenance,
@@ -15,7 +16,6 @@ from framework.iggy.headers import (
 from framework.model.headers import SharedHeaders, headers_error
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
-from tests.support.header_blocks import decode_headers
 
 
 def parse_block(block):
