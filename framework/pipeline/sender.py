@@ -211,10 +211,15 @@ class Sender:
         except (IggyUnavailableError, SourceTakenOverError):
             raise  # this connection can no longer send or save, or this instance must not
         except Exception as error:
-            if not self._stopping.is_set():
-                self._send_waiting(all_of_them=True)
-            # a send that was refused may have been stored in part: only the reader's failure leaves an orderly end
-            self._finish(closing=isinstance(error, ReaderFailedError))
+            of_reader = isinstance(error, ReaderFailedError)
+            try:
+                if not self._stopping.is_set():
+                    self._send_waiting(all_of_them=True)
+                # a send that was refused may have been stored in part: only the reader's failure leaves an orderly end
+                self._finish(closing=of_reader)
+            except IggyUnavailableError:
+                if of_reader:  # it is found again by the next epoch, behind what it had read
+                    raise
             raise
         self._finish()
 

@@ -488,6 +488,25 @@ def test_nor_does_a_run_whose_send_was_refused_since_a_part_of_it_may_be_stored(
         assert not any(save.closed for save in run.kept.saves)
 
 
+def test_a_refused_send_ends_the_run_with_its_own_error_whatever_waits_for_other_partitions():
+    """A producer sends nothing behind a send that failed. A broken connection would be made again, and refused again."""
+
+    class RefusesAll(MemoryProducer):
+        refused = False
+
+        def send(self, topic_partition, batches):
+            if self.refused:
+                raise IggyUnavailableError("not sent, because an earlier send failed: the disk is full")
+            self.refused, answer = True, Future()
+            answer.set_exception(IggyProtocolError("the disk is full"))
+            return answer
+
+    with Run(store_of(**dict.fromkeys("abcdefgh", 3)), producer=RefusesAll(), partitions=4) as run:
+        with pytest.raises(IggyProtocolError, match="^the disk is full"):
+            run.sender.run()
+        assert run.positions() == {}
+
+
 def test_a_run_whose_reader_fails_says_where_it_ended():
     store = store_of(a=3, b=3)
     store.fail("open", AccessDeniedError("not yours"), key="b")
