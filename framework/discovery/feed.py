@@ -34,6 +34,9 @@ MAX_LOGGED = 1000
 MAX_KEY_CHARACTERS = 10_000
 """The longest key: headers of a message and of a dead letter name it, and have 100,000 bytes. S3 and GCS allow 1,024."""
 
+MAX_VERSION_CHARACTERS = 2000
+"""The longest version, for the same reason."""
+
 REST_FACTOR = 10
 """Minimum pause between listings, in multiples of a listing's duration: large buckets are not listed continuously."""
 
@@ -410,6 +413,12 @@ class ListingFeed(ObjectFeed):
         if len(native.key) > MAX_KEY_CHARACTERS:
             raise ObjectError(
                 f"its key has {len(native.key):,} characters; with more than {MAX_KEY_CHARACTERS:,} it fits into no message",
+                location=native.location[:300],
+            )
+        if len(native.version) > MAX_VERSION_CHARACTERS:
+            raise ObjectError(
+                f"its version has {len(native.version):,} characters; with more than {MAX_VERSION_CHARACTERS:,} it fits into no "
+                f"message beside a long key",
                 location=native.location[:300],
             )
         with self._lock:

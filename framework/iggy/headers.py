@@ -17,11 +17,10 @@ from functools import lru_cache
 
 from framework.iggy.values import HeaderScalar
 from framework.model.header_kinds import HeaderNumber, number_of
-from framework.model.headers import MAX_VALUE_BYTES, HeaderValue, SharedHeaders
+from framework.model.headers import MAX_HEADERS_BYTES, MAX_VALUE_BYTES, HeaderValue, SharedHeaders
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
-MAX_HEADERS_BYTES = 100_000
 _RAW, STRING, BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
 _NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64: struct.Struct("<d")}
 _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character

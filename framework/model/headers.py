@@ -6,7 +6,7 @@ bytes continue in `name.1`, `name.2` and so on (`framework.iggy.headers`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from framework.model.header_kinds import HeaderNumber
 
@@ -15,8 +15,11 @@ HeaderValue = str | bytes | bool | int | float | HeaderNumber
 
 MAX_NAME_BYTES = 255
 MAX_VALUE_BYTES = 255
+MAX_HEADERS_BYTES = 100_000
+"""Maximum bytes of a message's headers in Iggy."""
+
 MAX_OWN_HEADERS_BYTES = 90_000
-"""Maximum bytes of a record's own headers. Iggy allows 100,000; the rest is for the headers that name the object."""
+"""Maximum bytes of a record's own headers; the rest is for the headers that name the object, see `own_headers_room`."""
 
 _FIELD_BYTES = 2 * 5
 """Bytes of a header beyond its name and value: kind and length of both."""
@@ -33,42 +36,68 @@ class SharedHeaders(dict[str, HeaderValue]):
         encoded: their header block, once it is made.
     """
 
-    __slots__ = ("encoded", "error")
+    __slots__ = ("encoded", "error", "size_bytes")
 
     def __init__(self, headers: Mapping[str, HeaderValue]) -> None:
         super().__init__(headers)
         self.encoded: bytes | None = None
-        self.error = _error_of(headers)
+        self.size_bytes, self.error = _checked(headers)
 
 
-def headers_error(headers: Mapping[str, HeaderValue]) -> str | None:
-    """Return the reason why Iggy cannot store these headers; None when it can."""
-    return headers.error if isinstance(headers, SharedHeaders) else _error_of(headers)
+def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:
+    """Return the reason why Iggy cannot store these headers; None when it can.
+
+    Args:
+        headers: a record's own headers.
+        most_bytes: how many bytes they may take beside those of the object.
+    """
+    size, error = (headers.size_bytes, headers.error) if isinstance(headers, SharedHeaders) else _checked(headers)
+    if error is None and size > most_bytes:
+        return f"its headers take {size:,} bytes, at most {most_bytes:,} can be stored"
+    return error
 
 
-def _error_of(headers: Mapping[str, HeaderValue]) -> str | None:
+def own_headers_room(of_object: Mapping[str, str]) -> int:
+    """Return how many bytes a record's own headers may take, beside those that name its object."""
+    return min(MAX_OWN_HEADERS_BYTES, MAX_HEADERS_BYTES - sum(_size_of(*header)[0] for header in of_object.items()))
+
+
+def _checked(headers: Mapping[str, HeaderValue]) -> tuple[int, str | None]:
+    """Return how many bytes headers take at most, and the reason why Iggy cannot store them, whatever their number."""
     if len(headers) <= _FEW and _are_short(headers):
-        return None
+        return len(headers) * _SHORT_BYTES, None
     total = 0
+    continued: Collection[object] | None = None
     for name, value in headers.items():
         size, reason = _size_of(name, value)
         if reason is not None:
-            return reason
+            return total, reason
         total += size
-        if size > MAX_VALUE_BYTES + _FIELD_BYTES + MAX_NAME_BYTES and any(
-            other.startswith(f"{name}.") and other[len(name) + 1 :].isdigit() for other in headers
-        ):
-            return (
-                f"header {name!r} is longer than {MAX_VALUE_BYTES} bytes, and another has the name of its continuation"
-            )
-    if total > MAX_OWN_HEADERS_BYTES:
-        return f"its headers take {total:,} bytes, at most {MAX_OWN_HEADERS_BYTES:,} can be stored"
-    return None
+        if size > MAX_VALUE_BYTES:
+            continued = _continued(headers) if continued is None else continued
+            if name in continued and _has_pieces(value):
+                reason = f"header {name!r} is longer than {MAX_VALUE_BYTES} bytes, and another has the name of its continuation"
+                return total, reason
+    return total, None
+
+
+def _continued(headers: Mapping[str, HeaderValue]) -> Collection[object]:
+    """Return the names of values, there or not, of which a header has the name of a continuation."""
+    parts = (str(name).rpartition(".") for name in headers)
+    return {name for name, _, number in parts if number.isdigit()}
+
+
+def _has_pieces(value: HeaderValue) -> bool:
+    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return isinstance(raw, bytes) and len(raw) > MAX_VALUE_BYTES
 
 
 _FEW = 100
 _SHORT = 60
 """Characters of a text that is within every limit, whatever they are."""
+
+_SHORT_BYTES = _SHORT + 4 * _SHORT + _FIELD_BYTES
+"""Bytes of a header with such a name and such a value, at most."""
 
 
 def _are_short(headers: Mapping[str, HeaderValue]) -> bool:

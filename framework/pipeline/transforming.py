@@ -14,7 +14,7 @@ import attrs
 
 from framework.errors import RecordTransformError, SkippableError, SourceError, TransformContractError, raised_at
 from framework.model.batches import SkippedRecord
-from framework.model.headers import headers_error
+from framework.model.headers import headers_error, own_headers_room
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn, longest
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+_SHARE = "16777215/1000000000000000000"
+"""A split's header, as long as any."""
 
 FILTERED_OBJECTS = 10
 """After so many objects in a row without a record left, a warning."""
@@ -105,7 +108,7 @@ class TransformChain:
             batch = self._step(transform, place, batch, context)
         if self.by_key and batch.key_hashes is None and len(batch):
             raise TransformContractError(f"{self._places} returned records without the hashes of their keys")
-        batch = _within_limits(_without_rows(batch), changed=batch.payloads is not run.payloads)
+        batch = _within_limits(_without_rows(batch), context.native, changed=batch.payloads is not run.payloads)
         if not batch.bad and len(batch) == count:
             self._filtered_objects.clear()
             return TransformedRun(batch=batch, bad=(), filtered=0, complete=True)
@@ -279,7 +282,7 @@ def _sizes_fit(payloads: Sequence[bytes]) -> bool:
     return all(payloads) and longest(payloads) <= MAX_MESSAGE_BYTES
 
 
-def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
+def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool) -> TransformBatch:
     """Reject the records that Iggy cannot store."""
     reasons: dict[int, str] = {}
     if changed and not _sizes_fit(batch.payloads):
@@ -293,7 +296,10 @@ def _within_limits(batch: TransformBatch, *, changed: bool) -> TransformBatch:
     if batch.headers is not None:
         # records often share a mapping, so each mapping is checked once
         shared = {id(headers): headers for headers in batch.headers}
-        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers))}
+        room = own_headers_room(
+            {"bucket": native.bucket, "key": native.key, "version": native.version, "share": _SHARE}
+        )
+        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers, room))}
         if wrong:
             for place, headers in enumerate(batch.headers):
                 if id(headers) in wrong:

@@ -5,6 +5,7 @@ import threading
 import attrs
 import pytest
 
+from framework.discovery import feed
 from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed, ObjectFeed
 from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
@@ -464,6 +465,16 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
     if records:
         send(offsets, start.advanced(records))
     return offsets
+
+
+@pytest.mark.parametrize("what", ["key", "version"])
+def test_an_object_whose_key_or_version_fits_into_no_message_is_refused(what):
+    limit = {"key": feed.MAX_KEY_CHARACTERS, "version": feed.MAX_VERSION_CHARACTERS}[what]
+    fits, too_long = (attrs.evolve(native("a"), **{what: "x" * length}) for length in (limit, limit + 1))
+    assert len(Rig(fits).take_all()) == 1
+    with pytest.raises(ObjectError, match=f"its {what} has {limit + 1:,} characters"):
+        Rig(too_long).take_all()
+    assert Rig(too_long, native("b"), tolerant=True).keys() == ["b"]
 
 
 @pytest.mark.parametrize("splits", [0, 3])

@@ -13,7 +13,13 @@ from framework.iggy.headers import (
     provenance,
     split_of,
 )
-from framework.model.headers import SharedHeaders, headers_error
+from framework.model.headers import (
+    MAX_HEADERS_BYTES,
+    MAX_OWN_HEADERS_BYTES,
+    SharedHeaders,
+    headers_error,
+    own_headers_room,
+)
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
 
@@ -157,13 +163,32 @@ def is_unicode(text):
         ({"n": -(2**63) - 1}, "more than 64 bits"),
         ({"n": "x" * 90_000}, "at most 90,000"),
         ({"n": "x" * 600, "n.1": "y"}, "name of its continuation"),
+        ({"n.1": "y", "n": b"x" * 256}, "name of its continuation"),
     ],
 )
 def test_headers_that_cannot_be_stored(headers, reason):
     assert reason in headers_error(headers)
 
 
-@given(st.dictionaries(st.text(min_size=1, max_size=260), values, max_size=4))
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"n": "x" * 255, "n.1": "y"},
+        {"n": b"x" * 255, "n.1": "y"},
+        {"n": "x" * 600, "n.x": "y", "n.": "y", "m.1": "y", ".1": "y"},
+        {"n": "x" * 64, "n.1": "y"},
+    ],
+)
+def test_headers_beside_each_other_that_can_be_stored(headers):
+    assert headers_error(headers) is None
+    assert encode_headers(headers)
+
+
+near = st.sampled_from(["n", "n.1", "n.2", "n.x", "n.1.1", "m"])
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=260) | near, values, max_size=4))
+@example({"n": b"x" * 256, "n.1": "y"})
 def test_headers_without_an_error_can_be_encoded(headers):
     if headers_error(headers) is None:
         assert len(encode_headers(headers)) <= 100_000
@@ -172,8 +197,23 @@ def test_headers_without_an_error_can_be_encoded(headers):
 @given(st.dictionaries(st.text(max_size=260), values, max_size=4))
 @example({"": "x"})
 @example({"n": "x" * 600, "n.1": "y"})
+@example({"n": "x" * 90_000})
 def test_shared_headers_are_checked_and_encoded_as_any(headers):
     shared = SharedHeaders(headers)
     assert headers_error(shared) == headers_error(headers)
+    assert headers_error(shared, 40) == headers_error(headers, 40)
     if headers_error(headers) is None:
         assert [encode_headers(shared), encode_headers(shared)] == [encode_headers(headers)] * 2
+
+
+@pytest.mark.parametrize("character", ["x", "\U0001f600"])
+@pytest.mark.parametrize("characters", [1, 200, 1024, 10_000])
+def test_what_a_records_own_headers_may_take_fits_beside_those_of_its_object(characters, character):
+    """A key of a store of one's own has up to 10,000 characters; that of S3 leaves the usual room."""
+    native = NativeObject(bucket="b" * 255, key=character * characters, size=1, version="v" * 60)
+    of_object = provenance(native, split=Split(2**24 - 1, 10**18))
+    room = own_headers_room(of_object)
+    assert room == MAX_OWN_HEADERS_BYTES or characters == 10_000
+    assert len(encode_headers(of_object)) + room <= MAX_HEADERS_BYTES
+    assert headers_error({"n": b"x" * (room * 9 // 10)}, room) is None
+    assert "can be stored" in headers_error({"n": "x" * (room // 4)}, room)

@@ -502,7 +502,7 @@ def test_a_refused_send_ends_the_run_with_its_own_error_whatever_waits_for_other
             return answer
 
     with Run(store_of(**dict.fromkeys("abcdefgh", 3)), producer=RefusesAll(), partitions=4) as run:
-        with pytest.raises(IggyProtocolError, match="^the disk is full"):
+        with pytest.raises(IggyProtocolError, match=r"^the disk is full"):
             run.sender.run()
         assert run.positions() == {}
 

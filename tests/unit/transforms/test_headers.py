@@ -1,5 +1,6 @@
 """Headers and timestamps of messages."""
 
+import attrs
 import pytest
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectNotFoundError
@@ -10,7 +11,7 @@ from framework.task.context import SourceContext
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
-from tests.unit.transforms.conftest import applied
+from tests.unit.transforms.conftest import NATIVE, applied
 
 
 def headers(*entries):
@@ -73,6 +74,18 @@ def test_a_header_that_iggy_cannot_store_makes_the_record_bad(apply):
     found = apply([b'{"f":"x"}', b'{"f":"%s"}' % (b"y" * 90_000)], headers({"name": "f", "field": "f"}))
     assert found.numbers == [1]
     assert "at most 90,000" in found.reasons[2]
+
+
+def test_headers_that_do_not_fit_beside_a_very_long_key_make_the_record_bad(apply):
+    """A key of a store of one's own may have 10,000 characters. The server ends the connection at 100,000 bytes."""
+    native = attrs.evolve(NATIVE, key="k" * 10_000)
+    found = apply(
+        [b'{"f":"%s"}' % (b"y" * size) for size in (10_000, 20_000)],
+        headers({"name": "f", "field": "f"}),
+        native=native,
+    )
+    assert found.numbers == [1]
+    assert "can be stored" in found.reasons[2]
 
 
 @pytest.mark.parametrize(
