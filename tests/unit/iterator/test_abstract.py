@@ -247,6 +247,15 @@ def test_no_more_objects_are_open_than_allowed(over, ahead):
     assert (store.count("open"), store.open_streams) == (20, 0)
 
 
+def test_an_eighth_of_the_objects_ahead_is_opened_at_a_time(over):
+    store = store_of(**{f"k{number:02}": 3 for number in range(21)})
+    iterator = over(store, prefetch_objects=16)
+    opened = []
+    while iterator.next_batch() is not None:
+        opened.append(iterator.statistics.objects_opened)
+    assert opened == [16, 18, 18, 20, 20, *[21] * 16]
+
+
 def test_what_is_fetched_ahead_is_bounded_in_bytes(over):
     store = MemoryStore()
     size = 700_000
