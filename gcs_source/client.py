@@ -44,9 +44,10 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import announces, announces_length, expected_bytes
+from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_head import pattern_of
 from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
 from framework.storage.http_store import HttpStore
 from framework.store import ListPage
@@ -94,6 +95,13 @@ class GcsStore(HttpStore):
     """
 
     scheme = "gs"
+    judged_headers = pattern_of(
+        "x-goog-generation",
+        "x-goog-stored-content-encoding",
+        "x-guploader-response-body-transformations",
+        "x-goog-hash",
+        *LENGTH_HEADERS,
+    )
 
     def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
         super().__init__(config.bucket)

@@ -33,8 +33,9 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import announces, announces_length, expected_bytes
+from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, expected_bytes
 from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_head import pattern_of
 from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
 from framework.storage.http_store import HttpStore
 from framework.store import ListPage
@@ -42,6 +43,7 @@ from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.pages import (
+    CHECKSUM_HEADERS,
     EMPTY_ANSWER,
     REPLACEMENT,
     bare_etag,
@@ -144,6 +146,7 @@ class S3Store(HttpStore):
     """
 
     scheme = "s3"
+    judged_headers = pattern_of("etag", *LENGTH_HEADERS, *CHECKSUM_HEADERS)
 
     def __init__(self, config: S3Config, session: Session | None = None) -> None:
         super().__init__(config.bucket)

@@ -34,6 +34,9 @@ REPLACEMENT = "\ufffd"
 
 _CHECKSUMS = {f"x-amz-checksum-{name}": name for name in ("crc64nvme", "crc32c", "crc32")}
 
+_CHECKSUM_TYPE = "x-amz-checksum-type"
+CHECKSUM_HEADERS = (_CHECKSUM_TYPE, *_CHECKSUMS)
+
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 _START_AFTER = re.compile(rb"<(?:\w+:)?StartAfter>[^<]*</(?:\w+:)?StartAfter>")
@@ -250,7 +253,7 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
 
 def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
     """Return the checksum of the whole object in an answer's headers; None without one of a supported kind."""
-    if (headers.get("x-amz-checksum-type") or "FULL_OBJECT") != "FULL_OBJECT":
+    if (headers.get(_CHECKSUM_TYPE) or "FULL_OBJECT") != "FULL_OBJECT":
         return None
     for header, name in _CHECKSUMS.items():
         encoded = headers.get(header)

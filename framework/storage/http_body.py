@@ -166,6 +166,10 @@ class EmptyStream(ReadStream):
 EMPTY = EmptyStream()
 
 
+LENGTH_HEADERS = ("content-length", "transfer-encoding")
+"""Names of the headers that announce a body's length."""
+
+
 def announces(headers: Mapping[str, str], size: int) -> bool:
     """Return whether the head announces a body of that length, in the usual form."""
     return headers.get("content-length") == str(size) and "transfer-encoding" not in headers

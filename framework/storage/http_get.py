@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -19,7 +20,13 @@ OK = (200, 206)
 
 
 class GetJudge(Protocol):
-    """A store, as it makes and judges the GETs of its objects."""
+    """A store, as it makes and judges the GETs of its objects.
+
+    Attributes:
+        judged_headers: the headers that `is_listed` looks at (`framework.storage.http_head.pattern_of`).
+    """
+
+    judged_headers: re.Pattern[str]
 
     @abc.abstractmethod
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
@@ -36,7 +43,7 @@ class GetJudge(Protocol):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         """Return whether the body of an answer 200 is surely the whole listed version; else `stream_of` decides.
 
-        Must not block.
+        Must not block. It gets only those of the headers that `judged_headers` names.
         """
 
     @abc.abstractmethod
@@ -146,7 +153,10 @@ class ObjectGet:
             data = answer.whole(native.size)
         except TaskClosedError:
             return None
-        return data if data is not None and self._judge.is_listed(native, answer.headers, data) else None
+        if data is None:
+            return None
+        judge = self._judge
+        return data if judge.is_listed(native, answer.headers_named(judge.judged_headers), data) else None
 
     def _wait_refusal(self, answer: HttpAnswer) -> None:
         try:

@@ -12,7 +12,6 @@ import heapq
 import itertools
 import logging
 import os
-import re
 import select
 import threading
 import time
@@ -20,7 +19,7 @@ from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import pycurl
@@ -35,8 +34,12 @@ from framework.storage.http_errors import (
     HttpReadTimeoutError,
     HttpTlsError,
 )
+from framework.storage.http_head import HttpHead
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
+
+if TYPE_CHECKING:
+    import re
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +106,6 @@ class HttpAnswer:
         "_loop",
         "_refused",
         "_reserved",
-        "_status",
         "_waiter",
         "_whole",
         "active_at",
@@ -144,9 +146,8 @@ class HttpAnswer:
     def _begin(self) -> None:
         self.lines: list[bytes] = []
         self._chunks: deque[bytes] = deque()
-        self._status = 0
         self._refused = 0  # bytes of a piece that waits for room
-        self._head: dict[str, str] | None = None
+        self._head: HttpHead | None = None
         self.started = self.complete = self.ended = False
         self.failure: Exception | None = None
 
@@ -164,16 +165,22 @@ class HttpAnswer:
             self._wait_until(lambda: self.started or self.ended or self._is_judged)
             if self.failure is not None and not self.started:
                 raise self.failure
-        status = self._status or self.status_so_far()
+        status = self.status_so_far()
         if not status:
             raise HttpError("the answer has no status")
         return status
 
     def status_so_far(self) -> int:
         """Return the status in the lines that have come; 0 without one."""
-        if not self._status:
-            self._status = status_in(self.lines)
-        return self._status
+        return self._read_head().status
+
+    def _read_head(self) -> HttpHead:
+        head = self._head
+        if head is None:
+            head = HttpHead(self.lines)
+            if head.status:  # else more lines may come
+                self._head = head
+        return head
 
     @property
     def _is_judged(self) -> bool:
@@ -183,15 +190,11 @@ class HttpAnswer:
     @property
     def headers(self) -> Mapping[str, str]:
         """The answer's headers, names in lower case; only after `status`."""
-        head = self._head
-        if head is None:
-            head = self._head = {}
-            for line in _last_head(self.lines).decode("latin-1").split("\n")[1:]:
-                name, colon, value = line.partition(":")
-                if colon:
-                    name, value = name.lower(), value.strip()
-                    head[name] = f"{head[name]}, {value}" if name in head else value
-        return head
+        return self._read_head().headers
+
+    def headers_named(self, pattern: re.Pattern[str]) -> Mapping[str, str]:
+        """Return those of them that a pattern of `framework.storage.http_head` names."""
+        return self._read_head().named(pattern)
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.
@@ -382,21 +385,6 @@ class HttpAnswer:
         if waiter is not None:
             self._waiter = None
             waiter.release()
-
-
-_STATUS = re.compile(rb"HTTP/[^\s]*[^\S\n]+([0-9]{3})(?!\S)")
-
-
-def status_in(lines: Sequence[bytes]) -> int:
-    """The status in the lines of a head; 0 without one."""
-    found = _STATUS.match(_last_head(lines))
-    return int(found[1]) if found is not None else 0
-
-
-def _last_head(lines: Sequence[bytes]) -> bytes:
-    """The last head in these lines: a proxy's answer to CONNECT and informational ones come before."""
-    heads = b"".join(lines)
-    return heads[heads.rfind(b"\nHTTP/") + 1 :]
 
 
 class _Transfer:

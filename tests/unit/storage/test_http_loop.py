@@ -739,8 +739,3 @@ def test_a_forked_process_may_request_ahead_whatever_its_parent_has_under_way(se
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert done == (child, 0)
-
-
-@pytest.mark.parametrize("status", [b"9" * 5000, b"\xb2\xb2\xb2", b"20", b""])
-def test_a_status_that_is_none_is_zero_and_no_error_in_the_thread_of_all_requests(status):
-    assert http_loop.status_in([b"HTTP/1.1 " + status + b" OK\r\n"]) == 0
