@@ -438,7 +438,7 @@ class ListingFeed(ObjectFeed):
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
         if len(waiting) == 1 and self._order is None:  # taken at once
             return iter((self._assign(key, native, waiting[0]),))
-        return (self._assign(key, native, entry) for entry in waiting)
+        return (self._assign(key, native, self._table.adopt(entry)) for entry in waiting)
 
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:
@@ -493,7 +493,7 @@ class ListingFeed(ObjectFeed):
         first = self._start_entry(native, topic_partition, self._numbering_options)
         entries = self._split_policy.positions_of(native, first)
         if known is None and len(entries) == 1:
-            started = self._table.begin_first(entries[0])
+            started = self._table.begin_first(key, entries[0])
             if started is not None:
                 return [started]
         generation = self._table.next_generation(key)

@@ -52,6 +52,8 @@ class StaleListingGuard:
 
     def check(self, key: OffsetManagerKey, native: NativeObject) -> None:
         """Raise ObjectChangedError if it was released too often in this version."""
+        if not self._seen:
+            return
         version, times, _ = self._seen.get(key, ("", 0, 0))
         if times >= MAX_LISTINGS and version == native.version:
             raise ObjectChangedError(

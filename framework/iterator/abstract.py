@@ -102,6 +102,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once
         self._feed: ObjectFeed | None = feed
+        self._is_handed = feed is not None
         self._feed_lock = threading.Lock()
         self._ahead = Prefetcher(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
         self._window: deque[tuple[Sequence[Assignment], FetchedInput, int]] = deque()
@@ -550,7 +551,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         The store may have been mistaken. The feed knows only the committed or recovered position. Records handed out
         since then are in flight and must not be sent again.
         """
-        entry = self.offsets.table.adopt(assignment.entry)
+        entry = assignment.entry
+        if self._is_handed or entry.split_size:  # else its own feed has just looked at the table, or begun it there
+            entry = self.offsets.table.adopt(entry)
         left = self._left.pop(entry.get_manager_key(), None) if self._left else None
         if left is not None and left.is_of(entry) and left.records_done > entry.records_done:
             entry = left

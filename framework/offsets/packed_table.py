@@ -132,6 +132,7 @@ class FinishedTable:
         self._dead_rows = 0
         self.records_done = 0
         self._newest: dict[bytes, int] = {}
+        self._absent: bytes | None = None  # a head that has no row: a new object is searched for twice
         self._others = array("Q")  # hash << 32 | row number, sorted
         self._starts = array("I", (0, 0))  # of each group of hashes with the same first bits, its start in _others
         self._group_shift = _HASH_BITS
@@ -192,7 +193,7 @@ class FinishedTable:
         """Load the chunks of `FinishedView.chunks` into an empty table. Takes a tenth of the time of single puts."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        self._blocks = []
+        self._blocks, self._absent = [], None
         for chunk in chunks:
             block = _Block.of(chunk)
             starts = _starts_of(np.frombuffer(chunk.ends, np.uint32))
@@ -251,6 +252,7 @@ class FinishedTable:
             self._blocks.append(block)
         block.append(row)
         self._newest[head] = len(self._dead)
+        self._absent = None
         self._dead.append(0)
         self.records_done += records
         if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
@@ -283,6 +285,8 @@ class FinishedTable:
     # ---- row numbers
 
     def _find(self, head: bytes) -> int | None:
+        if head is self._absent:
+            return None
         number = self._newest.get(head)
         if number is not None and not self._dead[number]:
             return number
@@ -296,6 +300,7 @@ class FinishedTable:
                 start = block.start(number & self._in_block)
                 if not self._dead[number] and block.rows[start : start + len(head)] == head:
                     return number
+        self._absent = head
         return None
 
     def _merge_newest(self) -> None:

@@ -187,9 +187,9 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         entry = self._reading.get(key)
         return (False, entry) if entry is not None else self._finished.listed(key, version)
 
-    def begin_first(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
+    def begin_first(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
         """Start the position of an object that has none, above every dropped generation; None when it has one."""
-        key, generation = entry.get_manager_key(), self.floor + 1
+        generation = self.floor + 1
         if self.find(key) is not None:
             return None
         if entry.generation != generation:

@@ -137,16 +137,19 @@ class PositionTable:
             unsaved.begun += entries
             return entries
 
-    def begin_first(self, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
-        """Start the position of a whole object that has none, in a generation that it never had; None when it has one.
+    def begin_first(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
+        """Start the position of an object that has none, in a generation that it never had; None when it has one.
 
         Most objects are new: this takes one search.
+
+        Args:
+            key: the entry's key.
+            entry: the position of a whole object.
         """
         with self.lock:
             identities = self._current_identities()
-            begun = self.positions.begin_first(entry)
+            begun = self.positions.begin_first(key, entry)
             if begun is not None:
-                key = begun.get_manager_key()
                 distinct = identities.take(key, begun)
                 if distinct is not begun:
                     self.positions[key] = begun = distinct
@@ -203,7 +206,7 @@ class PositionTable:
         """
         with self.lock:
             known = self.positions.find(entry.get_manager_key())
-            if known is not None and known.is_of(entry):
+            if known is entry or (known is not None and known.is_of(entry)):
                 return known
             if known is None or known.generation < entry.generation:
                 begin_in(self.positions, entry)

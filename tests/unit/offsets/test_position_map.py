@@ -730,13 +730,13 @@ def test_the_splits_behind_the_first_are_found_without_a_search():
 
 
 def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is_none():
-    manager = OffsetManager()
-    first = manager.table.begin_first(small_entry(generation=1))
+    manager, key = OffsetManager(), small_entry().get_manager_key()
+    first = manager.table.begin_first(key, small_entry(generation=1))
     assert first is not None
-    assert manager.table.begin_first(small_entry(generation=1, version="v2")) is None
+    assert manager.table.begin_first(key, small_entry(generation=1, version="v2")) is None
     manager.store_begun()
     manager.remove_entry(first)
-    again = manager.table.begin_first(small_entry(generation=1))
+    again = manager.table.begin_first(key, small_entry(generation=1))
     assert again is not None
     assert again.generation == first.generation + 1
     assert manager.get_entry(again.get_manager_key()) == again
