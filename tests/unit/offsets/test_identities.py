@@ -54,6 +54,11 @@ def test_the_keys_of_these_tests_have_one_hash(version, generation):
     assert len({object_hash64(SOURCE, BUCKET, key, version, generation=generation) for key in (ONE, OTHER)}) == 1
 
 
+def began(table, key):
+    entry = start_of(key)
+    return table.begin_first(entry.get_manager_key(), entry)
+
+
 def read(key, entry, first, count):
     """The batch of some records, of which `entry` is the position behind them."""
     return RecordBatch(
@@ -73,7 +78,7 @@ def test_the_progress_of_one_object_never_counts_as_that_of_another(restarts, fl
     server = MemoryIggy()
     session = session_of(server)
     session.open_partitions()
-    one, other = (session.offsets.table.begin_first(start_of(key)) for key in (ONE, OTHER))
+    one, other = (began(session.offsets.table, key) for key in (ONE, OTHER))
     assert entry_hash64(SOURCE, one) != entry_hash64(SOURCE, other)
     producer = session.producer()
     session.offsets.store_begun()
@@ -110,14 +115,14 @@ def test_an_object_that_starts_again_is_no_other_object():
 
 def test_positions_of_before_count_and_those_whose_last_count_is_not_saved():
     pending = OffsetManager(source=SOURCE, positions=position_map([start_of(ONE)]))
-    assert pending.table.begin_first(start_of(OTHER)).generation == 2
+    assert began(pending.table, OTHER).generation == 2
     manager = OffsetManager(source=SOURCE)
-    done = manager.table.begin_first(start_of(ONE)).advanced(0, state=ObjectState.DONE)
+    done = began(manager.table, ONE).advanced(0, state=ObjectState.DONE)
     end = attrs.evolve(read(ONE, done, 1, 0), payloads=())
     manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(end,), anchor=None))
     manager.table._identities = None
-    assert manager.table.begin_first(start_of(OTHER)).generation == 2
-    assert manager.table.begin_first(start_of(ONE)) is None
+    assert began(manager.table, OTHER).generation == 2
+    assert began(manager.table, ONE) is None
 
 
 def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
@@ -142,7 +147,7 @@ def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
     assert known.take(start_of(OTHER).get_manager_key(), start_of(OTHER)).generation == 2
     table = OffsetManager(source=SOURCE).table
     for number in range(20):
-        entry = table.begin_first(start_of(f"{number}"))
+        entry = began(table, f"{number}")
         table.put(entry.get_manager_key(), entry.changed(total=0))
         table.unsaved.changed.clear()
     assert len(table._identities._keys) <= 3
