@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import socket
 import ssl
@@ -27,23 +29,58 @@ REQUEST_SECONDS = 10.0
 """Time for the line and the headers of a request, from the connection or from the last answer."""
 
 CLOSE_SECONDS = 3.0
+_BACKLOG = 128
+
+
+class _Listener(socket.socket):
+    """Drops the oldest of too many connections that only begin TLS: uvicorn learns of a client after its handshake."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        super().__init__(fileno=listening.detach())
+        self._new: dict[int, socket.socket] = {}  # by descriptor, oldest first
+
+    @override
+    def accept(self) -> tuple[socket.socket, Any]:
+        client, place = super().accept()
+        open_still = {number: one for number, one in self._new.items() if one.fileno() == number}
+        if len(open_still) >= MAX_CLIENTS:
+            with contextlib.suppress(OSError):  # the client has gone
+                open_still.pop(next(iter(open_still))).shutdown(socket.SHUT_RDWR)
+        self._new = {**open_still, client.fileno(): client}
+        return client, place
+
+    def greeted(self, descriptor: int) -> None:
+        """Take note that uvicorn knows a client."""
+        self._new.pop(descriptor, None)
 
 
 class _Protocol(H11Protocol):
     """Drops a client that sends no whole request, and the oldest of too many: they would hold the few places.
 
     uvicorn itself waits without end, for the first request and for one of which a byte came. Its `limit_concurrency`
-    limits answers: connections beyond it keep their descriptors, of which the source needs some.
+    limits answers: connections beyond it keep their descriptors, of which the source needs some. No answer shall find the
+    limit reached: clients without the key could then keep everyone out.
     """
+
+    def __init__(self, *args: Any, listener: _Listener, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._listener = listener
+        self.dropped = False
 
     @override
     def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         super().connection_made(transport)
+        self._listener.greeted(transport.get_extra_info("socket").fileno())
         self.since = self.loop.time()
-        clients = [one for one in self.connections if isinstance(one, _Protocol) and not one.transport.is_closing()]
+        clients = [one for one in self.connections if isinstance(one, _Protocol) and not one.dropped]
         if len(clients) >= MAX_CLIENTS:
-            min(clients, key=_worth).transport.close()
+            min(clients, key=_worth).drop()
         self._expect_request()
+
+    def drop(self) -> None:
+        """End the connection at once: in TLS, the end in order waits half a minute for a silent client."""
+        self.dropped = True
+        self.transport.abort()
 
     @override
     def on_response_complete(self) -> None:
@@ -51,17 +88,17 @@ class _Protocol(H11Protocol):
         super().on_response_complete()
 
     def _expect_request(self) -> None:
-        self.loop.call_later(REQUEST_SECONDS, self._drop_silent, self.cycle)
+        self.loop.call_later(REQUEST_SECONDS, self._close_silent, self.cycle)
 
-    def _drop_silent(self, last: object) -> None:
+    def _close_silent(self, last: object) -> None:
         if self.cycle is last and not self.transport.is_closing():
             self.transport.close()
 
 
-def _worth(client: _Protocol) -> tuple[bool, float]:
-    """Return the order in which clients are dropped: those without a request in progress first, then by age."""
+def _worth(client: _Protocol) -> tuple[bool, bool, float]:
+    """Return the order in which clients are dropped: first those that end, then those without a request, then by age."""
     cycle: RequestResponseCycle | None = client.cycle
-    return cycle is not None and not cycle.response_complete, client.since
+    return not client.transport.is_closing(), cycle is not None and not cycle.response_complete, client.since
 
 
 class ApiServer:
@@ -81,14 +118,16 @@ class ApiServer:
         try:
             config = uvicorn.Config(
                 app,
-                http=_Protocol,
+                http=functools.partial(_Protocol, listener=self._socket),  # type: ignore[arg-type]
+                loop="asyncio",  # its listeners are accepted from in Python
+                backlog=_BACKLOG,
                 ws="none",
                 lifespan="off",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=MAX_CLIENTS,
+                limit_concurrency=2 * MAX_CLIENTS,  # dropped clients count until the loop's next turn
                 timeout_graceful_shutdown=int(CLOSE_SECONDS),
                 **_certificate(http),
             )
@@ -110,11 +149,11 @@ class ApiServer:
         self._socket.close()
 
 
-def _listen(http: HttpSection) -> socket.socket:
+def _listen(http: HttpSection) -> _Listener:
     host, port = http.host_and_port()
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        return socket.create_server((host, port), family=found[0][0], backlog=128)
+        return _Listener(socket.create_server((host, port), family=found[0][0], backlog=_BACKLOG))
     except OSError as exc:
         raise cannot_listen("[http] address", http.address, exc) from exc
 

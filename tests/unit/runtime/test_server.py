@@ -1,0 +1,68 @@
+"""The port of the HTTP API with TLS: clients that only begin hold neither its places nor the descriptors of the worker."""
+
+import contextlib
+import http.client
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from framework.config.sections import HttpTlsSection
+from framework.runtime.options import WorkerHttpSection
+from framework.runtime.server import MAX_CLIENTS, ApiServer
+
+
+async def answer(_scope, _receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"healthy"})
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tls")
+    certificate, private = folder / "cert.pem", folder / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    subprocess.run([*command, "-keyout", private, "-out", certificate], check=True, capture_output=True)
+    return certificate, private
+
+
+@pytest.fixture
+def port(files):
+    certificate, private = files
+    tls = HttpTlsSection(enabled=True, cert_file=str(certificate), key_file=str(private))
+    with ApiServer(answer, WorkerHttpSection(address="127.0.0.1:0", tls=tls)) as server:
+        yield server.port
+
+
+@pytest.fixture
+def trusting(files):
+    return ssl.create_default_context(cafile=files[0])
+
+
+def ask(port, context):
+    with contextlib.closing(http.client.HTTPSConnection("localhost", port, timeout=20, context=context)) as line:
+        line.request("GET", "/health")
+        return line.getresponse().status
+
+
+def descriptors():
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_silent_clients_with_tls_take_no_place_of_others(port, trusting):
+    with contextlib.ExitStack() as lines:
+        for _ in range(2 * MAX_CLIENTS):
+            plain = lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+            lines.enter_context(trusting.wrap_socket(plain, server_hostname="localhost"))
+        assert ask(port, trusting) == 200
+
+
+def test_connections_that_only_begin_tls_hold_few_descriptors(port, trusting):
+    before, count = descriptors(), 4 * MAX_CLIENTS
+    with contextlib.ExitStack() as lines:
+        for _ in range(count):
+            lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
+        assert ask(port, trusting) == 200
+        assert descriptors() <= before + count + 2 * MAX_CLIENTS
