@@ -30,6 +30,7 @@ REQUEST_SECONDS = 10.0
 
 CLOSE_SECONDS = 3.0
 _BACKLOG = 128
+IN_THE_CLEAR = "[http.tls] is off: the API key goes over the network in the clear"
 
 
 class _Listener(socket.socket):
@@ -113,6 +114,8 @@ class ApiServer:
     """
 
     def __init__(self, app: ASGIApp, http: HttpSection) -> None:
+        if in_the_clear(http):
+            log.warning(IN_THE_CLEAR)
         self._socket = _listen(http)
         self.port = int(self._socket.getsockname()[1])
         try:
@@ -129,7 +132,7 @@ class ApiServer:
                 proxy_headers=False,
                 limit_concurrency=2 * MAX_CLIENTS,  # dropped clients count until the loop's next turn
                 timeout_graceful_shutdown=int(CLOSE_SECONDS),
-                **_certificate(http),
+                **certificate_options(http),
             )
         except BaseException:
             self._socket.close()
@@ -158,21 +161,35 @@ def _listen(http: HttpSection) -> _Listener:
         raise cannot_listen("[http] address", http.address, exc) from exc
 
 
-def _certificate(http: HttpSection) -> dict[str, Any]:
-    """Return the arguments for TLS; none without it."""
+def in_the_clear(http: HttpSection) -> bool:
+    """Return whether others on the network can read the key."""
+    return not (http.tls.enabled or http.only_local)
+
+
+def certificate_options(http: HttpSection) -> dict[str, Any]:
+    """Return uvicorn's options for TLS; none without it.
+
+    Raises:
+        ConfigError: the certificate or its key cannot be used.
+    """
     tls = http.tls
     if not tls.enabled or tls.cert_file is None or tls.key_file is None:
-        if not http.only_local:
-            log.warning("[http.tls] is off: the API key goes over the network in the clear")
         return {}
     for name, path in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
         try:
             Path(path).read_bytes()
         except OSError as exc:
             raise ConfigError(f"[http.tls] {name}: {path} cannot be read: {exc.strerror}") from exc
+
+    def refuse() -> str:  # OpenSSL would ask for it on the terminal
+        raise ConfigError(f"[http.tls] key_file: {tls.key_file} needs a pass phrase: name a key without one")
+
     try:
-        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(tls.cert_file, tls.key_file)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(tls.cert_file, tls.key_file, password=refuse)
     except OSError as exc:  # ssl.SSLError is one
         reason = exc.strerror or str(exc)
-        raise ConfigError(f"[http.tls] cert_file, key_file: cannot be used: {reason}") from exc
+        raise ConfigError(
+            f"[http.tls] cert_file, key_file: must be a certificate and its private key, both PEM: {reason}"
+        ) from exc
     return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from framework.config.sections import HttpTlsSection
+from framework.errors import ConfigError
 from framework.runtime.options import WorkerHttpSection
 from framework.runtime.server import MAX_CLIENTS, ApiServer
 
@@ -28,11 +29,14 @@ def files(tmp_path_factory):
     return certificate, private
 
 
+def section(certificate, private):
+    tls = HttpTlsSection(enabled=True, cert_file=str(certificate), key_file=str(private))
+    return WorkerHttpSection(address="127.0.0.1:0", tls=tls)
+
+
 @pytest.fixture
 def port(files):
-    certificate, private = files
-    tls = HttpTlsSection(enabled=True, cert_file=str(certificate), key_file=str(private))
-    with ApiServer(answer, WorkerHttpSection(address="127.0.0.1:0", tls=tls)) as server:
+    with ApiServer(answer, section(*files)) as server:
         yield server.port
 
 
@@ -66,3 +70,20 @@ def test_connections_that_only_begin_tls_hold_few_descriptors(port, trusting):
             lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
         assert ask(port, trusting) == 200
         assert descriptors() <= before + count + 2 * MAX_CLIENTS
+
+
+def test_a_private_key_with_a_pass_phrase_is_refused_without_a_question(files, tmp_path):
+    certificate, private = files
+    locked = tmp_path / "locked.pem"
+    command = ["openssl", "pkey", "-aes256", "-passout", "pass:secret", "-in", private, "-out", locked]
+    subprocess.run(command, check=True, capture_output=True)
+    with pytest.raises(
+        ConfigError, match=r"\[http.tls\] key_file: .*locked.pem needs a pass phrase: name a key without"
+    ):
+        ApiServer(answer, section(certificate, locked))
+
+
+def test_a_key_in_place_of_the_certificate_is_named(files):
+    certificate, private = files
+    with pytest.raises(ConfigError, match="must be a certificate and its private key, both PEM"):
+        ApiServer(answer, section(private, certificate))
