@@ -15,14 +15,23 @@ from typing import TYPE_CHECKING
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import empty_advice, place_of, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
-from framework.errors import EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ObjectError, SourceError, cannot_listen
+from framework.errors import (
+    EXIT_CONFIGURATION,
+    EXIT_DONE,
+    EXIT_PERSON,
+    EXIT_TRY_AGAIN,
+    ConfigError,
+    ObjectError,
+    SourceError,
+    cannot_listen,
+)
 from framework.model.text import counted
 from framework.storage.preflight import CheckResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from framework.config.sections import SourceCommonConfig
+    from framework.config.sections import HttpSection, SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import TopicInfo
     from framework.model.objects import NativeObject, TopicPartition
@@ -55,7 +64,7 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     config = read_config(task_class, file)
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
-    for results in (_engine(task_class, config), _ports(config), _store(task_class, config), _iggy(config)):
+    for results in (_engine(task_class, config), _ports(config, file), _store(task_class, config), _iggy(config)):
         for result in results:
             _write(result)
             # what a person must act on counts more than what goes away by itself
@@ -86,8 +95,8 @@ def _engine(task_class: type[AbstractSourceTask], config: SourceCommonConfig) ->
     yield from check_spark(task_class, config)
 
 
-def _ports(config: SourceCommonConfig) -> Iterator[CheckResult]:
-    """Check the ports of the metrics and of the HTTP API, and that the API's libraries are installed."""
+def _ports(config: SourceCommonConfig, file: ConfigFile) -> Iterator[CheckResult]:
+    """Check the ports of the metrics and of the HTTP API, and what else the API needs."""
     place = config.metrics.host_and_port()
     if place is not None:
         yield _port("metrics", place, config.metrics.address)
@@ -99,6 +108,25 @@ def _ports(config: SourceCommonConfig) -> Iterator[CheckResult]:
         yield CheckResult("http", ok=False, detail=detail, exit_code=EXIT_PERSON)
     else:
         yield _port("http", config.http.host_and_port(), config.http.address)
+        yield from _api(config.http, file)
+
+
+def _api(http: HttpSection, file: ConfigFile) -> Iterator[CheckResult]:
+    """Say what is wrong with the certificate and the state folder of the HTTP API."""
+    from framework.cli.worker import state_folder  # noqa: PLC0415 - each command loads what it needs
+    from framework.runtime.server import IN_THE_CLEAR, certificate_options, in_the_clear  # noqa: PLC0415
+
+    if in_the_clear(http):
+        yield CheckResult("http", ok=True, detail=IN_THE_CLEAR, warning=True)
+    try:
+        certificate_options(http)
+    except ConfigError as error:
+        yield CheckResult.failed("http", error)
+    folder = state_folder(file, http)
+    problem = _no_room(folder)
+    if problem is not None:
+        detail = f"[http] state_dir: the folder {folder} cannot be used: {problem.strerror}"
+        yield CheckResult("http", ok=False, detail=detail, exit_code=EXIT_CONFIGURATION)
 
 
 def _port(section: str, place: tuple[str, int], address: str | None) -> CheckResult:
@@ -214,18 +242,25 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
 
 def _new_folder(folder: Path) -> CheckResult:
     """Check the embedded server's folder, which a run would create."""
-    import tempfile  # noqa: PLC0415
-
-    parent = next(ancestor for ancestor in folder.absolute().parents if ancestor.exists())
-    try:
-        with tempfile.TemporaryDirectory(
-            dir=parent
-        ):  # permissions alone do not tell: /proc grants them and has no room
-            pass
-    except OSError as error:
-        detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable: {error.strerror}"
+    problem = _no_room(folder)
+    if problem is not None:
+        detail = f"[iggy] url: {folder} cannot be made: {problem.strerror}"
         return CheckResult("iggy", ok=False, detail=detail)
     return CheckResult("iggy", ok=True, detail=f"the embedded server is made in {folder} by the first run")
+
+
+def _no_room(folder: Path) -> OSError | None:
+    """Return why nothing can be made in a folder, or where the folder would be made; None when it can."""
+    import tempfile  # noqa: PLC0415
+
+    place = folder.absolute()
+    place = next(existing for existing in (place, *place.parents) if existing.exists())
+    try:
+        # permissions alone do not tell: /proc grants them and has no room
+        with tempfile.TemporaryDirectory(dir=place):
+            return None
+    except OSError as error:
+        return error
 
 
 def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Sequence[str]) -> Iterator[CheckResult]:

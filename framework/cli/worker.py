@@ -90,8 +90,7 @@ def run_with_api(
     Raises:
         ConfigError: the address or the state folder cannot be used.
     """
-    given = config.http.state_dir
-    state = Path(given) if given is not None else file.path.parent / f".{file.path.stem}.state"
+    state = state_folder(file, config.http)
 
     def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
         return load_checked(task, attrs.evolve(file, path=path))
@@ -104,6 +103,11 @@ def run_with_api(
             log.warning("%s", INTERRUPTED)
             return EXIT_TRY_AGAIN
         return code
+
+
+def state_folder(file: ConfigFile, http: HttpSection) -> Path:
+    """Return the state folder of a single source."""
+    return Path(http.state_dir) if http.state_dir is not None else file.path.parent / f".{file.path.stem}.state"
 
 
 def _load(task_class: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:

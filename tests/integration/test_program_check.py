@@ -191,6 +191,38 @@ def test_the_libraries_of_the_http_api_are_missing(program, moto_bucket, monkeyp
     )
 
 
+def test_what_the_http_api_cannot_use_fails_as_the_run_does(program, moto_bucket, tmp_path):
+    moto_bucket.put("a.jsonl", LINE)
+    program.configure(http={"enabled": True, "address": f"127.0.0.1:{free_port()}"})
+    missing, state, no_folder = str(tmp_path / "none.pem"), tmp_path / "state", program.path / "state"
+    for change, said in (
+        ({"http": {"state_dir": str(no_folder)}}, f"state_dir: the folder {no_folder} cannot be used: Not a directory"),
+        (
+            {
+                "http": {"state_dir": str(state)},
+                "http.tls": {"enabled": True, "cert_file": missing, "key_file": missing},
+            },
+            f"cert_file: {missing} cannot be read: No such file or directory",
+        ),
+    ):
+        checked = program.configure(**change).run("check")
+        assert not state.exists()
+        ran = program.run("--once")
+        assert checked.code == ran.code == 2
+        mark, detail = steps(checked)["http"][-1]
+        assert mark == "FAIL"
+        assert detail.endswith(said)
+        assert detail in ran.said
+
+
+def test_an_api_key_that_goes_in_the_clear_is_a_warning(program, moto_bucket):
+    moto_bucket.put("a.jsonl", LINE)
+    program.configure(http={"enabled": True, "address": f"0.0.0.0:{free_port()}", "api_key": "drowssap"})
+    checked = program.run("check")
+    assert checked.code == 0
+    assert ("warn", "[http.tls] is off: the API key goes over the network in the clear") in steps(checked)["http"]
+
+
 # ---- the engine
 
 
