@@ -101,6 +101,8 @@ class Worker:
         data = path.read_bytes() + content_of(known[1].includes if known is not None else ())
         # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
         if known is None or known[0] != data or known[1].mistake:
+            if known is None:  # a new one: former ones may have been deleted
+                self._stored = {other: read for other, read in self._stored.items() if other.exists()}
             known = self._stored[path] = data, self._read(path, key)
         return known[1]
 

@@ -6,6 +6,7 @@ no field for it there; those that do not have null.
 """
 
 import contextlib
+import gc
 import http.client
 import json
 import os
@@ -31,6 +32,7 @@ from framework.errors import ConfigError
 from framework.runtime import server
 from framework.runtime.api import MAX_BODY_BYTES, make_api
 from framework.runtime.commands import CommandError
+from framework.runtime.configuration import Configuration
 from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerHttpSection
 from framework.runtime.server import ApiServer
@@ -256,6 +258,20 @@ def test_a_version_is_read_again_when_a_file_that_it_includes_has_changed(orders
     assert read("orders")[1].mapping["input"]["max_record_bytes"] == 1000
     common.write_text("[input]\nmax_record_bytes = 2000\n")
     assert read("orders")[1].mapping["input"]["max_record_bytes"] == 2000
+
+
+def test_deleted_versions_take_no_memory(orders):
+    def known():
+        gc.collect()
+        return sum(isinstance(each, Configuration) for each in gc.get_objects())
+
+    counts = []
+    for version in range(1, 9):
+        assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})[1]["version"] == version
+        counts.append(known())
+        if version > 1:
+            assert orders.ask("DELETE", f"/sources/orders/configs?version={version - 1}") == (204, b"")
+    assert counts[-1] == counts[2]
 
 
 def test_a_version_may_include_its_store_and_its_name(orders, tmp_path):
