@@ -233,7 +233,9 @@ class Supervisor:
             log.warning("%s has no file *.toml: a source starts as soon as there is one", self._folder.path)
         for key, source in self._sources.items():
             if key not in found and not source.removed:
-                log.warning("%s: its file %s is gone: stopping", key, source.file.path)
+                renamed = any(made.path == source.file.path for made in found.values())
+                what = "has another key now" if renamed else "is gone"
+                log.warning("%s: its file %s %s: stopping", key, source.file.path, what)
                 source.removed = True
         for key, made in found.items():
             known = self._sources.get(key)
@@ -348,10 +350,16 @@ class Supervisor:
                 source.child.stop()
             return
         source.restart = False
-        if wanted and not source.held and not source.active.mistake and self._clock() >= source.retry_at:
+        due = not source.held and self._clock() >= source.retry_at
+        if wanted and due and not source.active.mistake and not self._runs_elsewhere(source):
             self._begin(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
+
+    def _runs_elsewhere(self, source: ManagedSource) -> bool:
+        """Return whether it still runs under its former key."""
+        others = (other.running for other in self._sources.values() if other is not source)
+        return any(running is not None and running.source == source.active.source for running in others)
 
     def _begin(self, source: ManagedSource) -> None:
         source.started_at = self._clock()
@@ -518,15 +526,18 @@ class Supervisor:
         with self.source(key) as source:
             number = source.active.version if version is None else version
             stored = self._state.versions(key)
-            if number == source.file.version:
-                raise BusyError(f"version {number} of {key} is the file {source.file.path}: delete that")
+            of_file = number == source.file.version  # it hides a stored one of its number, which can be deleted by it
+            if of_file and (version is None or number not in stored):
+                raise BusyError(f"version {number} of {key} is the file {source.file.path}: change that")
             if number not in stored:
                 raise UnknownVersionError(key, number)
-            if self._state.get(key).active == number:
+            was_active = self._state.get(key).active == number
+            if was_active:
                 self._state.change(key, active=None)
             self._state.remove(stored[number])
             log.info("%s: version %d deleted", key, number)
-            self._activate(source)
+            if was_active:
+                self._activate(source)
         self.wake()
 
 

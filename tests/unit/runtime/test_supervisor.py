@@ -279,6 +279,19 @@ def test_the_way_out_of_a_disabled_version(running):
         running.supervisor.restart("orders")
 
 
+def test_a_source_under_another_key_waits_for_its_former_process(running):
+    running.children[0].obeys = False
+    running.write(head='key = "lake"\n')
+    running.look()
+    assert running.keys() == ["lake"]
+    assert (len(running.children), running.source("lake").status) == (1, "starting")
+    running.children[0].code = 0
+    running.tick()
+    running.tick()
+    assert (len(running.children), running.source("lake").status) == (2, "starting")
+    assert running.source("lake").last_error is None
+
+
 def test_a_removed_file_stops_its_source_and_a_file_that_returns_starts_it(running):
     path = running.conf / "orders.toml"
     content = path.read_text()
@@ -386,6 +399,17 @@ def test_a_source_has_a_hundred_versions_at_most(running):
     assert stored(running) == 101
 
 
+def test_the_version_to_delete_is_one_that_can_be_deleted(running):
+    for _ in range(100):
+        stored(running)
+    running.write(head="version = 1\n")
+    running.look()
+    with pytest.raises(BusyError) as refused:
+        stored(running)
+    running.supervisor.remove_version("orders", int(str(refused.value).rpartition("=")[2]))
+    assert stored(running) == 101
+
+
 def test_a_wrong_or_unknown_version_is_not_activated(running):
     running.supervisor.add_version("orders", lambda _version: b"[source]\n")
     with pytest.raises(BusyError, match="missing"):
@@ -395,6 +419,28 @@ def test_a_wrong_or_unknown_version_is_not_activated(running):
     assert running.source().active.version == 0
     running.tick()
     assert running.children[0].asked == 0
+
+
+def test_deleting_another_version_than_the_active_one_starts_no_source_that_waits_for_a_person(running):
+    stored(running)
+    running.children[0].code = 3
+    running.tick()
+    running.supervisor.remove_version("orders", 1)
+    running.tick()
+    assert (len(running.children), running.source().status) == (1, "error")
+
+
+def test_a_stored_version_that_the_file_hides_can_be_deleted(running):
+    stored(running)
+    path = running.write(head="version = 1\n")
+    running.look()
+    with pytest.raises(BusyError, match=f"version 1 of orders is the file {path}"):
+        running.supervisor.remove_version("orders", None)
+    running.supervisor.remove_version("orders", 1)
+    assert not running.state.versions("orders")
+    assert running.supervisor.versions("orders")[1].path == path
+    with pytest.raises(BusyError, match="is the file"):
+        running.supervisor.remove_version("orders", 1)
 
 
 def test_deleting_the_active_version_returns_to_the_file(running):
