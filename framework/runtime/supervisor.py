@@ -308,6 +308,8 @@ class Supervisor:
             return
         child.close()
         asked, ran = source.stop_at is not None, self._clock() - source.started_at
+        # what it was started with is no longer wanted, or a person has just asked for a restart: then none is waited for
+        may_hold = not asked and not source.restart and source.running == source.active
         source.past = source.progress
         source.past.state = "stopped"
         _clear_state(source.past)
@@ -315,9 +317,10 @@ class Supervisor:
         if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
             log.info("%s: stopped", source.key)
         elif code == EXIT_DONE:
-            source.held = not asked
+            source.held = may_hold
             log.warning("%s: pid %d ended by itself, exit code 0", source.key, child.pid)
         else:
+            source.held = may_hold and code in {EXIT_CONFIGURATION, EXIT_PERSON}
             self._ended_in_error(source, child, code, asked=asked, ran=ran)
         if self._single and (not asked or self._stopping):
             self._exit_code = code if code >= 0 else EXIT_TRY_AGAIN
@@ -329,7 +332,6 @@ class Supervisor:
     ) -> None:
         what = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         message = child.error or f"pid {child.pid} {what}"
-        source.held = not asked and code in {EXIT_CONFIGURATION, EXIT_PERSON}
         if source.held or asked or self._single:
             self._failed(source, message, f" (exit code {code}: waiting for a person)" if source.held else "")
             return

@@ -119,6 +119,29 @@ def test_configuration_and_person_wait_for_a_restart_or_a_change(running, code):
     assert len(running.children) == 3
 
 
+@pytest.mark.parametrize("code", [0, 2, 3])
+def test_a_process_that_ends_while_its_configuration_changes_leaves_the_new_one_to_run(running, code):
+    running.write(head='name = "Orders"\n')
+    running.tick(FOLDER_SECONDS)
+    running.children[0].code = code
+    running.tick(FOLDER_SECONDS)
+    running.tick(FIRST_PAUSE_SECONDS)
+    assert len(running.children) == 2
+    assert running.children[1].configuration.label == "Orders"
+    running.children[1].code = 3
+    running.tick()
+    running.tick(LONGEST_PAUSE_SECONDS)
+    assert (len(running.children), running.source().held) == (2, True)
+
+
+def test_a_process_that_ends_while_a_person_asks_for_a_restart_is_started_again(running):
+    running.supervisor.restart("orders")
+    running.children[0].code = 3
+    running.tick()
+    running.tick(FIRST_PAUSE_SECONDS)
+    assert len(running.children) == 2
+
+
 def test_the_death_of_a_process_without_a_word_is_a_sentence(running):
     running.children[0].code = -9
     running.tick()
