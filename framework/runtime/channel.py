@@ -100,16 +100,17 @@ class WorkerEnd:
 
     Args:
         line: the connected socket.
-        changed: called after each message and at the end, from the reading thread.
+        ended: called at the end of the line, from the reading thread. Not for each message: of hundreds of sources, two a
+            second each, and a worker looks at all of them when it is called.
 
     Attributes:
         progress: the last figures; None before the first.
         error: the error that ended the source; empty when it reported none.
     """
 
-    def __init__(self, line: socket.socket, changed: Callable[[], None]) -> None:
+    def __init__(self, line: socket.socket, ended: Callable[[], None]) -> None:
         self._line = line
-        self._changed = changed
+        self._ended = ended
         self.progress: Progress | None = None
         self.error = ""
         self._thread = threading.Thread(target=self._read, name="channel", daemon=True)
@@ -129,8 +130,7 @@ class WorkerEnd:
         with contextlib.suppress(OSError), self._line.makefile("rb") as lines:
             while line := lines.readline(_LINE_BYTES):
                 self._receive(line)
-                self._changed()
-        self._changed()
+        self._ended()
 
     def _receive(self, line: bytes) -> None:
         try:

@@ -21,13 +21,13 @@ class ChildProcess(WorkerEnd):
     Args:
         arguments: of the interpreter: `-m s3_source --config orders.toml`.
         key: the source's key, which is on each line of its log.
-        changed: called when it has reported something or ended, from another thread.
+        ended: called when it ends, from another thread.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], key: str, changed: Callable[[], None]) -> None:
+    def __init__(self, arguments: Sequence[str], key: str, ended: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -49,7 +49,7 @@ class ChildProcess(WorkerEnd):
                 ours.close()
                 raise
         try:
-            super().__init__(ours, changed)
+            super().__init__(ours, ended)
         except RuntimeError as error:  # a limit of processes counts threads, too: the child took the last place
             self._process.kill()
             self._process.wait()

@@ -46,7 +46,7 @@ STARTING = frozenset({"starting", "standby"})
 _TICK_SECONDS = 0.5
 
 Start = Callable[[Configuration, Callable[[], None]], "ChildProcess"]
-"""Starts the source of a configuration; the second argument is called when it has reported something."""
+"""Starts the source of a configuration; the second argument is called when it ends."""
 
 
 @attrs.frozen
@@ -194,6 +194,8 @@ class Supervisor:
         while not self.tick():
             with contextlib.suppress(Empty):
                 self._woken.get(timeout=_TICK_SECONDS)
+                while True:  # one look serves all who have woken it
+                    self._woken.get_nowait()
         return self._exit_code or EXIT_DONE
 
     @property

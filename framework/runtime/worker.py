@@ -90,8 +90,8 @@ class Worker:
     def _read(self, path: Path, key: str = "") -> Configuration:
         return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
 
-    def _start(self, configuration: Configuration, changed: Callable[[], None]) -> ChildProcess:
-        return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, changed)
+    def _start(self, configuration: Configuration, ended: Callable[[], None]) -> ChildProcess:
+        return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, ended)
 
     def _read_version(self, key: str, version: int) -> Configuration:
         path = self._state.versions(key).get(version)

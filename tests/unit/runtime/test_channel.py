@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 
 import attrs
 import pytest
@@ -14,50 +15,67 @@ from framework.runtime.channel import ChildChannel, WorkerEnd
 
 @pytest.fixture
 def line():
-    """Yields both ends, and what the worker's end was told of."""
+    """Yields both ends, and how often the worker's end was told of an end."""
     ours, theirs = socket.socketpair()
-    changed = threading.Semaphore(0)
-    end = WorkerEnd(ours, changed.release)
+    ended = threading.Semaphore(0)
+    end = WorkerEnd(ours, ended.release)
     descriptor = os.dup(theirs.fileno())
     theirs.close()
     child = ChildChannel(descriptor, leave=lambda _code: None)
     child.on_stop(lambda: None)
-    yield child, end, changed
+    yield child, end, ended
     end._line.shutdown(socket.SHUT_RDWR)
     end.close()
     child._socket.close()
 
 
+def wait_until(check):
+    deadline = time.monotonic() + 10
+    while not check():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_figures_arrive_as_they_were(line):
-    child, end, changed = line
+    child, end, _ = line
     sent = Progress(
         state="sending", records=7, kinds={"RecordError": 2}, first_record_seconds=0.5, filtered={"empty": 1}
     )
     child.report(sent)
-    assert changed.acquire(timeout=10)
+    wait_until(lambda: end.progress is not None)
     assert attrs.asdict(end.progress) == attrs.asdict(sent)
     assert end.error == ""
 
 
+def test_the_worker_is_woken_by_the_end_and_not_by_figures(line):
+    child, end, ended = line
+    for number in range(100):
+        child.report(Progress(records=number))
+    wait_until(lambda: end.progress is not None and end.progress.records == 99)
+    assert not ended.acquire(blocking=False)
+    child._socket.shutdown(socket.SHUT_RDWR)
+    assert ended.acquire(timeout=10)
+
+
 def test_the_last_error_arrives(line):
-    child, end, changed = line
+    child, end, _ = line
     child.failed('no bucket "lake"\n  - ü', 3)
-    assert changed.acquire(timeout=10)
+    wait_until(lambda: end.error)
     assert (end.error, end.progress) == ('no bucket "lake"\n  - ü', None)
 
 
 @pytest.mark.parametrize("name", ["conf.d/orders-\udcff.toml", "no pair: \ud800"])
 def test_an_error_about_a_name_that_is_no_unicode_arrives(line, name):
-    child, end, changed = line
+    child, end, _ = line
     child.failed(f"{name}: no bucket", 3)
-    assert changed.acquire(timeout=10)
+    wait_until(lambda: end.error)
     assert end.error == name.encode(errors="replace").decode() + ": no bucket"
 
 
 def test_the_beginning_of_an_endless_error_arrives(line):
-    child, end, changed = line
+    child, end, _ = line
     child.failed("no such option; " * 200_000, 2)
-    assert changed.acquire(timeout=10)
+    wait_until(lambda: end.error)
     assert end.error.startswith("no such option; no such option")
 
 

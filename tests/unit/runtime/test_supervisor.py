@@ -353,6 +353,22 @@ def test_a_process_that_cannot_be_started_is_tried_again(rig):
     assert len(rig.children) == 1
 
 
+def test_one_look_serves_all_who_wake_the_worker(rig, monkeypatch):
+    looks, tick = [], rig.supervisor.tick
+
+    def look():
+        looks.append(1)
+        if len(looks) == 2:
+            rig.supervisor.stop()
+        return tick()
+
+    monkeypatch.setattr(rig.supervisor, "tick", look)
+    for _ in range(1000):
+        rig.supervisor.wake()
+    assert rig.supervisor.run() == 0
+    assert len(looks) == 2
+
+
 def test_the_end_of_the_worker_stops_all_and_waits(rig):
     for name in ("a", "b"):
         rig.write(name)
