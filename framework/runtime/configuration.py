@@ -28,6 +28,7 @@ TRANSFORMS = "transforms"
 """The list of transforms: no section, and without secrets."""
 
 _IGGY = re.compile(r"iggy(\+\w+)?")
+_LOGIN = re.compile(r":[^@]+@|token=")
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)+")
 
 
@@ -132,12 +133,22 @@ def _described(made: Configuration, mapping: Mapping[str, Any], key: str) -> Con
 def shown(configuration: Configuration) -> dict[str, Any]:
     """Return the sections of a configuration for others to see.
 
-    Values of secret options are masked, and so are values of unknown options: a misspelt `password` is one, too. References such
-    as `${env:NAME}` are shown, they are no secrets.
+    Values of secret options are masked, and so are values of unknown options: a misspelt `password` is one, too. In a
+    configuration with a mistake, so are texts that may hold a login: `address = "user:password@host"` is such a mistake.
+    References such as `${env:NAME}` are shown, they are no secrets.
     """
     if configuration.kind is None:
         return {}
-    return shown_mapping(configuration.mapping, sections_of(configuration.kind.config_class))
+    found = shown_mapping(configuration.mapping, sections_of(configuration.kind.config_class))
+    return {name: _without_logins(value) for name, value in found.items()} if configuration.mistake else found
+
+
+def _without_logins(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_logins(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_logins(inner) for inner in value]
+    return MASK if isinstance(value, str) and MASK not in value and _LOGIN.search(value) else value
 
 
 def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:

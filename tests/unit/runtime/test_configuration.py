@@ -207,6 +207,23 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path):
     assert has_mask(found) == ["s3.secret_key", "s3.pasword", "iggy.url", spark, "nosection.x"]
 
 
+@pytest.mark.parametrize(
+    ("section", "option", "value"),
+    [
+        ("iggy", "address", f"iggy:{SECRET}@localhost:8090"),
+        ("iggy", "address", f"localhost:8090?token={SECRET}"),
+        ("s3", "endpoint", f"https://me:{SECRET}@minio.example"),
+    ],
+)
+def test_a_login_in_an_option_that_takes_none_is_not_shown(tmp_path, section, option, value):
+    """The mistake that names the option hides the value, too."""
+    content = text().replace(f"[{section}]", f'[{section}]\n{option} = "{value}"')
+    found = made(tmp_path, content)
+    assert found.mistake
+    assert SECRET not in found.mistake
+    assert shown(found)[section][option] == MASK
+
+
 def test_a_file_with_transforms_runs_and_shows_them(tmp_path):
     head = 'transforms = [{ type = "delete_fields", fields = ["secret_of_the_record"] }]\n'
     found = made(tmp_path, text(head=head))
