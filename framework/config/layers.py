@@ -48,7 +48,7 @@ class Layer:
     """
 
     origin: str
-    values: Mapping[str, object]
+    values: Mapping[str, object] = attrs.field(repr=False)  # as written, passwords too
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +60,7 @@ class Merged:
         origins: the origin of each value.
     """
 
-    values: dict[str, object]
+    values: dict[str, object] = attrs.field(repr=False)
     origins: dict[OptionPath, str]
 
     def origins_of(self, path: OptionPath) -> list[str]:

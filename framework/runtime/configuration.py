@@ -57,7 +57,7 @@ class Configuration:
     enabled: bool = True
     label: str = ""
     kind: Kind | None = None
-    mapping: Mapping[str, Any] = attrs.field(factory=dict)
+    mapping: Mapping[str, Any] = attrs.field(factory=dict, repr=False)  # as written, passwords too
     includes: tuple[Path, ...] = ()
     mistake: str = ""
     settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.config.loading import ConfigWarning, load_config, structure
+from framework.config.layers import file_layers
+from framework.config.loading import ConfigWarning, load, load_config, structure
 from framework.config.option import Bytes, Moment, Seconds, nearest, option, options_of
 from framework.config.values import InvalidValueError, SubstitutedText, parse_duration, parse_moment, parse_size
 from framework.errors import ConfigError
@@ -245,6 +246,15 @@ def test_no_message_and_no_repr_shows_a_secret():
     config = read(password="hunter22")
     assert "hunter22" not in repr(config)
     assert "password=***" in repr(config)
+
+
+def test_the_values_as_written_are_in_no_repr(tmp_path):
+    path = tmp_path / "source.toml"
+    path.write_text('[store]\nbucket = "lake"\npassword = "hunter22"\n[other]\ntarget = "t"\n')
+    loaded = load(path, Root, environment={})
+    assert loaded.merged.values["store"]["password"] == "hunter22"
+    for shown in (loaded, loaded.merged, file_layers(path)):
+        assert "hunter22" not in repr(shown)
 
 
 def test_a_configuration_pickles():

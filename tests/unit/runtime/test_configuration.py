@@ -201,6 +201,7 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path):
     content = content.replace('bucket = "lake"', f'bucket = "lake"\nsecret_key = "{SECRET}"\npasword = "{SECRET}"')
     found = shown(made(tmp_path, content + f'[nosection]\nx = "{SECRET}"\n'))
     assert SECRET not in str(found)
+    assert SECRET not in repr(read(tmp_path / "orders.toml"))
     assert found["s3"] == {"bucket": "lake", "secret_key": MASK, "pasword": MASK}
     assert found["iggy"]["url"] == "iggy://***@localhost:8090"
     spark = "spark.conf.spark.hadoop.fs.s3a.secret.key"
