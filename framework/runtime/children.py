@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 
 from typing_extensions import override
 
 from framework.runtime.channel import WorkerEnd
+from framework.runtime.commands import interpreter
 
 
 class ChildProcess(WorkerEnd):
@@ -33,8 +33,7 @@ class ChildProcess(WorkerEnd):
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - the program itself
                     [
-                        sys.executable,
-                        *subprocess._args_from_interpreter_flags(),  # type: ignore[attr-defined]  # noqa: SLF001
+                        *interpreter(),
                         *arguments,
                         "--channel",
                         str(theirs.fileno()),

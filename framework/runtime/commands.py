@@ -33,6 +33,11 @@ class CommandError(Exception):
     message: str
 
 
+def interpreter() -> list[str]:
+    """Return how this process's Python is started again, with its options: `-P` keeps the working directory out of its path."""
+    return [sys.executable, *subprocess._args_from_interpreter_flags()]  # type: ignore[attr-defined]  # noqa: SLF001
+
+
 _ERROR = re.compile(r"^error: ", re.MULTILINE)
 _running = threading.BoundedSemaphore(MAX_COMMANDS)
 
@@ -67,7 +72,7 @@ def run_command(
 
 
 def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int, limit_seconds: float) -> list[bytes]:
-    command = [sys.executable, *configuration.command(*arguments)]
+    command = [*interpreter(), *configuration.command(*arguments)]
     with tempfile.TemporaryFile() as errors:
         with subprocess.Popen(  # noqa: S603 - the program itself
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors

@@ -1,7 +1,10 @@
 """Commands of a source's program, which the API runs."""
 
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import attrs
 import pytest
@@ -23,6 +26,19 @@ def test_a_command_gets_its_words_its_file_and_its_overrides(tmp_path):
     lines = run_command(program(tmp_path, "print(*sys.argv[1:], sep='\\n')"), ["offsets", "export"])
     file = str(tmp_path / "orders.toml")
     assert [line.decode() for line in lines] == ["offsets", "export", "--config", file, "--set", "iggy.topic=other"]
+
+
+def test_a_command_has_the_options_of_the_workers_python(tmp_path):
+    """Among them is `-P`: without it a file of the working directory could stand in for a package of the program."""
+    script = (
+        "from pathlib import Path; from framework.runtime.commands import run_command; "
+        "from tests.unit.runtime.test_commands import program; "
+        f"print(run_command(program(Path({str(tmp_path)!r}), 'print(sys.flags.optimize)'), ['offsets']))"
+    )
+    command = [sys.executable, "-O", "-c", script]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
+    assert said == "[b'1']\n"
 
 
 @pytest.mark.parametrize(
