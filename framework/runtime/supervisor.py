@@ -535,12 +535,11 @@ class Supervisor:
                 raise BusyError(f"version {number} of {key} is the file {source.file.path}: change that")
             if number not in stored:
                 raise UnknownVersionError(key, number)
-            was_active = self._state.get(key).active == number
-            if was_active:
+            if self._state.get(key).active == number:
                 self._state.change(key, active=None)
             self._state.remove(stored[number])
             log.info("%s: version %d deleted", key, number)
-            if was_active:
+            if source.active.path == stored[number]:
                 self._activate(source)
         self.wake()
 

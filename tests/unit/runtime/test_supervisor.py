@@ -482,6 +482,21 @@ def test_a_stored_version_that_the_file_hides_can_be_deleted(running):
         running.supervisor.remove_version("orders", 1)
 
 
+def test_a_version_that_could_not_be_deleted_at_first_returns_to_the_file(running, monkeypatch):
+    stored(running)
+    running.supervisor.activate("orders", 1)
+
+    def refuse(_path):
+        raise OSError("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.state, "remove", refuse)
+        with pytest.raises(OSError, match="no"):
+            running.supervisor.remove_version("orders", 1)
+    running.supervisor.remove_version("orders", 1)
+    assert running.source().active.version == 0
+
+
 def test_deleting_the_active_version_returns_to_the_file(running):
     stored(running)
     running.supervisor.activate("orders", 1)
