@@ -218,6 +218,7 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
             once=once,
             take_over=take_over,
             standby=standby,
+            on_read=lambda read: reporter.follow(read.log),
             with_api=with_api if channel is None else None,
             channel=reporter.channel,
             log_source=log_source,
@@ -338,7 +339,14 @@ def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceT
         overrides = (*context.obj.settings, *(settings or ()))
         context.obj.json = wants_json(task_class, own, overrides)
         return run_worker(
-            program, task_class, config_dir, config=own, settings=overrides, state_dir=state_dir, standby=standby
+            program,
+            task_class,
+            config_dir,
+            config=own,
+            settings=overrides,
+            state_dir=state_dir,
+            standby=standby,
+            on_read=lambda read: context.obj.follow(read.log),
         )
 
 

@@ -122,7 +122,11 @@ def _api(http: HttpSection, file: ConfigFile) -> Iterator[CheckResult]:
         certificate_options(http)
     except ConfigError as error:
         yield CheckResult.failed("http", error)
-    folder = state_folder(file, http)
+    try:
+        folder = state_folder(file, http)
+    except ConfigError as error:
+        yield CheckResult.failed("http", error)
+        return
     problem = _no_room(folder)
     if problem is not None:
         detail = f"[http] state_dir: the folder {folder} cannot be used: {problem.strerror}"

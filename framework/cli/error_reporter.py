@@ -22,6 +22,7 @@ from framework.errors import (
 )
 
 if TYPE_CHECKING:
+    from framework.config.sections import LogSection
     from framework.runtime.channel import ChildChannel
 
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
@@ -46,6 +47,10 @@ class ErrorReporter:
     channel: ChildChannel | None = None
     source: str = ""
     file_as_command: str = ""
+
+    def follow(self, section: LogSection) -> None:
+        """Report in the form of the log."""
+        self.json = section.format == "json"
 
     def ended(self, error: Exception) -> int:
         """Report what ended the program; return the exit code."""

@@ -96,13 +96,16 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
 
 
 def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings: Sequence[str]) -> bool:
-    """Return whether a log of JSON lines is asked for; works with mistakes elsewhere, which are then JSON too."""
+    """Return whether a log of JSON lines is asked for; works with mistakes elsewhere, which are then JSON too.
+
+    Of a pipe nothing is known here: it can be read once, and the loader does that.
+    """
     root = task_class.config_class
     if root is None:
         return False
     overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(settings, root, _ignore))
     try:
-        layers = [*(file_layers(path) if path is not None else ()), *overrides]
+        layers = [*(file_layers(path) if path is not None and not path.is_fifo() else ()), *overrides]
     except ConfigError:  # the loader says what is wrong with the file
         layers = [*overrides]
     section = merge(layers).values.get("log")
@@ -120,6 +123,7 @@ def run_source(
     once: bool,
     take_over: bool = False,
     standby: bool = False,
+    on_read: Callable[[SourceCommonConfig], None] = lambda _: None,
     with_api: Callable[[SourceCommonConfig], int] | None = None,
     channel: ChildChannel | None = None,
     log_source: str = "",
@@ -132,6 +136,7 @@ def run_source(
         once: read everything that exists now, then return.
         take_over: begin although another instance of the source is running.
         standby: wait for the end of another instance.
+        on_read: called with the configuration once it is read.
         with_api: runs it in another process, and its HTTP API in this one, when `[http]` is enabled.
         channel: the line to the worker that started this process.
         log_source: the source's key, on each line of the log.
@@ -145,6 +150,7 @@ def run_source(
             "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
         )
     config = read_config(task_class, file)
+    on_read(config)
     if config.http.enabled and with_api is not None:
         return with_api(config)
     tune_memory()

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,7 @@ def run_worker(
     settings: Sequence[str] = (),
     state_dir: Path | None = None,
     standby: bool = False,
+    on_read: Callable[[WorkerConfig], None] = lambda _: None,
 ) -> int:
     """Run the sources of a folder until the worker is stopped; return 0.
 
@@ -53,11 +54,13 @@ def run_worker(
         settings: overrides of the worker's own options.
         state_dir: what survives a restart; by default as the file says, or `.state` in the folder.
         standby: each source waits for the end of another instance of it.
+        on_read: called with the worker's own options once they are read.
 
     Raises:
         ConfigError: mistakes in the worker's options, no such folder, or an address that cannot be used.
     """
     own = load_config(config, WorkerConfig, environment=_own_variables(), settings=settings)
+    on_read(own)
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")
@@ -88,7 +91,7 @@ def run_with_api(
         flags: of the command line, `--once`.
 
     Raises:
-        ConfigError: the address or the state folder cannot be used.
+        ConfigError: the address or the state folder cannot be used, or the configuration is a pipe.
     """
     state = state_folder(file, config.http)
 
@@ -106,7 +109,15 @@ def run_with_api(
 
 
 def state_folder(file: ConfigFile, http: HttpSection) -> Path:
-    """Return the state folder of a single source."""
+    """Return the state folder of a single source.
+
+    Raises:
+        ConfigError: the configuration is a pipe.
+    """
+    if file.path.is_fifo():
+        raise ConfigError(
+            f"--config {file.path}: is a pipe, and [http] enabled needs a file: each start of the source reads it"
+        )
     return Path(http.state_dir) if http.state_dir is not None else file.path.parent / f".{file.path.stem}.state"
 
 

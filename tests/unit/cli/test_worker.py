@@ -1,6 +1,8 @@
 """Options of the command `worker`: its own file, the environment, `--set`, and options that stand before a command."""
 
+import os
 import sys
+import threading
 
 import pytest
 
@@ -8,6 +10,7 @@ from framework.cli import worker
 from framework.cli.app import run
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import read_config
+from framework.errors import FatalError
 from s3_source.task import S3SourceTask
 from tests.unit.runtime.rig import FakeChild, text
 
@@ -41,6 +44,49 @@ def test_variables_count_for_the_worker_with_and_without_a_file(begin, monkeypat
 def test_settings_count_for_the_worker_before_and_behind_the_command(begin, file):
     code, _, http = begin(*file, "--set", "http.address=127.0.0.1:4", before=("--set", "http.api_key=drowssap"))
     assert (code, http.address, http.api_key) == (0, "127.0.0.1:4", "drowssap")
+
+
+@pytest.fixture
+def piped(tmp_path):
+    """Writes a configuration into a pipe, once, as a shell does for `--config <(sops -d worker.toml)`; returns its path."""
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writers = []
+
+    def write(content):
+        writers.append(threading.Thread(target=path.write_text, args=(content,), daemon=True))
+        writers[-1].start()
+        return str(path)
+
+    yield write
+    for writer in writers:
+        writer.join(10)
+        assert not writer.is_alive()
+
+
+def test_the_file_of_the_worker_may_be_a_pipe(begin, piped):
+    content = '[http]\naddress = "127.0.0.1:3"\napi_key = "drowssap"\n[log]\nformat = "json"\n'
+    code, said, http = begin("--config", piped(content))
+    assert (code, http.address, http.api_key) == (0, "127.0.0.1:3", "drowssap"), said
+
+
+@pytest.mark.parametrize("json", [True, False])
+def test_the_file_of_a_source_may_be_a_pipe(piped, monkeypatch, capsys, json):
+    def fail(_class, config, *_, **__):
+        raise FatalError(config.source.name)
+
+    monkeypatch.setattr("framework.cli.run.run_engine", fail)
+    content = text() + ('[log]\nformat = "json"\n' if json else "")
+    assert run("s3_source", S3SourceTask, ["--config", piped(content)]) == 3
+    said = capsys.readouterr().err
+    assert ('"message": "orders"' if json else "error: orders") in said
+
+
+def test_a_source_with_an_api_needs_a_file_and_no_pipe(piped, capsys):
+    path = piped(text() + "[http]\nenabled = true\n")
+    assert run("s3_source", S3SourceTask, ["--config", path]) == 2
+    refusal = f"--config {path}: is a pipe, and [http] enabled needs a file: each start of the source reads it"
+    assert refusal in capsys.readouterr().err
 
 
 def test_a_wrong_override_is_named(begin, monkeypatch):
