@@ -23,6 +23,7 @@ from framework.config.loading import Loaded, load, noted
 from framework.engine.memory import tune_memory
 from framework.engine.progress import Progress
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
+from framework.model.open_files import allow_open_files
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -151,6 +152,7 @@ def run_source(
         )
     config = read_config(task_class, file)
     on_read(config)
+    allow_open_files()
     if config.http.enabled and with_api is not None:
         return with_api(config)
     tune_memory()

@@ -20,6 +20,7 @@ from framework.config.layers import ENVIRONMENT_PREFIX
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError
+from framework.model.open_files import allow_open_files
 from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerConfig
 from framework.runtime.state import StateFolder
@@ -61,6 +62,7 @@ def run_worker(
     """
     own = load_config(config, WorkerConfig, environment=_own_variables(), settings=settings)
     on_read(own)
+    allow_open_files()
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")

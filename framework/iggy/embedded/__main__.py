@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import sys
 from pathlib import Path
 
 from framework.iggy.embedded.notices import warn
 from framework.iggy.embedded.segment import DamagedSegmentError
 from framework.iggy.embedded.service import PASSWORD_FILE, FolderInUseError, Service
+from framework.model.open_files import allow_open_files
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -39,8 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         sync=not options.no_sync,
     )
     service.install_signals()
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)  # one file per partition that is written to
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65536)), hard))
+    allow_open_files()  # one file per partition that is written to
     try:
         service.run(options.host, options.port, owner_fd=sys.stdin.fileno() if options.owned else None)
     except FolderInUseError as exc:

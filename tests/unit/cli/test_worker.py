@@ -1,6 +1,7 @@
 """Options of the command `worker`: its own file, the environment, `--set`, and options that stand before a command."""
 
 import os
+import resource
 import sys
 import threading
 
@@ -87,6 +88,26 @@ def test_a_source_with_an_api_needs_a_file_and_no_pipe(piped, capsys):
     assert run("s3_source", S3SourceTask, ["--config", path]) == 2
     refusal = f"--config {path}: is a pipe, and [http] enabled needs a file: each start of the source reads it"
     assert refusal in capsys.readouterr().err
+
+
+def test_a_run_and_a_worker_allow_as_many_open_files_as_they_can(begin, tmp_path, monkeypatch):
+    usual, seen = resource.getrlimit(resource.RLIMIT_NOFILE), []
+
+    def fail(*_, **__):
+        seen.append(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+        raise FatalError("enough")
+
+    monkeypatch.setattr("framework.cli.run.run_engine", fail)
+    monkeypatch.setattr(worker, "_serve", fail)
+    (tmp_path / "orders.toml").write_text(text())
+    for start in (lambda: run("s3_source", S3SourceTask, ["--config", str(tmp_path / "orders.toml")]), begin):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, usual[1]))
+        try:
+            start()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, usual)
+    assert len(seen) == 2
+    assert min(seen) > 256
 
 
 def test_a_wrong_override_is_named(begin, monkeypatch):
