@@ -13,7 +13,7 @@ import orjson
 import typer
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import reached, read_config
+from framework.cli.run import bucket_of, reached, read_config
 from framework.cli.text import write_json, write_json_lines, write_lines
 from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
@@ -112,7 +112,7 @@ def set_offset(
 
     config = read_config(task_class, file)
     numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
-    change = attrs.evolve(change, numbering_options=numbering)
+    change = attrs.evolve(change, numbering_options=numbering, bucket=bucket_of(config))
     with reached(config) as connection:
         entry = change.find(inspect(connection, config).state.positions.view())
         write_lines([_outcome(entry, change)])

@@ -283,6 +283,11 @@ def _bucket_section(config: SourceCommonConfig) -> tuple[str, BucketConfig | Non
     return next((item for item in sections.items() if isinstance(item[1], BucketConfig)), ("", None))
 
 
+def bucket_of(config: SourceCommonConfig) -> str | None:
+    """Return the bucket of the source; None for a source that has none."""
+    return getattr(_bucket_section(config)[1], "bucket", None)
+
+
 def place_of(config: SourceCommonConfig) -> str:
     """Return the listed places as addresses."""
     name, section = _bucket_section(config)

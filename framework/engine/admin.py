@@ -87,15 +87,18 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         SourceRunningError: the source is running.
         PositionError: the position cannot be set; the log cannot be read; or a partition is gone.
     """
+    letters = Reset(key=change.key)
 
     def check(state: LogState) -> None:
+        nonlocal letters
         check_topics(connection, config, state)
+        entry = change.find(state.positions.view())
+        letters = Reset(key=change.key, bucket=entry.bucket)
         # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
-        letters = dead_letters_of(connection, config, Reset(key=change.key))
-        _check_letters(letters, change, change.find(state.positions.view()))
+        _check_letters(dead_letters_of(connection, config, letters), change, entry)
 
     done = _change(connection, config, lambda state: _set(state, change), check=check)
-    void_dead_letters(connection, config, Reset(key=change.key))
+    void_dead_letters(connection, config, letters)
     return done
 
 

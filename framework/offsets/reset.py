@@ -19,10 +19,12 @@ class Reset:
     Attributes:
         key: only the object of that key, with all its splits.
         prefix: only objects whose keys begin with it. Without key and prefix: all objects.
+        bucket: only dead letters of objects in it; None: in every bucket.
     """
 
     key: str | None = None
     prefix: str | None = None
+    bucket: str | None = None
 
     @property
     def everything(self) -> bool:

@@ -27,12 +27,14 @@ class SetPosition:
         key: the object's key.
         records: number of its records that count as sent; None: nothing more of it is read.
         version: the version that is meant; None for the one that the position has.
+        bucket: bucket of the source: of several with an object of that key, it is meant. None: not known.
         numbering_options: the options of the configuration that number records, canonical.
     """
 
     key: str
     records: int | None
     version: str | None = None
+    bucket: str | None = None
     numbering_options: str = ""
 
     def find(self, entries: Iterable[OffsetManagerEntry]) -> OffsetManagerEntry:
@@ -50,6 +52,8 @@ class SetPosition:
                 f"{self.key!r} has no position: it was never begun, or was finished long ago and compacted; only a position "
                 f"that `offsets show --key` shows can be set"
             )
+        if len({entry.bucket for entry in found}) > 1:  # a source may have read another bucket before
+            found = [entry for entry in found if entry.bucket == self.bucket] or found
         entry = found[0]
         place = f"{entry.bucket}/{entry.key}"
         if any(not other.whole for other in found):
@@ -59,7 +63,8 @@ class SetPosition:
             )
         if len(found) > 1:
             raise PositionError(
-                f"{self.key!r} has positions in {len(found)} buckets, so it is not clear which is meant"
+                f"{self.key!r} has positions in {len(found)} buckets, none of them that of the source, so it is not clear "
+                f"which is meant; {self._or_reset}"
             )
         if self.version is not None and self.version != entry.version:
             raise PositionError(f"{place}: its position is of version {entry.version!r}, not of {self.version!r}")

@@ -232,6 +232,22 @@ def test_a_reset_says_what_it_needs(program, expected):
     assert set(times(program).values()) == {1}
 
 
+def test_a_position_is_set_in_the_bucket_of_the_source_after_a_move_to_another_one(
+    program, moto_bucket, bucket_of, expected
+):
+    program.configure(runner={"engine": "local"}).once()
+    moved = bucket_of("moto")
+    for key, payloads in expected.items():
+        moved.put(key, jsonl(payloads))
+    program.store(bucket=moved.name).once()
+    said = offsets(program, "set", "--key", "in/a.jsonl", "--records", "19", "--yes").out
+    assert f"{moved.name}/in/a.jsonl: the next run sends again 1 record, and goes on with record 20" in said
+    program.once()
+    assert numbers_of(program, "in/a.jsonl") == {number: 2 + (number > 19) for number in range(1, 21)}
+    program.store(bucket=moto_bucket.name)
+    assert f"{moto_bucket.name}/in/a.jsonl" in offsets(program, "set", "--key", "in/a.jsonl", "--done", "--dry-run").out
+
+
 @pytest.mark.parametrize(("answer", "again"), [(b"n\n", 0), (b"y\n", 1)])
 def test_on_a_terminal_a_reset_says_what_will_come_of_it_and_asks(program, expected, answer, again):
     program.once()

@@ -126,5 +126,7 @@ def dead_letters_of(connection: IggyConnection, config: SourceCommonConfig, rese
     return [
         dead_letter
         for dead_letter in dead_letters.stored
-        if dead_letter.offset not in dead_letters.replayed and reset.takes(dead_letter.key)
+        if dead_letter.offset not in dead_letters.replayed
+        and reset.takes(dead_letter.key)
+        and reset.bucket in {None, dead_letter.bucket}
     ]

@@ -18,6 +18,7 @@ from framework.errors import (
     RecordError,
     SourceError,
 )
+from framework.iggy.dead_letters.log import DeadLetterLog
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import epochs
 from framework.iggy.offset_log.epochs import begin_epoch
@@ -368,7 +369,7 @@ def test_a_refused_set_writes_nothing(source):
 DEAD = {"tolerance": "skip_record", "dead_letter_topic": "dead"}
 
 
-def bury(source, record):
+def bury(source, record, bucket=None):
     """Write a dead letter, as the source does."""
     connection = source.server.connect()
     config = source.rig.make_task({**source.bench._options, **DEAD})[1]
@@ -377,7 +378,9 @@ def bury(source, record):
     IggyDeadLetters.of(connection, config).send(
         [
             DeadLetter(
-                native=NativeObject(scheme="memory", bucket=entry.bucket, key="b", size=1, version=entry.version),
+                native=NativeObject(
+                    scheme="memory", bucket=bucket or entry.bucket, key="b", size=1, version=entry.version
+                ),
                 division=None,
                 record_number=record,
                 whole_object=False,
@@ -407,6 +410,14 @@ def test_dead_letters_before_a_set_position_are_not_left_behind_however_late_the
     by_hand(source, set_to("b", 2), **DEAD)
     source.live()
     assert source.payloads() == source.once() + behind("b", 2, source)
+
+
+def test_dead_letters_of_another_bucket_are_no_matter_of_a_set_position(source):
+    bury(source, 3, bucket="elsewhere")
+    by_hand(source, set_to("b", 3), **DEAD)
+    connection = source.server.connect()
+    assert DeadLetterLog.read(connection, source.rig.make_task({**source.bench._options, **DEAD})[1]).replayed == set()
+    connection.close()
 
 
 def test_crashes_after_a_set_lose_and_repeat_nothing_more():

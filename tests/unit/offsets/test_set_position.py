@@ -73,7 +73,12 @@ def test_what_was_accepted_before_ends_with_its_generation():
         ([attrs.evolve(UNSAVED, total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),
         ([HALF], change(1, version="v2"), "its position is of version 'v1', not of 'v2'"),
         ([attrs.evolve(HALF, extra={"x": 1})], change(1), "holds data of the source's own code.*offsets reset --key a"),
-        ([attrs.evolve(HALF, bucket="b"), HALF], change(1), "has positions in 2 buckets"),
+        ([attrs.evolve(HALF, bucket="b"), HALF], change(1), "has positions in 2 buckets.*offsets reset --key a"),
+        (
+            [attrs.evolve(HALF, bucket="b"), HALF],
+            change(1, bucket="c"),
+            "in 2 buckets, none of them that of the source",
+        ),
         (
             [attrs.evolve(HALF, split_size=10, split_number=number) for number in (1, 2)],
             change(1),
@@ -85,6 +90,13 @@ def test_what_was_accepted_before_ends_with_its_generation():
 def test_a_position_that_cannot_be_set_is_refused_with_the_reason(entries, wanted, said):
     with pytest.raises(PositionError, match=said):
         wanted.find(entries)
+
+
+def test_of_several_buckets_that_of_the_source_is_meant():
+    other = attrs.evolve(HALF, bucket="b")
+    assert change(1, bucket="b").find([HALF, other]) == other
+    assert change(1, bucket=HALF.bucket).find([HALF, other]) == HALF
+    assert change(1, bucket="another name of the store's").find([HALF]) == HALF
 
 
 def test_a_count_needs_the_options_that_numbered_the_records():
