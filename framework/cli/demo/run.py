@@ -41,7 +41,7 @@ from framework.cli.demo.result import (
     topic_of,
 )
 from framework.cli.demo.store import BUCKET
-from framework.errors import FatalError
+from framework.errors import FatalError, SourceError
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
         except KeyboardInterrupt:
             say("", "Stopped. The same command goes on where this one was.")
             return EXIT_STOPPED
+        except SourceError:  # some are OSErrors, too: the store or Iggy is away
+            raise
         except OSError as error:
             raise FatalError(f"the demo's folder {folder} cannot be used: {error}") from error
 

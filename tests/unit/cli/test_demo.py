@@ -1,0 +1,34 @@
+"""The command `demo`: what it says when something of it is away."""
+
+import errno
+
+import pytest
+
+from framework.cli.demo import run as demo_run
+from framework.errors import FatalError, IggyUnavailableError, StoreUnavailableError
+from s3_source.demo import S3DemoStore
+
+
+@pytest.fixture
+def demo(tmp_path, monkeypatch):
+    """Runs the demo, which ends with an error at once."""
+
+    def run(error):
+        def fail(*_, **__):
+            raise error
+
+        monkeypatch.setattr(demo_run, "_run", fail)
+        demo_run.demo_command(S3DemoStore())(folder=tmp_path / "demo", engine=demo_run.Engine.LOCAL)
+
+    return run
+
+
+@pytest.mark.parametrize("kind", [IggyUnavailableError, StoreUnavailableError])
+def test_a_server_that_is_away_is_not_taken_for_a_folder_that_cannot_be_used(demo, kind):
+    with pytest.raises(kind, match=r"^no answer$"):
+        demo(kind("no answer"))
+
+
+def test_a_folder_that_cannot_be_used_is_named(demo, tmp_path):
+    with pytest.raises(FatalError, match=f"the demo's folder {tmp_path / 'demo'} cannot be used: .*No space left"):
+        demo(OSError(errno.ENOSPC, "No space left on device"))
