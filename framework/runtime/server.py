@@ -127,6 +127,7 @@ class ApiServer:
                 ws="none",
                 lifespan="off",
                 log_config=None,
+                log_level="error",  # a warning for each broken request would let any client fill the log
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,

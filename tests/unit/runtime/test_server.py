@@ -72,6 +72,16 @@ def test_connections_that_only_begin_tls_hold_few_descriptors(port, trusting):
         assert descriptors() <= before + count + 2 * MAX_CLIENTS
 
 
+def test_clients_without_the_key_write_no_lines_into_the_log(caplog):
+    caplog.set_level("DEBUG")
+    with ApiServer(answer, WorkerHttpSection(address="127.0.0.1:0")) as server:
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=20) as line:
+                line.sendall(b"nonsense\r\n\r\n")
+                assert line.recv(100).startswith(b"HTTP/1.1 400")
+    assert not [record for record in caplog.records if "nvalid" in record.getMessage()]
+
+
 def test_a_private_key_with_a_pass_phrase_is_refused_without_a_question(files, tmp_path):
     certificate, private = files
     locked = tmp_path / "locked.pem"
