@@ -76,19 +76,27 @@ class ChildChannel:
                 self._heard = False
 
     def _watch(self) -> None:
+        if not self._is_gone():
+            self._ask_to_stop()
+            while not self._is_gone():
+                log.debug("asked to stop again")
+        log.warning("the worker is gone: stopping, positions are saved")
+        limit = threading.Timer(ORPHAN_SECONDS, self._leave, (1,))
+        limit.daemon = True
+        limit.start()
+        self._ask_to_stop()
+
+    def _is_gone(self) -> bool:
+        """Wait for a message of the worker, which is `stop`, or for its end; return whether it is the end."""
         while True:
             try:
-                gone = not self._socket.recv(len(STOP))
+                return not self._socket.recv(len(STOP))
             except TimeoutError:
                 continue
             except OSError:
-                gone = True
-            break
-        if gone:
-            log.warning("the worker is gone: stopping, positions are saved")
-            limit = threading.Timer(ORPHAN_SECONDS, self._leave, (1,))
-            limit.daemon = True
-            limit.start()
+                return True
+
+    def _ask_to_stop(self) -> None:
         if self._stop is None:
             os.kill(os.getpid(), signal.SIGTERM)
         else:

@@ -113,6 +113,20 @@ def test_a_source_stops_after_the_end_of_its_worker_and_leaves_when_it_cannot(mo
     child._socket.close()
 
 
+def test_a_source_that_was_asked_to_stop_and_cannot_leaves_after_the_end_of_its_worker(monkeypatch):
+    monkeypatch.setattr(channel, "ORPHAN_SECONDS", 0.01)
+    ours, theirs = socket.socketpair()
+    asked, left = threading.Semaphore(0), threading.Event()
+    child = ChildChannel(theirs.detach(), leave=lambda code: code == 1 and left.set())
+    child.on_stop(asked.release)
+    ours.sendall(channel.STOP)
+    assert asked.acquire(timeout=10)
+    assert not left.wait(0.1)
+    ours.close()
+    assert left.wait(10)
+    child._socket.close()
+
+
 def test_a_descriptor_is_not_inherited_further(line):
     child, _, _ = line
     assert not os.get_inheritable(child._socket.fileno())
