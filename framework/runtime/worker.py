@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from framework.runtime.answers import NewConfig, OffsetChange
     from framework.runtime.kinds import Kind, Kinds
 
+TAKE_OVER = "--take-over"
 MAX_OFFSETS = 1000
 """Maximum number of positions in an answer."""
 
@@ -50,7 +51,7 @@ class Worker:
         state: what survives a restart; open.
         kinds: the sources that can run here.
         load: reads and checks a file as the program does.
-        arguments: of the program, after the configuration: `--once`.
+        arguments: of the program, after the configuration: `--once`. Of the first process alone: `--take-over`.
         settings: overrides of the command line, for a single source; `load` applies them, too.
         single: the end of the one source is the end of the program.
         start: starts a process; the real one by default.
@@ -91,7 +92,10 @@ class Worker:
         return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
 
     def _start(self, configuration: Configuration, ended: Callable[[], None]) -> ChildProcess:
-        return ChildProcess([*configuration.arguments, *self._arguments], configuration.key, ended)
+        child = ChildProcess([*configuration.arguments, *self._arguments], configuration.key, ended)
+        # whoever runs when this one is resumed or restarted was started later, and nothing says that it must end
+        self._arguments = tuple(argument for argument in self._arguments if argument != TAKE_OVER)
+        return child
 
     def _read_version(self, key: str, version: int) -> Configuration:
         path = self._state.versions(key).get(version)

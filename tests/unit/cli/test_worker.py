@@ -154,6 +154,31 @@ def test_a_single_run_that_is_stopped_while_its_source_is_paused_is_not_done(tmp
     assert worker.run_with_api("s3_source", S3SourceTask, file, config, flags=flags) == code
 
 
+def test_a_source_takes_over_once_and_not_whenever_its_api_starts_it_again(tmp_path, monkeypatch):
+    path = tmp_path / "orders.toml"
+    path.write_text(text())
+    file, children, commands = ConfigFile(path=path), [], []
+
+    def begin(arguments, *_):
+        commands.append(arguments[len(arguments) - 2 :])
+        children.append(FakeChild(None, 1))
+        return children[-1]
+
+    def serve(made, _http):
+        made.supervisor.tick()
+        made.supervisor.restart("orders")
+        for _ in range(2):
+            made.supervisor.tick()
+        made.supervisor.stop()
+        return made.supervisor.run()
+
+    monkeypatch.setattr("framework.runtime.worker.ChildProcess", begin)
+    monkeypatch.setattr(worker, "_serve", serve)
+    config = read_config(S3SourceTask, file)
+    worker.run_with_api("s3_source", S3SourceTask, file, config, flags=["--once", "--take-over"])
+    assert commands == [["--once", "--take-over"], [str(path), "--once"]]
+
+
 def test_an_installation_without_the_http_api_names_the_extra(tmp_path, monkeypatch, capsys):
     monkeypatch.delitem(sys.modules, "framework.runtime.server", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
