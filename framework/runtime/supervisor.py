@@ -361,9 +361,9 @@ class Supervisor:
             self._exit_code = EXIT_CONFIGURATION
 
     def _runs_elsewhere(self, source: ManagedSource) -> bool:
-        """Return whether it still runs under its former key."""
-        others = (other.running for other in self._sources.values() if other is not source)
-        return any(running is not None and running.source == source.active.source for running in others)
+        """Return whether it still runs under its former key, or its offsets are being changed there."""
+        others = [other for other in self._sources.values() if other is not source and (other.running or other.busy)]
+        return any((other.running or other.active).source == source.active.source for other in others)
 
     def _begin(self, source: ManagedSource) -> None:
         source.started_at = self._clock()

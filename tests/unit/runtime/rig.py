@@ -53,6 +53,7 @@ class FakeChild:
     progress: Progress | None = None
     error: str = ""
     obeys: bool = True
+    dies: bool = True
 
     def poll(self):
         return self.code
@@ -64,7 +65,8 @@ class FakeChild:
 
     def kill(self):
         self.killed = True
-        self.code = -9
+        if self.dies:
+            self.code = -9
 
     def close(self):
         self.closed = True

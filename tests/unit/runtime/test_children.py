@@ -1,5 +1,6 @@
-"""The start of a source's process when the machine has no room for all of it."""
+"""The processes of the sources, and their start when the machine has no room for all of it."""
 
+import os
 import subprocess
 
 import pytest
@@ -27,3 +28,12 @@ def test_a_child_without_a_thread_for_its_line_is_ended_and_refused(monkeypatch)
         ChildProcess(["-c", "import time; time.sleep(60)"], "orders", lambda: None)
     assert [process.poll() for process in started] == [-9]
     assert lines[0].fileno() == -1
+
+
+def test_a_signal_of_the_terminal_reaches_the_worker_and_not_its_sources():
+    child = ChildProcess(["-c", "import time; time.sleep(60)"], "orders", lambda: None)
+    try:
+        assert os.getsid(child.pid) == child.pid != os.getsid(0)
+    finally:
+        child.kill()
+        child.close()

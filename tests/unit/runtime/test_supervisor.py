@@ -109,6 +109,9 @@ def test_configuration_and_person_wait_for_a_restart_or_a_change(running, code):
     assert (source.status, source.retries, source.errors) == ("error", False, 1)
     assert source.last_error.message == "no such bucket"
     assert len(running.children) == 1
+    running.supervisor.set_state("orders", "running")  # it is no restart to resume what is not paused
+    running.tick()
+    assert (len(running.children), source.status) == (1, "error")
     running.supervisor.restart("orders")
     running.tick()
     assert (len(running.children), source.last_error) == (2, None)
@@ -169,6 +172,16 @@ def test_one_that_does_not_stop_is_killed(running):
     assert (running.source().status, running.source().child) == ("stopped", None)
 
 
+def test_one_that_does_not_even_end_when_it_is_killed_is_named_from_time_to_time(running, caplog):
+    child = running.children[0]
+    child.obeys = child.dies = False
+    running.supervisor.set_state("orders", "paused")
+    running.tick()
+    for _ in range(int(2 * STOP_SECONDS)):
+        running.tick(1)
+    assert caplog.text.count("did not stop within") == 2
+
+
 @pytest.mark.parametrize("state", ["paused", "stopped"])
 def test_a_state_is_kept_over_the_end_of_the_worker(running, state):
     running.supervisor.set_state("orders", state)
@@ -212,6 +225,10 @@ def test_figures_of_all_processes_are_added_up(running):
     running.children[1].runs(records=3, records_read=4, queue_records=2)
     progress = running.source().progress
     assert (progress.records, progress.records_read, progress.queue_records) == (8, 11, 2)
+    running.children[1].code = 1
+    running.tick()
+    progress = running.source().progress
+    assert (progress.records, progress.queue_records, progress.state) == (8, 0, "stopped")
 
 
 def test_a_change_counts_when_two_looks_agree(running):
@@ -326,6 +343,17 @@ def test_a_removed_file_stops_its_source_and_a_file_that_returns_starts_it(runni
     path.write_text(content)
     running.look()
     assert (running.keys(), len(running.children)) == (["orders"], 2)
+
+
+def test_a_source_whose_file_was_removed_is_unknown_while_it_ends(running):
+    running.children[0].obeys = False
+    (running.conf / "orders.toml").unlink()
+    running.look()
+    assert (running.children[0].asked, running.children[0].code) == (1, None)
+    with pytest.raises(UnknownSourceError):
+        running.source()
+    with pytest.raises(UnknownSourceError):
+        running.supervisor.set_state("orders", "running")
 
 
 def test_a_folder_that_goes_away_ends_nothing(running, tmp_path):
@@ -599,6 +627,25 @@ def test_offsets_are_changed_only_while_it_is_stopped_and_it_does_not_start_mean
         with pytest.raises(BusyError, match="under way"), running.supervisor.while_stopped("orders"):
             pass
         running.supervisor.set_state("orders", "running")
+    running.tick()
+    assert len(running.children) == 2
+
+
+@pytest.mark.parametrize("head", ["", 'key = "lake"\n'])
+def test_a_file_that_returns_meanwhile_waits_for_the_change_of_its_offsets(running, head):
+    running.supervisor.set_state("orders", "stopped")
+    running.tick()
+    running.tick()
+    with running.supervisor.while_stopped("orders"):
+        (running.conf / "orders.toml").unlink()
+        running.look()
+        running.write(head=head)
+        running.look()
+        (key,) = running.keys()
+        running.supervisor.set_state(key, "running")
+        running.tick(1e6)
+        assert len(running.children) == 1
+    running.tick()
     running.tick()
     assert len(running.children) == 2
 
