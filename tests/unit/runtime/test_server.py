@@ -5,8 +5,10 @@ import http.client
 import socket
 import ssl
 import subprocess
+import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
 from framework.config.sections import HttpTlsSection
@@ -70,6 +72,31 @@ def test_connections_that_only_begin_tls_hold_few_descriptors(port, trusting):
             lines.enter_context(socket.create_connection(("127.0.0.1", port), timeout=20))
         assert ask(port, trusting) == 200
         assert descriptors() <= before + count + 2 * MAX_CLIENTS
+
+
+def test_a_client_whose_answer_is_made_is_not_dropped_for_silent_ones():
+    began, ready = threading.Semaphore(0), threading.Event()
+
+    async def slow(_scope, _receive, send):
+        began.release()
+        await anyio.to_thread.run_sync(ready.wait, 20)
+        await answer(_scope, _receive, send)
+
+    with ApiServer(slow, WorkerHttpSection(address="127.0.0.1:0")) as server, contextlib.ExitStack() as lines:
+
+        def connect():
+            return lines.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+
+        oldest = connect()
+        oldest.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert began.acquire(timeout=20)
+        for _ in range(MAX_CLIENTS):
+            newest = connect()
+        newest.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert began.acquire(timeout=20)  # so all have been accepted
+        ready.set()
+        for line in (newest, oldest):
+            assert line.recv(15) == b"HTTP/1.1 200 OK"
 
 
 def test_clients_without_the_key_write_no_lines_into_the_log(caplog):
