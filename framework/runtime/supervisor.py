@@ -271,6 +271,8 @@ class Supervisor:
     def _activate(self, source: ManagedSource) -> None:
         """Take the active version as what is to run."""
         kept = self._state.get(source.key).active
+        if kept == source.file.version:
+            self._follow_file(source)
         if kept is None or kept == source.file.version:
             source.active = source.file
         else:
@@ -284,6 +286,14 @@ class Supervisor:
             self._failed(source, active.mistake, running)
         elif not active.enabled:
             log.info("%s: enabled = false", source.key)
+
+    def _follow_file(self, source: ManagedSource) -> None:
+        """Let a file that took the number of the activated version replace it: its next number must not bring that back."""
+        try:
+            self._state.change(source.key, active=None)
+        except OSError as error:
+            what, reason = f"that version {source.file.version} is its file's now", error.strerror or error
+            log.error("%s: %s cannot be kept: %s", source.key, what, reason)  # noqa: TRY400 - the next change tries again
 
     def _kept_version(self, source: ManagedSource, version: int) -> Configuration:
         """Return the activated version. One that is gone is a mistake: running another instead would surprise."""

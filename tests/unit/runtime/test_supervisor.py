@@ -567,6 +567,34 @@ def test_a_changed_file_does_not_displace_an_activated_version(running):
     assert len(running.children) == 2
 
 
+def test_a_file_that_takes_the_number_of_the_activated_version_replaces_it_for_good(running):
+    stored(running, head='name = "of the API"\n')
+    running.supervisor.activate("orders", 1)
+    running.tick()
+    for version in (1, 2):
+        running.write(head=f'version = {version}\nname = "of the file"\n')
+        running.look()
+        assert running.source().active.label == "of the file"
+    running.begin()
+    running.tick()
+    assert running.source().active.label == "of the file"
+
+
+def test_a_state_that_cannot_be_written_ends_no_worker_when_a_file_takes_the_number(running, monkeypatch, caplog):
+    stored(running)
+    running.supervisor.activate("orders", 1)
+
+    def refuse(*_):
+        raise OSError(28, "No space left on device")
+
+    running.write(head="version = 1\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(running.state, "_write", refuse)
+        running.look()
+    assert running.source().active.path == running.conf / "orders.toml"
+    assert "orders: that version 1 is its file's now cannot be kept: No space left on device" in caplog.text
+
+
 def test_a_changed_file_that_an_activated_version_includes_starts_it_again(running, tmp_path):
     common = tmp_path / "common.inc"
     common.write_text("[input]\nmax_record_bytes = 1000\n")
