@@ -105,6 +105,8 @@ class ManagedSource:
     held: bool = False
     """Whether it waits for a person: it failed with exit code 2 or 3, or ended by itself."""
     restart: bool = False
+    waits_for: str = ""
+    """The key under which it still runs."""
     busy: bool = False
     started_at: float = 0.0
     stop_at: float | None = None
@@ -365,15 +367,26 @@ class Supervisor:
             return
         source.restart = False
         due = not source.held and self._clock() >= source.retry_at
-        if wanted and due and not source.active.mistake and not self._runs_elsewhere(source):
-            self._begin(source)
+        if wanted and due and not source.active.mistake:
+            self._begin_alone(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
 
-    def _runs_elsewhere(self, source: ManagedSource) -> bool:
-        """Return whether it still runs under its former key, or its offsets are being changed there."""
+    def _begin_alone(self, source: ManagedSource) -> None:
+        """Begin, unless it still runs under another key, or its offsets are being changed there."""
         others = [other for other in self._sources.values() if other is not source and (other.running or other.busy)]
-        return any((other.running or other.active).source == source.active.source for other in others)
+        first = next((each for each in others if (each.running or each.active).source == source.active.source), None)
+        waits_for = first.key if first is not None else ""
+        if waits_for and waits_for != source.waits_for:
+            log.info(
+                "%s: waits for the end of %s, which still has the source %s",
+                source.key,
+                waits_for,
+                source.active.source,
+            )
+        source.waits_for = waits_for
+        if not waits_for:
+            self._begin(source)
 
     def _begin(self, source: ManagedSource) -> None:
         source.started_at = self._clock()

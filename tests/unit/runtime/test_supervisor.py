@@ -319,12 +319,14 @@ def test_the_way_out_of_a_disabled_version(running):
         running.supervisor.restart("orders")
 
 
-def test_a_source_under_another_key_waits_for_its_former_process(running):
+def test_a_source_under_another_key_waits_for_its_former_process(running, caplog):
+    caplog.set_level("INFO")
     running.children[0].obeys = False
     running.write(head='key = "lake"\n')
     running.look()
     assert running.keys() == ["lake"]
     assert (len(running.children), running.source("lake").status) == (1, "starting")
+    assert caplog.text.count("lake: waits for the end of orders, which still has the source orders") == 1
     running.children[0].code = 0
     running.tick()
     running.tick()
