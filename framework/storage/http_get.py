@@ -155,6 +155,7 @@ class ObjectGet:
             return None
         if data is None:
             return None
+        self._retry = None  # it refers back to this request, and Python frees a cycle only when it looks for cycles
         judge = self._judge
         return data if judge.is_listed(native, answer.headers_named(judge.judged_headers), data) else None
 

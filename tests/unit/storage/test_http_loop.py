@@ -15,8 +15,9 @@ from framework.storage import http_loop
 from framework.storage.http_body import HttpStream
 from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
 from framework.storage.http_get import OK, ObjectGet
+from framework.storage.http_head import pattern_of
 from framework.storage.http_loop import WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
-from framework.storage.prefetch import Prefetcher
+from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -127,6 +128,7 @@ class Store(ObjectStore):
     scheme = "test"
     bucket = "b"
     believed = True
+    judged_headers = pattern_of("etag")
 
     def __init__(self, server, loop):
         self.server, self.loop = server, loop
@@ -207,14 +209,15 @@ def test_requests_that_nobody_waits_for_overlap(serving):
     assert fetch._budget.used == 0
 
 
-def test_what_a_read_held_is_freed_without_a_search_for_cycles(serving):
+@pytest.mark.parametrize("read", [lambda one: drain(one.open()), FetchedInput.whole])
+def test_what_a_read_held_is_freed_without_a_search_for_cycles(serving, read):
     server, loop = serving(lambda path, _: [ok(b"x")])
     fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     one = fetch.fetch(StoreInput(Store(server, loop), native("/k", 1)), 0)
     gc.collect()
     gc.disable()
     try:
-        assert drain(one.open()) == b"x"
+        assert read(one) == b"x"
         one.close()
         del one
         assert settled(lambda: sum(isinstance(held, HttpAnswer) for held in gc.get_objects()), least=0) == 0
