@@ -52,7 +52,7 @@ class NativeObject:
         return datetime.fromtimestamp(self.modified_ms / 1000, tz=timezone.utc)
 
 
-@attrs.frozen(order=True, slots=True)
+@attrs.frozen(order=True, slots=True, cache_hash=True)
 class TopicPartition:
     """A partition of a data topic: the unit of work, of order and of recovery."""
 
