@@ -251,15 +251,15 @@ def test_a_master_that_is_away_is_one_sentence_within_20_seconds(program, moto_b
 
 
 @NO_JAVA
-def test_a_master_that_takes_connections_and_says_nothing_is_one_sentence_within_20_seconds(program, moto_bucket):
+def test_a_master_that_takes_connections_and_says_nothing_is_one_sentence(program, moto_bucket):
     moto_bucket.put("a.jsonl", LINE)
     with socket.socket() as pit:
         pit.bind(("127.0.0.1", 0))
         pit.listen(50)
         program.configure(runner={"engine": "spark"}, spark={"master": f"spark://127.0.0.1:{pit.getsockname()[1]}"})
-        ended = program.start("--once").wait(60).no_secrets()
+        ended = program.start("--once").wait(120).no_secrets()
     assert ended.code == 1, ended
-    assert ended.seconds < 25  # 20, and the start of a JVM on a busy machine
+    assert ended.seconds < 45  # 30, and the start of a JVM
     assert "an answer of Spark's master" in ended.said
     assert ended.said.startswith("error: ")
 

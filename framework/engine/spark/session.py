@@ -46,10 +46,11 @@ REACH_SECONDS = 8.0
 LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
 """Options that `_conf` sets for a local master."""
 
-MASTER_SECONDS = 10.0
+MASTER_SECONDS = 30.0
 """Maximum wait for a standalone master to accept the application, once the JVM runs.
 
-Spark itself gives up after a minute, and continues with a dead context.
+Spark itself gives up after a minute, and continues with a dead context. A driver takes 3 seconds of CPU until then: on a
+crowded machine 10 seconds passed before it had asked the master, again in every start.
 """
 
 PYTHON_OPTION = "spark.pyspark.python"
