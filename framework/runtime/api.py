@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
 from framework.runtime import answers
-from framework.runtime.commands import CommandError
+from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.metrics import exposition, registry_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
@@ -51,11 +51,11 @@ ERRORS = {
     403: "Without a key, requests of other web pages and for other host names are refused.",
     404: "There is no such source or version.",
     408: "The body did not arrive in time.",
-    409: "It does not fit the state of the source.",
+    409: "It does not fit the state of the source, or a person must act first: the answer says what.",
     413: f"The body exceeds {MAX_BODY_BYTES:,} bytes.",
     422: "A field is unknown, missing or of another type.",
-    500: "The state folder cannot be written, or a command of the source failed.",
-    503: "Iggy cannot be reached: try again.",
+    500: "The state folder cannot be used.",
+    503: f"Iggy cannot be reached, the source runs elsewhere, or {MAX_COMMANDS} commands on offsets run: try again.",
 }
 _RUNTIME: dict[int | str, dict[str, Any]] = {
     status: {"model": answers.ErrorAnswer, "description": text} for status, text in ERRORS.items()
