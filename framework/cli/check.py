@@ -127,7 +127,7 @@ def _api(http: HttpSection, file: ConfigFile) -> Iterator[CheckResult]:
     except ConfigError as error:
         yield CheckResult.failed("http", error)
         return
-    problem = _no_room(folder)
+    problem = _no_room(_existing(folder))
     if problem is not None:
         detail = f"[http] state_dir: the folder {folder} cannot be used: {problem.strerror}"
         yield CheckResult("http", ok=False, detail=detail, exit_code=EXIT_CONFIGURATION)
@@ -246,22 +246,27 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
 
 def _new_folder(folder: Path) -> CheckResult:
     """Check the embedded server's folder, which a run would create."""
-    problem = _no_room(folder)
+    parent = _existing(folder)
+    problem = _no_room(parent)
     if problem is not None:
-        detail = f"[iggy] url: {folder} cannot be made: {problem.strerror}"
+        detail = f"[iggy] url: {folder} cannot be made, {parent} is not writable: {problem.strerror}"
         return CheckResult("iggy", ok=False, detail=detail)
     return CheckResult("iggy", ok=True, detail=f"the embedded server is made in {folder} by the first run")
 
 
+def _existing(folder: Path) -> Path:
+    """Return a folder, or the one in which it would be made."""
+    folder = folder.absolute()
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
 def _no_room(folder: Path) -> OSError | None:
-    """Return why nothing can be made in a folder, or where the folder would be made; None when it can."""
+    """Return why nothing can be made in a folder; None when it can."""
     import tempfile  # noqa: PLC0415
 
-    place = folder.absolute()
-    place = next(existing for existing in (place, *place.parents) if existing.exists())
     try:
         # permissions alone do not tell: /proc grants them and has no room
-        with tempfile.TemporaryDirectory(dir=place):
+        with tempfile.TemporaryDirectory(dir=folder):
             return None
     except OSError as error:
         return error
