@@ -28,7 +28,7 @@ TRANSFORMS = "transforms"
 """The list of transforms: no section, and without secrets."""
 
 _IGGY = re.compile(r"iggy(\+\w+)?")
-_LOGIN = re.compile(r":[^@]+@|token=")
+_LOGIN = re.compile(r"@|token=")
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)+")
 
 

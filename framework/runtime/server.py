@@ -43,7 +43,7 @@ class _Listener(socket.socket):
     @override
     def accept(self) -> tuple[socket.socket, Any]:
         client, place = super().accept()
-        open_still = {number: one for number, one in self._new.items() if one.fileno() == number}
+        open_still = {number: known for number, known in self._new.items() if known.fileno() == number}
         if len(open_still) >= MAX_CLIENTS:
             with contextlib.suppress(OSError):  # the client has gone
                 open_still.pop(next(iter(open_still))).shutdown(socket.SHUT_RDWR)

@@ -212,6 +212,7 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path):
     ("section", "option", "value"),
     [
         ("iggy", "address", f"iggy:{SECRET}@localhost:8090"),
+        ("iggy", "address", f"iggypat-{SECRET}@localhost:8090"),
         ("iggy", "address", f"localhost:8090?token={SECRET}"),
         ("s3", "endpoint", f"https://me:{SECRET}@minio.example"),
     ],
