@@ -28,7 +28,7 @@ ORPHAN_SECONDS = 30.0
 """Time that a source has to end in order after the end of its worker."""
 
 SEND_SECONDS = 2.0
-"""Time that a worker may take to read; a worker that is stuck must not hold up its sources."""
+"""Time that a worker may take to read an error; a worker that is stuck must not hold up its sources."""
 
 _LINE_BYTES = 1024 * 1024
 
@@ -49,7 +49,7 @@ class ChildChannel:
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - processes of this source do not keep the line open
         self._socket = socket.socket(fileno=descriptor)
         self._socket.settimeout(SEND_SECONDS)
-        self._heard = True
+        self._rest = b""
         self._sends = threading.Lock()
         self._stop: Callable[[], None] | None = None
         threading.Thread(target=self._watch, name="worker", daemon=True).start()
@@ -59,21 +59,23 @@ class ChildChannel:
         self._stop = stop
 
     def report(self, progress: Progress) -> None:
-        """Send the figures."""
-        self._send({"progress": attrs.asdict(progress)})
+        """Send the figures without waiting: while a worker that is stuck leaves no room for them, they are dropped."""
+        with self._sends, contextlib.suppress(OSError):  # it is stuck or gone
+            self._write_rest()
+            self._rest = _line({"progress": attrs.asdict(progress)})
+            self._write_rest()
 
     def failed(self, message: str, exit_code: int) -> None:
         """Send the error that ends the source; it may name a file whose name is no Unicode."""
-        self._send({"error": unicode_text(message[:MAX_ERROR_CHARACTERS]), "exit_code": exit_code})
+        error = {"error": unicode_text(message[:MAX_ERROR_CHARACTERS]), "exit_code": exit_code}
+        with self._sends, contextlib.suppress(OSError):  # it is stuck or gone
+            rest, self._rest = self._rest, b""
+            self._socket.sendall(rest + _line(error))
 
-    def _send(self, document: dict[str, object]) -> None:
-        with self._sends:
-            if not self._heard:
-                return
-            try:
-                self._socket.sendall(orjson.dumps(document) + b"\n")
-            except OSError:  # the worker is gone or stuck; part of a line may be out, so nothing may follow
-                self._heard = False
+    def _write_rest(self) -> None:
+        """Write what is left of the last line: the next one may only follow its end."""
+        while self._rest:
+            self._rest = self._rest[os.write(self._socket.fileno(), self._rest) :]
 
     def _watch(self) -> None:
         if not self._is_gone():
@@ -101,6 +103,10 @@ class ChildChannel:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             self._stop()
+
+
+def _line(document: dict[str, object]) -> bytes:
+    return orjson.dumps(document) + b"\n"
 
 
 class WorkerEnd:

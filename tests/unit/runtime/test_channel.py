@@ -88,15 +88,46 @@ def test_a_request_to_stop_is_passed_on_and_may_be_repeated(line):
     assert stopped.wait(10)
 
 
-def test_a_worker_that_is_stuck_does_not_hold_up_the_source(monkeypatch):
+def test_a_worker_that_is_stuck_does_not_hold_up_the_source_and_hears_it_afterwards():
+    ours, theirs = socket.socketpair()
+    child = ChildChannel(theirs.detach(), leave=lambda _code: None)
+    child.on_stop(lambda: None)
+    began = time.monotonic()
+    for number in range(3000):  # nobody reads
+        child.report(Progress(records=number))
+    assert time.monotonic() - began < channel.SEND_SECONDS
+    assert child._rest
+    end = WorkerEnd(ours, lambda: None)
+    wait_until(lambda: child.report(Progress(records=5000)) or (end.progress and end.progress.records == 5000))
+    ours.shutdown(socket.SHUT_RDWR)
+    end.close()
+    child._socket.close()
+
+
+def test_an_error_waits_for_a_worker_that_is_stuck_for_a_moment_only(monkeypatch):
     monkeypatch.setattr(channel, "SEND_SECONDS", 0.05)
     ours, theirs = socket.socketpair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
     for number in range(3000):  # nobody reads
         child.report(Progress(records=number))
-    assert not child._heard
+    child.failed("it failed", 1)
     ours.close()
+    child._socket.close()
+
+
+def test_an_error_follows_figures_that_found_no_room():
+    ours, theirs = socket.socketpair()
+    child = ChildChannel(theirs.detach(), leave=lambda _code: None)
+    child.on_stop(lambda: None)
+    for number in range(3000):  # nobody reads
+        child.report(Progress(records=number))
+    assert child._rest
+    end = WorkerEnd(ours, lambda: None)
+    child.failed("it failed", 1)
+    wait_until(lambda: end.error == "it failed")
+    ours.shutdown(socket.SHUT_RDWR)
+    end.close()
     child._socket.close()
 
 
