@@ -23,7 +23,7 @@ class PartitionDamagedError(PositionError):
         """Return the error for a partition that ends at `end` according to the server, and does not return `missing`."""
         return cls(
             f"{place}: Iggy reports {end} as its last message but does not return message {missing}. The partition is "
-            f"damaged; a killed server can leave it so. **Messages sent to it could not be read.** Repair or restore it "
+            f"damaged; a killed server can leave it so. Messages sent to it could not be read. Repair or restore it "
             f"on the server, or purge the topic and start again: the start then names the ways out"
         )
 
