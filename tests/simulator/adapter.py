@@ -43,7 +43,7 @@ from framework.errors import (
 )
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.log import DeadLetterLog
-from framework.iggy.offset_log import codec, snapshots
+from framework.iggy.offset_log import codec, record_size, snapshots, store
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
@@ -741,6 +741,8 @@ def begin_history(tuning):
     limiter._limiters.clear()
     in_parts = tuning.get("many_parts", False)
     replace(codec, PART_ENTRIES=1 if in_parts else 4000, PART_CHUNKS=1 if in_parts else 4)
+    replace(record_size, MAX_CHARACTERS=500 if in_parts else 8_000_000)
+    replace(store, MAX_ROWS=0 if in_parts else 10_000)
     packed_table.FinishedTable.__init__.__kwdefaults__.update(
         {"block_bits": 1, "newest": 2}
         if in_parts
