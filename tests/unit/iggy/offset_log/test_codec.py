@@ -421,6 +421,32 @@ def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind, body):
         DECODE[kind](message)
 
 
+def facts_part():
+    """A part of a snapshot with facts beside positions."""
+    closed = {TopicPartition("t", number): 7 for number in range(2)}
+    with mock.patch.object(record_size, "MAX_CHARACTERS", 1):
+        return next(codec.encode_snapshot("s", 1, position_map().view(), SnapshotFooter(closed=closed), number=1, at=0))
+
+
+def test_facts_of_another_shape_or_cut_are_an_error_with_a_way_out():
+    payload = facts_part()
+    assert codec.decode_facts(record(payload))["closed"] == {TopicPartition("t", 0): 7}
+    for cut in range(len(payload) - len(record(payload).body), len(payload)):
+        with pytest.raises(PositionError, match=rf"message 12: .*{WAY_OUT}"):
+            codec.decode_facts(record(payload[:cut], 12))
+    good = record(payload).read()
+    for name in good:
+        for wrong in (7, [[1]], [[[], 0, 1]], None, [["t", "0", 7]]):
+            message = attrs.evolve(record(payload), body=orjson.dumps({**good, name: wrong}))
+            with pytest.raises(PositionError, match=r"a snapshot of a shape"):
+                codec.decode_facts(message)
+
+
+def test_a_version_without_such_parts_refuses_them():
+    with pytest.raises(PositionError, match="a snapshot of a shape"):
+        list(codec.decode_entries(record(facts_part())))
+
+
 @pytest.mark.parametrize(
     ("place", "value"),
     [
