@@ -26,6 +26,7 @@ class Identities:
     def __init__(self, source: str, entries: Iterable[OffsetManagerEntry] = ()) -> None:
         self._source = source
         self._keys: dict[int, OffsetManagerKey] = {}
+        self._highest = 0
         self._prune_at = PRUNE_FROM
         self.replace(entries)
 
@@ -40,12 +41,14 @@ class Identities:
         self._prune_at = max(PRUNE_FROM, 2 * len(self._keys))
 
     def take(self, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
-        """Return the position in the first generation from its own on whose hash no other object has; take that hash.
+        """Return the position in its own or a later generation whose hash no other object has; take that hash.
 
         Args:
             whole: key of the object.
             entry: the position, or the first of its splits: they share the hash.
         """
         while self._keys.setdefault(entry_hash64(self._source, entry), whole) != whole:
-            entry = entry.changed(generation=entry.generation + 1)
+            # above all that were chosen so: of many objects with one hash, each finds its generation at once
+            self._highest = max(self._highest, entry.generation) + 1
+            entry = entry.changed(generation=self._highest)
         return entry

@@ -7,7 +7,8 @@ as dead, and the table is rewritten when most rows are dead. So a view costs alm
 which rows are dead.
 
 The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash; the
-first bits say where in it to look. The row's own key confirms a match: keys with the same hash are never confused.
+first bits say where in it to look. The row's own key confirms a match: keys with the same hash are never confused. The hash
+is Python's, which has a secret in each process: keys with one hash that someone chose would make each look-up slow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import xxhash
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,7 +114,7 @@ class FinishedTable:
         self,
         codec: RowCodec,
         *,
-        hash_of: Callable[[bytes | memoryview], int] = xxhash.xxh3_64_intdigest,
+        hash_of: Callable[[bytes | memoryview], int] = hash,
         block_bits: int = BLOCK_BITS,
         newest: int = NEWEST,
     ) -> None:

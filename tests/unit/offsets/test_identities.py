@@ -1,7 +1,10 @@
 """Two objects with one hash: each keeps its own progress, in the log and behind it."""
 
+import struct
+
 import attrs
 import pytest
+import xxhash
 
 from framework.engine.admin import _set
 from framework.iggy.offset_log.state import LogState
@@ -22,23 +25,24 @@ SOURCE, BUCKET = "kit", "bucket"
 PARTITION = TopicPartition("records", 0)
 
 
-def colliding_keys():
-    """Two keys of 700 bytes with one hash in every version and generation.
+def colliding_keys(begin, pairs):
+    """Keys of 700 bytes with one hash in every version and generation, whatever stands in `begin` bytes before them.
 
     XXH3 multiplies two halves of eight bytes, one of which is 0 where it equals the secret, and adds the eight bytes to
     another sum. In two such places of one sum, what one place has more the other may have less.
     """
-    begin = len(b"iggy-cloud-sources/2\0") + 4 + len(SOURCE) + 4 + len(BUCKET) + 4
     keys = []
-    for first, second in (b"bc", b"cb"):
+    for first, second in pairs:
         data = bytearray(b"k" * 700)
-        for at, place in ((56, b"%caa\xc3\x81:&L" % first), (7 * 64 + 56, b"%caaa\xcd\xb4Y1" % second)):
+        for at, place in ((56, first + b"\xc3\x81:&L"), (7 * 64 + 56, second + b"a\xcd\xb4Y1")):
             data[at - begin : at - begin + 8] = place
         keys.append(data.decode())
     return keys
 
 
-ONE, OTHER = colliding_keys()
+BEFORE = len(b"iggy-cloud-sources/2\0") + 4 + len(SOURCE) + 4 + len(BUCKET) + 4
+ONE, OTHER = colliding_keys(BEFORE, [(b"baa", b"caa"), (b"caa", b"baa")])
+PAIRS = [(bytes((60 + a, 60 + b, 97)), bytes((110 - a, 110 - b, 97))) for a in range(50) for b in range(20)]
 
 
 def start_of(key, version="v1", **more):
@@ -123,6 +127,29 @@ def test_positions_of_before_count_and_those_whose_last_count_is_not_saved():
     manager.table._identities = None
     assert began(manager.table, OTHER).generation == 2
     assert began(manager.table, ONE) is None
+
+
+def test_of_many_objects_with_one_hash_each_finds_its_generation_at_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(identities, "entry_hash64", lambda *what: asked.append(what) or entry_hash64(*what))
+    table = OffsetManager(source=SOURCE).table
+    keys = colliding_keys(BEFORE, PAIRS)
+    begun = [table.begin_first(start_of(key)) for key in keys]
+    assert len({object_hash64(SOURCE, BUCKET, key, "v1") for key in keys}) == 1
+    assert len({entry_hash64(SOURCE, entry) for entry in begun}) == len(keys) == 1000
+    assert len(asked) < 2 * len(keys)
+
+
+def test_of_many_finished_objects_with_one_hash_each_is_found_at_once():
+    """Whoever chooses keys does not know the secret of this process."""
+    head = struct.Struct("<II").size
+    keys = colliding_keys(head, PAIRS)
+    assert len({xxhash.xxh3_64_intdigest(bytes(head) + key.encode()) for key in keys}) == 1
+    positions = position_map(start_of(key, records_done=1, records_saved=1, total=1) for key in keys)
+    positions._finished._merge_newest()
+    hashes = [number >> 32 for number in positions._finished._others]
+    assert len(set(hashes)) > len(keys) - 10
+    assert all(positions.find(start_of(key).get_manager_key()) is not None for key in keys)
 
 
 def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
