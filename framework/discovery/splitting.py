@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import attrs
 
 from framework.errors import ObjectError
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, Scalar
 from framework.model.splits import KeyPart, count_splits
 from framework.offsets.table import PositionTable
 
@@ -28,13 +28,15 @@ MAX_BEGUN_BYTES = 128 << 20
 all. A start reads records of twice that."""
 
 _POSITION_BYTES = 150
-"""Bytes that a split's position takes there at most, besides key and version."""
+"""Bytes that a split's position takes there at most, besides key, version and the data of a subclass."""
 
 
-def max_splits(native: NativeObject) -> int:
-    """Return how many splits an object can have: some 500,000, with a very long key fewer."""
-    names = json.dumps((native.key, native.version))  # with every escape, so never shorter than in the record
-    return min(MAX_SPLIT, MAX_BEGUN_BYTES // (_POSITION_BYTES + len(names)))
+def max_splits(native: NativeObject, extra: Mapping[str, Scalar] | None = None) -> int:
+    """Return how many splits an object can have: some 500,000, fewer with a very long key, or data of a subclass."""
+    own = json.dumps(
+        (native.key, native.version, dict(extra or {}))
+    )  # with every escape: never shorter than in the record
+    return min(MAX_SPLIT, MAX_BEGUN_BYTES // (_POSITION_BYTES + len(own)))
 
 
 def _nothing(_key: str) -> bool:
@@ -57,8 +59,12 @@ class SplitPolicy:
     can_split: Callable[[str], bool] = _nothing
     by_key: bool = False
 
-    def size_for(self, native: NativeObject) -> int:
+    def size_for(self, native: NativeObject, extra: Mapping[str, Scalar] | None = None) -> int:
         """Return the split size for this object; 0 when it is to be read whole.
+
+        Args:
+            native: the object.
+            extra: the data that a subclass gives its position.
 
         Raises:
             ObjectError: it would have more splits than can begin together.
@@ -66,7 +72,7 @@ class SplitPolicy:
         size = self.split_size
         if not size or native.size <= size or not self.can_split(native.key):
             return 0
-        splits, most = count_splits(native.size, size), max_splits(native)
+        splits, most = count_splits(native.size, size), max_splits(native, extra)
         if splits > most:
             raise ObjectError(
                 f"its {native.size:,} bytes would be {splits:,} splits, and there can be {most:,}; raise [input] split_size",
@@ -94,7 +100,7 @@ class SplitPolicy:
                 )
                 for part in (KeyPart(number, self.partitions) for number in range(1, self.partitions + 1))
             ]
-        split_size = self.size_for(native)
+        split_size = self.size_for(native, first.extra)
         if not split_size:
             return [first]
         count = count_splits(native.size, split_size)

@@ -18,19 +18,21 @@ def native(key, *, version="v1", size, modified_ms=1):
 SPLITTABLE = SplitPolicy(split_size=1024, partitions=1000, can_split=lambda _key: True)
 
 
+@pytest.mark.parametrize("extra", [{}, {"note": "\x01" * 500, "row": 2**60}])
 @pytest.mark.parametrize(
     "key", ["a", "k" * 1024, "\x01" * 1024, "\u00e4" * 512, "\U0001f600" * 256, "half \ud800" * 50], ids=repr
 )
-def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key):
+def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key, extra):
     """They begin in one record, and a start refuses a larger one: the source could never start again."""
     large = native(key, size=200 * 1024, version="v" * 1024, modified_ms=10**13)
     partition = TopicPartition("t" * 255, 0)
-    entries = SPLITTABLE.positions_of(large, OffsetManagerEntry.start(large, partition, "options" * 100))
+    first = attrs.evolve(OffsetManagerEntry.start(large, partition, "options" * 100), extra=extra)
+    entries = SPLITTABLE.positions_of(large, first)
     # as wide as the numbers of splits can be
     entries = [attrs.evolve(entry, split_number=MAX_SPLIT - entry.split_number) for entry in entries]
     shared = 2000 + 1000 * (255 + 20)  # what all of them have in common, and the names of all partitions
     record = codec.decode(0, codec.encode_begin("orders", 1, entries))
-    assert (len(record.unpacked()) - shared) * max_splits(large) / len(entries) <= MAX_BEGUN_BYTES
+    assert (len(record.unpacked()) - shared) * max_splits(large, extra) / len(entries) <= MAX_BEGUN_BYTES
     assert 2 * MAX_BEGUN_BYTES <= codec.MAX_BODY_BYTES
 
 
