@@ -194,7 +194,7 @@ def _set(state: LogState, change: SetPosition) -> None:
     key = entry.get_manager_key()
     made = change.applied(entry, state.positions.next_generation(key))
     state.positions.remove_object(key)
-    made = Identities(state.source, (other for _, other in state.positions.pending())).take(key, made)
+    made = Identities(state.source, (other for _, other in state.positions.pending())).take(made)
     state.positions[key] = made
     _list_again(state, Reset(key=change.key))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from framework.model.message_ids import entry_hash64
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.model.positions import OffsetManagerEntry
 
 PRUNE_FROM = 1000
 """Number of hashes at which those of ended objects are first removed; then at twice the number that remained."""
@@ -25,7 +25,7 @@ class Identities:
 
     def __init__(self, source: str, entries: Iterable[OffsetManagerEntry] = ()) -> None:
         self._source = source
-        self._keys: dict[int, OffsetManagerKey] = {}
+        self._objects: dict[int, tuple[str, str]] = {}
         self._highest = 0
         self._prune_at = PRUNE_FROM
         self.replace(entries)
@@ -33,21 +33,21 @@ class Identities:
     @property
     def is_crowded(self) -> bool:
         """Whether it is time to `replace` the hashes by those of objects that are still in progress."""
-        return len(self._keys) >= self._prune_at
+        return len(self._objects) >= self._prune_at
 
     def replace(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Forget all hashes but those of these positions."""
-        self._keys = {entry_hash64(self._source, entry): entry.get_manager_key().whole() for entry in entries}
-        self._prune_at = max(PRUNE_FROM, 2 * len(self._keys))
+        self._objects = {entry_hash64(self._source, entry): (entry.bucket, entry.key) for entry in entries}
+        self._prune_at = max(PRUNE_FROM, 2 * len(self._objects))
 
-    def take(self, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry:
+    def take(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
         """Return the position in its own or a later generation whose hash no other object has; take that hash.
 
         Args:
-            whole: key of the object.
             entry: the position, or the first of its splits: they share the hash.
         """
-        while self._keys.setdefault(entry_hash64(self._source, entry), whole) != whole:
+        own = entry.bucket, entry.key
+        while self._objects.setdefault(entry_hash64(self._source, entry), own) != own:
             # above all that were chosen so: of many objects with one hash, each finds its generation at once
             self._highest = max(self._highest, entry.generation) + 1
             entry = entry.changed(generation=self._highest)

@@ -124,7 +124,7 @@ class PositionTable:
         with self.lock:
             unsaved = self.unsaved
             whole = first.get_manager_key().whole()
-            generation = self._current_identities().take(whole, first).generation
+            generation = self._current_identities().take(first).generation
             entries = [
                 entry if entry.generation == generation else entry.changed(generation=generation)
                 for entry in (first, *others)
@@ -150,7 +150,7 @@ class PositionTable:
             identities = self._current_identities()
             begun = self.positions.begin_first(key, entry)
             if begun is not None:
-                distinct = identities.take(key, begun)
+                distinct = identities.take(begun)
                 if distinct is not begun:
                     self.positions[key] = begun = distinct
                 if self.unsaved.removed:

@@ -165,16 +165,15 @@ def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
     monkeypatch.setattr(identities, "PRUNE_FROM", 3)
     known = Identities(SOURCE)
     for number in range(4):
-        key = start_of(f"{number}").get_manager_key()
         assert known.is_crowded == (number == 3)
-        known.take(key, start_of(f"{number}"))
+        known.take(start_of(f"{number}"))
     known.replace([start_of("3")])
     assert not known.is_crowded
-    assert known.take(start_of(ONE).get_manager_key(), start_of(ONE)).generation == 1
-    assert known.take(start_of(OTHER).get_manager_key(), start_of(OTHER)).generation == 2
+    assert known.take(start_of(ONE)).generation == 1
+    assert known.take(start_of(OTHER)).generation == 2
     table = OffsetManager(source=SOURCE).table
     for number in range(20):
         entry = began(table, f"{number}")
         table.put(entry.get_manager_key(), entry.changed(total=0))
         table.unsaved.changed.clear()
-    assert len(table._identities._keys) <= 3
+    assert len(table._identities._objects) <= 3
