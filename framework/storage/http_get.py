@@ -119,9 +119,8 @@ class ObjectGet:
                 error = self._judge.refusal(self, answer)
         except Exception:  # noqa: BLE001 - the reader judges it again, and raises
             return None
-        if self._retry is None or not isinstance(error, RetriableError):
-            return None
-        return self._retry(error)
+        retry = self._retry  # `whole` lets go of it in another thread
+        return retry(error) if retry is not None and isinstance(error, RetriableError) else None
 
     def result(self) -> ReadStream:
         """Return the stream; raise as `ObjectStore.open` does."""
