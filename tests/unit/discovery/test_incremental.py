@@ -276,6 +276,24 @@ def test_an_object_that_is_overwritten_again_and_again_is_waited_for_a_minute_on
     assert source.go() == HUNDRED[10:]
 
 
+def test_an_object_may_be_released_while_finished_ones_are_forgotten():
+    """A person resets an object, and another thread releases it just after its position was looked up."""
+    source = Source(HUNDRED)
+    source.go()
+    source.offsets.remove_entry(source.hands["0010"].entry)
+    is_finished = source.offsets.table.is_finished
+
+    def looked_up_too_early(key, entry):
+        finished = is_finished(key, entry)
+        if finished and "0010" in source.hands:
+            source.release("0010")
+        return finished
+
+    source.offsets.table.is_finished = looked_up_too_early
+    assert source.go() == HUNDRED[10:]
+    assert "0010" in source.hands
+
+
 def test_objects_that_are_too_young_are_looked_at_again_in_each_listing_until_they_are_not():
     source = Source(HUNDRED, min_age=100)
     source.chosen.young = set(numbered(50, 60))

@@ -350,6 +350,18 @@ def test_a_source_that_first_writes_behind_expired_messages_knows_that_nothing_o
     assert named(rig.read().counts) == {key("a").canonical(): 2}, "after a kill"
 
 
+def test_the_first_message_of_a_partition_is_its_safe_end_if_no_crash_takes_it():
+    rig = Rig()
+    rig.safe_behind(3)
+    first = rig.others()
+    rig.others(3)
+    opening = rig.read().opening
+    assert opening.anchor == first
+    rig.state.open([opening], "w")
+    rig.keep(0)
+    assert rig.read().messages == 0, "nothing of the source was among what expired"
+
+
 def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
     rig = Rig().known()
     assert rig.read().anchor is None
