@@ -926,6 +926,11 @@ def test_with_an_order_the_objects_of_a_listing_come_in_it_however_they_were_lis
     assert rig.next_pass() == []
 
 
+def test_with_an_order_objects_of_the_same_place_come_as_they_were_listed():
+    rig = Rig(native("b"), native("c"), native("a"), order=lambda native: (native.key == "b",))
+    assert rig.keys() == ["c", "a", "b"]
+
+
 def test_with_an_order_a_listing_that_breaks_off_gives_nothing_and_the_next_gives_all():
     rig = Rig(native("t-10"), StoreUnavailableError("away"), native("t-2"), order=by_number)
     with pytest.raises(StoreUnavailableError):

@@ -17,7 +17,6 @@ from framework.iggy.offset_log import codec, epochs
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState
-from framework.model.positions import numbers_alike
 from framework.offsets.manager import OffsetManager
 from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
@@ -601,11 +600,6 @@ def test_a_record_that_has_another_number_now_is_made_from_its_own_bytes():
     counts, _ = replay(source, format="text", validate=None)
     assert (counts.sent, counts.stayed) == (1, 0)
     assert source.payloads() == as_text(source)
-
-
-def test_options_that_choose_the_partition_give_records_no_other_number():
-    assert numbers_alike('{"format":"csv"}', '{"format":"csv","partition_by":"n","partition_rule":"00"}')
-    assert not numbers_alike('{"format":"csv"}', '{"format":"text","partition_by":"n","partition_rule":"00"}')
 
 
 def test_an_object_that_the_formats_code_cannot_read_leaves_the_others_to_the_replay(monkeypatch):

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from framework.errors import PositionMismatchError
 from framework.model.objects import ObjectState, ResumePoint
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options, check_numbering
+from framework.model.positions import (
+    OffsetManagerEntry,
+    OffsetManagerKey,
+    canonical_options,
+    check_numbering,
+    numbers_alike,
+)
 from tests.support.entries import KEY, NATIVE, ended, entry
 
 # ---- what a position says
@@ -195,3 +201,21 @@ def test_a_position_made_with_other_options_is_refused_with_the_way_out():
         check_numbering(entry(3, numbering_options=theirs), ours)
     with pytest.raises(PositionMismatchError, match=r"^s3://b/k: 3 records were read with \{"):
         check_numbering(entry(3, numbering_options=theirs), ours, "s3://b/k")
+
+
+@pytest.mark.parametrize(
+    ("options", "others", "alike"),
+    [
+        ('{"format":"csv"}', '{"format":"csv","partition_by":"n","partition_rule":"00"}', True),
+        ('{"format":"csv"}', '{"format":"text","partition_by":"n","partition_rule":"00"}', False),
+        ("", '{"format":"text"}', True),  # a position may name none
+        ('{"format":"text"}', "", True),
+        ("of another program", '{"format":"text"}', False),
+        ("of another program", "of another program", True),
+        ("[1]", "[2]", False),
+        ("[1]", "[1]", True),
+        ("[" * 10_000, "[" * 10_001, False),
+    ],
+)
+def test_options_that_choose_the_partition_give_records_no_other_number(options, others, alike):
+    assert numbers_alike(options, others) is alike

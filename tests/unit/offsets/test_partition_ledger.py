@@ -142,6 +142,13 @@ def test_what_was_overwritten_or_reset_before_it_was_safe_is_not_saved_for_what_
     assert manager.get_entry(KEY) == entry(0, generation=2, version="v2")
 
 
+def test_an_object_that_was_overwritten_meanwhile_hides_no_other_of_the_same_request():
+    manager = OffsetManager()
+    manager.add_entry(entry(0, generation=2, version="v2"))
+    manager.commit(acknowledge(batch(entry(3), 3), batch(entry(2, key="other"), 2), offset=4))
+    assert {one.key: one.records_saved for one in manager.flush().entries} == {"other": 2}
+
+
 def test_nothing_of_an_earlier_generation_is_saved_for_a_later_one():
     manager = OffsetManager(positions=position_map([entry(9, records_saved=7)]))
     manager.partitions.open(PARTITION, PartitionState(hold_back=5))

@@ -1,5 +1,6 @@
 """What is saved with positions: it is written once, kept when a save fails, and the newer value wins."""
 
+import attrs
 import pytest
 
 from framework.errors import PositionError, StoreUnavailableError
@@ -79,8 +80,9 @@ def test_skips_are_counted_until_they_are_saved():
 def test_a_selection_is_stored_with_the_first_position_that_begins_under_it_and_only_once():
     store = BrokenStore()
     manager = OffsetManager(store)
+    assert not manager.selection.dirty
     manager.selection.bind(scope("a/"))
-    assert (manager.dirty, manager.table.watermark.bucket) == (True, "b")
+    assert (manager.selection.dirty, manager.dirty, manager.table.watermark.bucket) == (True, True, "b")
     manager.add_entry(entry())
     manager.store_begun()
     manager.selection.bind(scope("a/"))
@@ -100,6 +102,14 @@ def test_a_selection_that_could_not_be_stored_is_stored_unless_there_is_a_newer_
         manager.flush()
     assert manager.flush().selected == scope("a/", "b/") == manager.selection.scope
     assert not manager.dirty
+
+
+def test_the_first_start_is_known_only_of_a_source_that_reads_from_it_on():
+    table = PositionTable()
+    assert BoundSelection(table).first_start_ms is None
+    chosen = attrs.evolve(scope(), oldest_ms=5)
+    assert BoundSelection(table, chosen).first_start_ms is None
+    assert BoundSelection(table, attrs.evolve(chosen, since_start=True)).first_start_ms == 5
 
 
 def test_a_watermark_of_other_objects_is_dropped_or_refused():

@@ -8,6 +8,8 @@ from framework.model.batches import Acknowledgement
 from framework.model.positions import OffsetManagerKey
 from framework.offsets import watermark_tracker
 from framework.offsets.manager import OffsetManager
+from framework.offsets.position_map import position_map
+from framework.offsets.watermark import Watermark
 from tests.support.entries import KEY, NATIVE, PARTITION, BrokenStore, batch, entry, final, splits_of
 
 
@@ -48,6 +50,27 @@ def test_a_watermark_rises_to_the_second_in_which_its_listing_began_less_the_win
     complete_listing(manager, 100_900)
     assert manager.table.watermark.covers("", "k", 98_999)
     assert not manager.table.watermark.covers("", "k", 99_000)
+
+
+def test_what_is_too_young_for_the_watermark_is_not_counted_as_compactable():
+    manager = OffsetManager(
+        positions=position_map([final(1, key="old", modified_ms=5)]), watermark=Watermark(bucket="b")
+    )
+    tracker = manager.tracker
+    tracker.open(1000)
+
+    def list_finished(*modified_ms):
+        tracker.begin_listing("", "", in_order=True)
+        tracker.began(100_000)
+        for each in modified_ms:
+            tracker.seen(attrs.evolve(NATIVE, modified_ms=each))
+        tracker.complete(whole=True)
+
+    list_finished(5)
+    assert (tracker.compactable, tracker.compact(), tracker.compactable) == (1, 1, 0)
+    manager.add_entry(final(1, key="young", modified_ms=99_500))
+    list_finished(99_500)
+    assert (tracker.compactable, tracker.compact()) == (0, 0)
 
 
 # ---- objects that listings do not show any more
@@ -138,6 +161,12 @@ def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
     assert names_left(manager) == ["a/1"]
     complete_listing(manager, 900_000, prefix="a/")
     assert names_left(manager) == []
+
+
+def test_an_object_that_an_earlier_run_missed_is_not_gone_before_a_listing_of_this_run_is_complete():
+    manager = OffsetManager(positions=position_map([attrs.evolve(entry(), missing_since_ms=5)]))
+    manager.tracker.open(1000)
+    assert names_left(manager) == ["k"]
 
 
 def test_without_a_window_nothing_is_ever_missing():

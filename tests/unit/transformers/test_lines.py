@@ -172,6 +172,8 @@ def test_plain_small_objects_are_read_at_once_by_their_names_too():
     for fmt in ("jsonl", "auto"):
         run = make_transformer(InputOptions(format=fmt)).read_whole(data, key="k.jsonl", limits=limits)
         assert list(run.payloads) == [b'{"a":1}', b'{"b":2}']
+        alone = make_transformer(InputOptions(format=fmt)).read_whole(b'{"a":1}\n', key="k.jsonl", limits=limits)
+        assert list(alone.payloads) == [b'{"a":1}']
     columns = make_transformer(InputOptions(format="auto", columns=("a",)))
     assert columns.read_whole(data, key="k.jsonl", limits=limits) is None
     assert columns.read_whole(data, key="unknown", limits=limits) is None

@@ -1,10 +1,12 @@
-"""What a writer's progress does to the state of the log."""
+"""What records do to the state of the log."""
 
 import attrs
 
-from framework.iggy.offset_log.codec import Progress, ProgressItem
+from framework.iggy.offset_log import codec
+from framework.iggy.offset_log.codec import Claim, LogFacts, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
+from framework.model.objects import Anchor, TopicPartition
 from tests.support.positions import position
 
 OF_A = entry_hash64("kit", position("a"))
@@ -32,3 +34,30 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
     assert state.find(OF_A, before.split_number) == before
     assert state.advance(Progress(items=[item]), "owner") == [(before, after)]
     assert state.find(OF_A, before.split_number) == after
+
+
+def test_positions_were_saved_when_a_record_about_them_was_stored_not_when_a_source_started():
+    state = LogState(source="kit")
+    records = [
+        codec.encode_claim("kit", Claim(epoch=1, host="h", process=1, leader=True, client=(1, "a"), token="w")),
+        codec.encode_opening("kit", 1, fenced=0),
+        codec.encode_begin("kit", 1, [position("a")]),
+        codec.encode_opening("kit", 2, fenced=0),
+    ]
+    saved_us = []
+    for offset, payload in enumerate(records):
+        state.apply(codec.decode(offset, payload, 10 + offset))
+        saved_us.append(state.saved_us)
+    assert (saved_us, state.now_us) == ([0, 0, 12, 12], 13)
+
+
+def test_a_worker_is_told_what_the_log_says_of_its_partitions_and_nothing_else():
+    own, other = TopicPartition("t", 0), TopicPartition("t", 1)
+    both = {own: Anchor(1, 2, 3), other: Anchor(4, 5, 6)}
+    topics = dict.fromkeys(both, TopicIdentity(topic_id=1, created_at=2))
+    state = LogState(
+        source="kit", anchors=both, topics=topics, counted=both, closed={own: 1, other: 4}, skipped=[(1, 1)]
+    )
+    assert state.of_partitions([own]) == LogFacts(
+        anchors={own: both[own]}, topics={own: topics[own]}, counted={own: both[own]}, closed={own: 1}
+    )
