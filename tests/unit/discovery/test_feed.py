@@ -1001,6 +1001,14 @@ def test_an_object_that_is_listed_wrongly_ends_the_run_and_is_not_done(given, sh
     assert rig.feed.counts.done_before == 0
 
 
+def test_a_key_that_fits_into_no_message_is_refused_with_its_length():
+    assert Rig(native("k" * 10_000)).keys() == ["k" * 10_000]
+    with pytest.raises(
+        ObjectError, match="its key has 10,001 characters; with more than 10,000 it fits into no message"
+    ):
+        Rig(native("k" * 10_001)).feed.take()
+
+
 def test_something_else_than_an_object_in_a_listing_is_named():
     with pytest.raises(ListingError, match="the listing shows tuple, not a NativeObject"):
         Rig(("a", 10)).feed.take()

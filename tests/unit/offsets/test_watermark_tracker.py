@@ -47,29 +47,44 @@ def test_a_watermark_rises_to_the_second_in_which_its_listing_began_less_the_win
     """Stores round a last-modified down to its second: what is written later in that second must not look older."""
     manager = OffsetManager()
     manager.tracker.open(1000)
-    complete_listing(manager, 100_900)
-    assert manager.table.watermark.covers("", "k", 98_999)
-    assert not manager.table.watermark.covers("", "k", 99_000)
+    complete_listing(manager, 2_000_900)
+    assert manager.table.watermark.covers("", "k", 1_998_999)
+    assert not manager.table.watermark.covers("", "k", 1_999_000)
+
+
+def list_finished(manager, *modified_ms, moment_ms=100_000):
+    tracker = manager.tracker
+    tracker.begin_listing("", "", in_order=True)
+    tracker.began(moment_ms)
+    for each in modified_ms:
+        tracker.seen(attrs.evolve(NATIVE, modified_ms=each))
+    tracker.complete(whole=True)
+
+
+@pytest.mark.parametrize(("modified_ms", "risen"), [(0, False), (1, True)])
+def test_a_finished_object_without_a_last_modified_holds_the_watermark_back(modified_ms, risen):
+    manager = OffsetManager()
+    manager.tracker.open(1000)
+    list_finished(manager, modified_ms)
+    assert manager.table.watermark.covers("", "k", 98_999) is risen
+
+
+def test_a_window_that_reaches_before_1970_makes_no_watermark():
+    manager = OffsetManager()
+    manager.tracker.open(1000)
+    complete_listing(manager, 900)
+    assert not manager.table.watermark
 
 
 def test_what_is_too_young_for_the_watermark_is_not_counted_as_compactable():
-    manager = OffsetManager(
-        positions=position_map([final(1, key="old", modified_ms=5)]), watermark=Watermark(bucket="b")
-    )
+    old = [final(1, key=f"old {number}", modified_ms=5) for number in range(3)]
+    manager = OffsetManager(positions=position_map(old), watermark=Watermark(bucket="b"))
     tracker = manager.tracker
     tracker.open(1000)
-
-    def list_finished(*modified_ms):
-        tracker.begin_listing("", "", in_order=True)
-        tracker.began(100_000)
-        for each in modified_ms:
-            tracker.seen(attrs.evolve(NATIVE, modified_ms=each))
-        tracker.complete(whole=True)
-
-    list_finished(5)
-    assert (tracker.compactable, tracker.compact(), tracker.compactable) == (1, 1, 0)
-    manager.add_entry(final(1, key="young", modified_ms=99_500))
-    list_finished(99_500)
+    list_finished(manager, 5, 5, 5)
+    assert (tracker.compactable, tracker.compact(), tracker.compactable) == (3, 3, 0)
+    manager.add_entry(final(1, key="young", modified_ms=99_000))
+    list_finished(manager, 99_000)
     assert (tracker.compactable, tracker.compact()) == (0, 0)
 
 
