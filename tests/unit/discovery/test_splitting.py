@@ -44,3 +44,17 @@ def test_an_object_of_more_splits_than_can_begin_together_says_so():
         ObjectError, match=rf"{most + 1:,} splits, and there can be {most:,}; raise \[input\] split_size"
     ):
         SPLITTABLE.size_for(native("a", size=most * 1024 + 1))
+
+
+def test_the_splits_of_an_object_take_the_partitions_in_turn_from_its_own(caplog):
+    policy = SplitPolicy(split_size=10, partitions=3, can_split=lambda key: key == "a")
+    large = native("a", size=45)
+    with caplog.at_level("INFO"):
+        entries = policy.positions_of(large, OffsetManagerEntry.start(large, TopicPartition("t", 1)))
+    assert [(entry.split_number, entry.split_size, entry.topic_partition) for entry in entries] == [
+        (number, 10, TopicPartition("t", partition)) for number, partition in enumerate((1, 2, 0, 1, 2), start=1)
+    ]
+    assert caplog.messages == [f"{large.location}: 45 bytes, read in 5 splits of 10 bytes"]
+    for whole in (native("a", size=10), native("b", size=45)):
+        first = OffsetManagerEntry.start(whole, TopicPartition("t", 1))
+        assert policy.positions_of(whole, first) == [first]

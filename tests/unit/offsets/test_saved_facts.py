@@ -120,5 +120,35 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
     BoundSelection(table, scope("a/")).bind(scope("a"))
     assert table.watermark == Watermark(bucket="b")
     table.watermark = watermark.with_compacted({"a/": 1}, records=1)
-    with pytest.raises(PositionError, match="the prefix"):
+    with pytest.raises(
+        PositionError, match=r'^the prefix \("a/" then, "a" now\) changed since positions of 1 finished '
+    ):
         BoundSelection(table, scope("a/")).bind(scope("a"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "changed"),
+    [
+        ({"bucket": "c"}, {}, r'the bucket \("c" then, "b" now\)'),
+        ({"address": ""}, {"address": "x:9"}, r'the address of the store \(its vendor\'s then, "x:9" now\)'),
+        ({"address": None}, {"address": "x:9"}, None),
+        ({"oldest_ms": 5}, {"oldest_ms": 4}, r"\[discovery\] modified_after \(earlier now\)"),
+        ({"oldest_ms": 5}, {"oldest_ms": None}, r"\[discovery\] modified_after \(earlier now\)"),
+        ({"oldest_ms": 5}, {"oldest_ms": 6}, None),
+        ({"oldest_ms": None}, {"oldest_ms": 6}, None),
+        ({"options": {"x": "1", "y": "1"}}, {"options": {"y": "2", "z": "1"}}, "x, y, z"),
+        ({"options": {"x": "1"}}, {}, "x"),
+        ({"options": {"x": "1"}, "oldest_ms": 5}, {}, r"x, \[discovery\] modified_after \(earlier now\)"),
+        ({"options": {"x": "1"}, "changes_accepted": True}, {}, None),
+    ],
+)
+def test_what_may_show_objects_that_the_watermark_hides_is_refused_by_name(before, now, changed):
+    watermark = Watermark(bucket="b", compacted={"": 1}).raised("", [CoveredRange("", None, 10)])
+    bound = BoundSelection(PositionTable(watermark=watermark), attrs.evolve(scope(""), **before))
+    if changed is None:
+        bound.bind(attrs.evolve(scope(""), **now))
+        return
+    with pytest.raises(
+        PositionError, match=rf"^{changed} changed since positions of 1 finished objects were compacted, "
+    ):
+        bound.bind(attrs.evolve(scope(""), **now))
