@@ -168,8 +168,6 @@ class OffsetManagerEntry:
 
     def bytes_of(self, native: NativeObject) -> int:
         """Return how many bytes of the object this position covers."""
-        if not self.split_size:
-            return native.size
         division = self.division
         return division.bytes_of(native.size) if division is not None else native.size
 

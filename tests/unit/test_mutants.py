@@ -15,7 +15,7 @@ else:
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
 LEFT_OUT = [option.partition("=")[2] for option in SETTINGS["pytest_add_cli_args"] if option.startswith("--deselect=")]
-EXPLAINED = re.findall(r"`([\w.ǁ]+)__mutmut_\d+`", (ROOT / "tests" / "mutants.md").read_text())
+EXPLAINED = re.findall(r"^\| `([\w.ǁ]+)` \|", (ROOT / "tests" / "mutants.md").read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("pattern", SETTINGS["only_mutate"])

@@ -12,6 +12,7 @@ from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
 from transformers import BytesInput, make_transformer
+from transformers.split_input import OnwardInput
 
 BOM = b"\xef\xbb\xbf"
 MAX = 9
@@ -150,6 +151,15 @@ def test_a_split_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lin
     assert source.read_bytes <= S + TAIL_BYTES + 1
     assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
     assert read(source, Split(6, S)) == [(1, b"last")]
+
+
+def test_a_split_that_is_opened_from_its_objects_first_byte_asks_for_more_once_it_is_read():
+    source = Watched(b"0123456789")
+    stream = OnwardInput(source, Split(1, 4), 4).open()
+    assert stream.read(99) == b"0123"
+    assert source.asked == [(0, 4)]
+    assert (stream.read(99), stream.read(99)) == (b"456789", b"")
+    assert source.asked == [(0, 4), (4, 10)]
 
 
 def test_a_line_longer_than_a_split_is_read_to_its_end_with_few_requests():
