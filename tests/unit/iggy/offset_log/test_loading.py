@@ -24,6 +24,7 @@ from framework.iggy.offset_log.codec import (
 )
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
+from framework.iggy.offset_log.log import RecordGoneError
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
 from framework.offsets.position_map import position_map
@@ -495,7 +496,7 @@ def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_ne
         loaded(server)
 
 
-def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_before_it(written, monkeypatch):
+def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_before_it(written, monkeypatch, caplog):
     """Of a standby, of `status`, of a second start: they must not call the log damaged."""
     decoded = [codec.decode(offset, payload) for offset, payload in enumerate(written)]
     ends = [message.offset + 1 for message in decoded if message.header.get("last")]
@@ -514,8 +515,23 @@ def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_be
         return parts
 
     monkeypatch.setattr("framework.iggy.offset_log.loading.newest_snapshot", meanwhile)
-    assert everything(loaded(server)) == state_of(*written)
+    with caplog.at_level("DEBUG", logger="framework.iggy.offset_log.loading"):
+        assert everything(loaded(server)) == state_of(*written)
     assert len(calls) == 2 + 1, "the first snapshot was gone when it was to be read"
+    assert [text.partition(" offsets topic, message ")[0] for text in caplog.messages] == ["attempt 1 to load the log:"]
+
+
+def test_a_log_that_loses_records_in_each_of_five_loads_is_an_error(written, monkeypatch):
+    loads = []
+
+    def gone(heads):
+        loads.append(len(heads))
+        raise RecordGoneError("it was there a moment ago")
+
+    monkeypatch.setattr("framework.iggy.offset_log.loading.newest_snapshot", gone)
+    with pytest.raises(PositionError, match="a moment ago"):
+        loaded(server_with_log(*written))
+    assert loads == [len(written)] * 5
 
 
 def test_a_load_that_begins_again_counts_its_messages_once(written):
