@@ -62,9 +62,9 @@ class SnapshotWriter:
         state: Callable[[], tuple[PositionView, SnapshotFooter]],
         catch_up: Callable[[], object],
         count: Callable[[], int],
-        since: int = 0,
-        since_bytes: int = 0,
-        compactable: Callable[[], int] = lambda: 0,
+        since: int,
+        since_bytes: int,
+        compactable: Callable[[], int],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._log = offset_log

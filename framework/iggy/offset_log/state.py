@@ -188,7 +188,7 @@ class LogState(LogFacts):
                     self.replace(entry.recovered(count))
 
     def advance(
-        self, progress: Progress, writer: str, at_us: int = 0
+        self, progress: Progress, writer: str, at_us: int
     ) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
         """Apply a writer's progress in partitions that it owns. Return the positions that changed, before and after."""
         changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []

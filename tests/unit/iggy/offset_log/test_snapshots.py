@@ -63,6 +63,8 @@ class Leader:
             state=lambda: (self.positions.view(), self.state.footer()),
             catch_up=self.follow,
             count=how.get("count", self.positions.__len__),
+            since=0,
+            since_bytes=0,
             compactable=how.get("compactable", lambda: 0),
             clock=self.clock,
         )
@@ -216,6 +218,7 @@ def test_a_snapshot_does_not_make_the_next_one_due(monkeypatch):
         count=state.positions.__len__,
         since=state.snapshot_end,
         since_bytes=state.snapshot_bytes,
+        compactable=lambda: 0,
         clock=leader.clock,
     )
     again.advance()
@@ -255,6 +258,8 @@ def test_what_was_written_since_the_last_snapshot_before_counts_from_its_place(m
         catch_up=leader.follow,
         count=lambda: 0,
         since=10,
+        since_bytes=0,
+        compactable=lambda: 0,
         clock=leader.clock,
     )
     leader.work(5)

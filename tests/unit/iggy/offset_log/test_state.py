@@ -30,9 +30,9 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
     after = attrs.evolve(
         before, records_saved=3, records_done=5, total=9, failed=True, skipped=2, mark=None, extra={"row": 7}
     )
-    assert state.advance(Progress(items=[item]), "another") == []
+    assert state.advance(Progress(items=[item]), "another", 7) == []
     assert state.find(OF_A, before.split_number) == before
-    assert state.advance(Progress(items=[item]), "owner") == [(before, after)]
+    assert state.advance(Progress(items=[item]), "owner", 7) == [(before, after)]
     assert state.find(OF_A, before.split_number) == after
 
 
