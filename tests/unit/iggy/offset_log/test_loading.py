@@ -246,6 +246,7 @@ def test_a_claim_alone_ends_nothing_and_an_opening_ends_all_before_it():
     a = position("a")
     sent = progress(attrs.evolve(a, records_done=2))
     assert counts_of(*START, begin(a), claim(2, token="next"), sent) == {"a": 2}
+    assert counts_of(*START, begin(a), opening(), sent) == {"a": 2}, "an opening that stands twice ends nothing"
     assert counts_of(*START, begin(a), claim(2, token="next"), opening(2), sent) == {"a": 0}
     assert counts_of(*START, begin(a), claim(2, token="next"), opening(2), begin(position("b"))) == {"a": 0}
     assert counts_of(*START, begin(a), claim(2), opening(2), opening(1), begin(position("b"), epoch=2)) == {
