@@ -116,8 +116,9 @@ def test_the_first_start_is_known_only_of_a_source_that_reads_from_it_on():
 def test_a_watermark_of_other_objects_is_dropped_or_refused():
     watermark = Watermark(bucket="b").raised("a/", [CoveredRange("a/", None, 10)])
     table = PositionTable(watermark=watermark)
-    BoundSelection(table, scope("a/")).bind(scope("a/", "c/"))
-    assert table.watermark == watermark
+    for others in (scope("a/", "c/"), scope("c/")):
+        BoundSelection(table, scope("a/")).bind(others)
+        assert table.watermark == watermark
     BoundSelection(table, scope("a/")).bind(scope("a"))
     assert table.watermark == Watermark(bucket="b")
     table.watermark = watermark.with_compacted({"a/": 1}, records=1)
@@ -135,6 +136,7 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
         ({"address": None}, {"address": "x:9"}, None),
         ({"oldest_ms": 5}, {"oldest_ms": 4}, r"\[discovery\] modified_after \(earlier now\)"),
         ({"oldest_ms": 5}, {"oldest_ms": None}, r"\[discovery\] modified_after \(earlier now\)"),
+        ({"oldest_ms": 5}, {"oldest_ms": 5}, None),
         ({"oldest_ms": 5}, {"oldest_ms": 6}, None),
         ({"oldest_ms": None}, {"oldest_ms": 6}, None),
         ({"options": {"x": "1", "y": "1"}}, {"options": {"y": "2", "z": "1"}}, "x, y, z"),
