@@ -74,6 +74,7 @@ class _Bytes:
             value |= (byte & 127) << shift
             shift += 7
             if byte < 128:
+                value &= (1 << 64) - 1
                 return value >> 1 ^ -(value & 1)
         raise ValueError("a number of more than ten bytes")
 

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import itertools
 import uuid
 
 import pyarrow as pa
@@ -25,14 +24,13 @@ def parquet(data):
         if any(leaf.physical_type == "INT96" for leaf in leaves):
             seconds = pq.ParquetFile(io.BytesIO(data), coerce_int96_timestamp_unit="s")
         groups = [file.metadata.row_group(at) for at in range(file.num_row_groups)]
-        form = _record(file.schema_arrow, iter(leaves))
         if file.metadata.num_rows not in {0, sum(group.num_rows for group in groups)}:
             return rows, True
         for at, group in enumerate(groups):
             if group.total_byte_size > _MAX_ROW_BYTES * max(1, group.num_rows):
                 return rows, True
             made = []
-            failed = _read(file, seconds, at, 997, form, made) and _read(file, seconds, at, 1, form, made)
+            failed = _read(file, seconds, at, 997, leaves, made) and _read(file, seconds, at, 1, leaves, made)
             rows += made
             if failed or len(made) != group.num_rows:
                 return rows, True
@@ -41,14 +39,16 @@ def parquet(data):
     return rows, False
 
 
-def _read(file, seconds, group, size, form, made):
+def _read(file, seconds, group, size, leaves, made):
     """Add what follows the rows that were read; return whether that failed."""
     options = {"batch_size": size, "row_groups": [group], "use_threads": False}
     try:
-        batches = zip(file.iter_batches(**options), seconds.iter_batches(**options), strict=True)
-        rows = ((a.slice(at, 1), b.slice(at, 1)) for a, b in batches for at in range(a.num_rows))
-        for one, again in itertools.islice(rows, len(made), None):
-            made.append(_row(form, one.columns, again.columns))
+        drop = len(made)
+        for one, again in zip(file.iter_batches(**options), seconds.iter_batches(**options), strict=True):
+            form = _record(one.schema, iter(leaves))  # of what pyarrow reads: without groups that have no fields
+            for at in range(min(drop, one.num_rows), one.num_rows):
+                made.append(_row(form, one.slice(at, 1).columns, again.slice(at, 1).columns))
+            drop = max(0, drop - one.num_rows)
     except Exception:  # noqa: BLE001
         return True
     return False

@@ -99,7 +99,7 @@ def differences(whole, data, key, options):
     """
     transformer = make_transformer(InputOptions(**options))
     source, many = BytesInput(data, key), len(whole.records) > MANY_RECORDS
-    marks = whole.marks
+    marks, some_limits = whole.marks, LIMITS[:1] if many else LIMITS
 
     def named(way, got, expected=whole):
         found = got.difference(expected)
@@ -107,15 +107,17 @@ def differences(whole, data, key, options):
 
     for quick in (contextlib.nullcontext, quick_ways):
         with quick():
-            for limits in LIMITS[: 2 if many else 4]:
+            for limits in some_limits:
                 got = read(transformer.read(source, limits=limits))
                 marks = marks + got.marks
                 yield named(f"{quick.__name__}, {limits}", got)
             pieces = Dribble(data, key, step=97 + len(data) // 100)
             yield named(f"{quick.__name__}, in pieces", read(transformer.read(pieces)))
-            for skip, mark in _positions(marks, len(whole.records), 4 if many else 16):
-                got = read(transformer.read(source, skip=skip, mark=mark, limits=LIMITS[skip % 2]))
+            for skip, mark in _positions(marks, len(whole.records), 2 if many else 16):
+                got = read(transformer.read(source, skip=skip, mark=mark, limits=some_limits[skip % len(some_limits)]))
                 yield named(f"{quick.__name__}, from {skip}, {mark}", got, whole.after(skip))
+    if options["format"] != "csv" and whole.records:  # there a line counts as well
+        yield named("max_record_bytes", *_limited(whole, source, options))
     if (batch := transformer.read_whole(data, key=key, limits=BatchLimits())) is not None:
         yield named("read_whole", Reading(list(map(bytes, batch.payloads)), None))
     if detect_compression(data[:MAX_MAGIC_BYTES], key) == "none":
@@ -128,6 +130,18 @@ def differences(whole, data, key, options):
                     named(f"split size {size}, {way}", *pair)
                     for way, *pair in _splits(transformer, source, size, whole)
                 )
+
+
+def _limited(whole, source, options):
+    """Return what there is and what there should be when about half of the records are too long."""
+    sizes = sorted(len(record) for record in whole.records if isinstance(record, bytes)) or [1]
+    most = sizes[len(sizes) // 2]
+    with quick_ways():
+        got = read(make_transformer(InputOptions(**options, max_record_bytes=most)).read(source))
+    expected = [record if isinstance(record, bytes) and len(record) <= most else BAD for record in whole.records]
+    return Reading([BAD if isinstance(record, tuple) else record for record in got.records], got.error), Reading(
+        expected, whole.error
+    )
 
 
 def _positions(marks, count, most):
@@ -146,7 +160,7 @@ def _splits(transformer, source, split_size, whole):
         split = Split(number, split_size)
         part = read(transformer.read_split(source, split))
         for skip, mark in part.marks[:2]:
-            again = read(transformer.read_split(source, split, skip=skip, mark=mark, limits=LIMITS[1]))
+            again = read(transformer.read_split(source, split, skip=skip, mark=mark, limits=LIMITS[0]))
             yield f"{number} from {skip}", again, part.after(skip)
         records += part.records
         if part.error is not None:
