@@ -26,8 +26,8 @@ QUICK = (
 )
 """Sizes from which the quick ways are taken, and ranged reads: at 1 they are taken for each object."""
 SPLIT_SIZES = (1, 2, 3, 5, 7, 11, 31, 97, 1009, 4099, 16_411, 65_537, 1 << 20)
-MANY_RECORDS, SMALL_BYTES = 2000, 5000
-"""Of more, fewer positions and splits are tried: each reads the file again."""
+MANY_RECORDS, LARGE_BYTES = 2000, 20_000
+"""Of files with more, fewer limits, positions and splits are tried: each reads the file again."""
 
 
 @attrs.frozen
@@ -98,7 +98,7 @@ def differences(whole, data, key, options):
         options: those of the transformer.
     """
     transformer = make_transformer(InputOptions(**options))
-    source, many = BytesInput(data, key), len(whole.records) > MANY_RECORDS
+    source, many = BytesInput(data, key), len(whole.records) > MANY_RECORDS or len(data) > LARGE_BYTES
     marks, some_limits = whole.marks, LIMITS[:1] if many else LIMITS
 
     def named(way, got, expected=whole):
@@ -125,7 +125,7 @@ def differences(whole, data, key, options):
         yield named(packed, read(transformer.read(BytesInput(PACK[packed](data), key))))
     if transformer.can_split(key):
         with quick_ways():
-            for size in _split_sizes(len(data), 100 if len(data) < SMALL_BYTES else 20):
+            for size in _split_sizes(len(data), 12 if many else 100):
                 yield from (
                     named(f"split size {size}, {way}", *pair)
                     for way, *pair in _splits(transformer, source, size, whole)
@@ -150,7 +150,7 @@ def _positions(marks, count, most):
 
 
 def _split_sizes(size, most):
-    return [n for n in sorted({*SPLIT_SIZES, size // 2 + 1, size // 7 + 1}) if size // most < n <= size]
+    return [n for n in sorted({*SPLIT_SIZES, size // 2 + 1, size // 7 + 1}) if size // most < n <= size][:6]
 
 
 def _splits(transformer, source, split_size, whole):
@@ -176,16 +176,21 @@ def columns(whole, data, key, options):
     names = list(rows[0]) if rows and isinstance(rows[0], dict) else []
     nested = [(name, inner) for name in names for inner in _inside(rows[0][name])]
     choices = [names[::2], names[-1:], names[::-1], [f"{name}.{inner}" for name, inner in nested[:1]]]
-    for chosen in choices if all(names) else []:
+    is_record = all(names) and all(
+        isinstance(row, dict) and list(row) == names for row in rows
+    )  # and no map, nor another value
+    for chosen in choices if is_record else []:
         if not chosen:
             continue
         transformer = make_transformer(InputOptions(**options, columns=tuple(chosen)))
         for quick in (contextlib.nullcontext, quick_ways):
             with quick():
                 got = read(transformer.read(BytesInput(data, key), limits=LIMITS[0]))
+            if got.error is not None and got.error[1].endswith("it has no columns"):
+                return  # a map or a union
             if chosen is choices[-1]:
                 if got.error is not None and "it has no column" in got.error[1]:
-                    continue  # that is a map
+                    continue  # the same inside
                 expected = [{nested[0][0]: _picked(row[nested[0][0]], nested[0][1])} for row in rows]
             else:
                 expected = [{name: row[name] for name in names if name in chosen} for row in rows]
