@@ -314,6 +314,7 @@ class _RowReader:
         self._split = split
         self._encoder: RowEncoder | None = None
         self._compound: list[int] = []
+        self._json_bytes = 0  # of all rows so far
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
         self._in_dictionaries: dict[str, Any] = {}  # options of `_open` that leave the strings of lists there
@@ -454,6 +455,7 @@ class _RowReader:
                 self._compound = _compound_columns(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
+            json_before = self._json_bytes
             if cut < batch.num_rows:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
                 for piece in _pieces(*part, self._compound):
@@ -467,7 +469,7 @@ class _RowReader:
                     leaves = range(group.num_columns) if self._leaves is None else self._leaves
                     self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
-            rows.saw(batch)
+            rows.saw(batch, self._json_bytes - json_before)
         if seen != group.num_rows:
             raise TruncatedObjectError(
                 f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}",
@@ -543,6 +545,7 @@ class _RowReader:
         except (TypeError, ValueError):
             payloads = []
         size = size_of(payloads)
+        self._json_bytes += size
         if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from self._builder.add(payloads, size)
             return
@@ -598,10 +601,11 @@ class _Rows:
         """For the next batch. Small ones fill up a large one, so that those behind them are whole runs."""
         return min(self._size, self.most - self._seen % self.most)
 
-    def saw(self, batch: pa.RecordBatch) -> None:
-        """A batch was read."""
+    def saw(self, batch: pa.RecordBatch, json_bytes: int) -> None:
+        """A batch was read, and so many bytes of JSON written: with long names they are far more than its values."""
         self._seen += batch.num_rows
-        each = max(1, int(batch.get_total_buffer_size()) // max(1, batch.num_rows))
+        takes = max(int(batch.get_total_buffer_size()), json_bytes)
+        each = max(1, takes // max(1, batch.num_rows))
         self._size = max(1, min(self.most, _GROWTH * self._size, _BATCH_BYTES // each))
 
 
@@ -615,8 +619,9 @@ class _OneByOne:
         """For the next batch."""
         return max(1, min(self._left, _AGAIN_ROWS))
 
-    def saw(self, batch: pa.RecordBatch) -> None:
+    def saw(self, batch: pa.RecordBatch, json_bytes: int) -> None:
         """A batch was read."""
+        del json_bytes
         self._left -= batch.num_rows
 
 

@@ -607,13 +607,13 @@ def without_group_size(table):
 
 @pytest.fixture
 def sizes(monkeypatch):
-    """The size in memory of each batch of rows that was read."""
+    """The size in memory of each batch of rows that was read, and that of its JSON."""
     found = []
     real = parquet._Rows.saw
 
-    def saw(self, batch):
-        found.append(batch.nbytes)
-        real(self, batch)
+    def saw(self, batch, json_bytes):
+        found.append((batch.nbytes, json_bytes))
+        real(self, batch, json_bytes)
 
     monkeypatch.setattr(parquet._Rows, "saw", saw)
     return found
@@ -624,9 +624,10 @@ def test_a_row_group_without_a_size_is_read_in_small_batches(sizes, columns):
     rows = [{"a": f"{n:06d}" + "x" * 20_000, "b": n} for n in range(1000)]
     data = without_group_size(pa.Table.from_pylist(rows))
     transformer = make_transformer(InputOptions(format="parquet", columns=columns))
-    got = [json.loads(payload)["a"] for run in transformer.read(BytesInput(data)) for payload in run.payloads]
-    assert got == [row["a"] for row in rows]
-    assert max(sizes) < 6e6
+    payloads = [payload for run in transformer.read(BytesInput(data)) for payload in run.payloads]
+    assert [json.loads(payload)["a"] for payload in payloads] == [row["a"] for row in rows]
+    assert max(sizes)[0] < 6e6
+    assert sum(written for _, written in sizes) == sum(map(len, payloads))
 
 
 def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch, sizes):
@@ -646,7 +647,19 @@ def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch,
         for run in make_transformer(InputOptions(format="parquet")).read(BytesInput(data)):
             count += len(run.payloads)
         assert count == 700
-        assert max(sizes) < 1.5e6
+        assert max(sizes)[0] < 1.5e6
+
+
+def test_rows_whose_json_is_far_larger_than_their_values_are_read_in_small_batches(sizes):
+    rows = [{"in": {f"{'x' * 60}{at}": n + at for at in range(50)}} for n in range(5000)]
+    data = write(pa.Table.from_pylist(rows))
+    assert (
+        sum(len(run.payloads) for run in make_transformer(InputOptions(format="parquet")).read(BytesInput(data)))
+        == 5000
+    )
+    read_bytes, written = map(sum, zip(*sizes, strict=True))
+    assert written > 5 * read_bytes
+    assert max(written for _, written in sizes) < 4.5e6
 
 
 def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
