@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import logging
+import math
 import threading
 import time
 from collections import deque
@@ -106,8 +107,12 @@ class ObjectFeed(abc.ABC):
     """Source of objects to read. One reader takes; other threads may release, stop, or read the counts."""
 
     @abc.abstractmethod
-    def take(self) -> Assignment | None:
-        """Return the next object; None when there is none at the moment. May block for a listing request."""
+    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
+        """Return the next object; None when there is none at the moment. May block for a listing request.
+
+        Args:
+            patience_seconds: how long to look for one in a listing in progress; by default to its end.
+        """
 
     @abc.abstractmethod
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
@@ -269,11 +274,12 @@ class ListingFeed(ObjectFeed):
         self.counts = FeedCounts()
 
     @override
-    def take(self) -> Assignment | None:
+    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
         """Return the next new or unfinished object of the listing in progress; start a listing when due."""
         if self._current is None and not self._begin_listing():
             return None
         assert self._current is not None
+        until = self._clock() + patience_seconds
         while not self._stopped:
             assignment = next(self._decided, None)
             if assignment is not None:
@@ -283,6 +289,8 @@ class ListingFeed(ObjectFeed):
                 self.counts.total_chosen_bytes += assignment.size_bytes
                 return assignment
             began = self._clock()
+            if began >= until:
+                return None
             try:
                 native = next(self._current, _END)
             except BaseException:
@@ -599,7 +607,7 @@ class HandedFeed(ObjectFeed):
             self._changed.notify_all()
 
     @override
-    def take(self) -> Assignment | None:
+    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
         with self._changed:
             return self._waiting.popleft() if self._waiting else None
 

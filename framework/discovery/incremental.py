@@ -17,6 +17,7 @@ selected; otherwise it starts with a full listing.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -242,9 +243,9 @@ class IncrementalFeed(ListingFeed):
         self._incremental = incremental
 
     @override
-    def take(self) -> Assignment | None:
+    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
         """Return the next new or unfinished object of the listing in progress; start a listing when due."""
-        assignment = super().take()
+        assignment = super().take(patience_seconds)
         if assignment is not None:
             self._incremental.assign(assignment)
         return assignment

@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 FILL_SHARE = 8
 """Objects are opened ahead once this part of `prefetch_objects` has room: in turns with the reading they cost more."""
 
+FILL_SECONDS = 0.02
+"""How long objects that were found wait for more of them."""
+
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     """Records of all objects of a source, in the order of its listing, each object from its position on.
@@ -375,8 +378,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         else:
             self.feed.wait(seconds, stop)
 
-    def take(self) -> Assignment | None:
+    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
         """Return the feed's next object; None when none is available now, or while it waits for the store.
+
+        Args:
+            patience_seconds: see `ObjectFeed.take`.
 
         Raises:
             RetriableError, FatalError: an error of the store or the listing.
@@ -384,7 +390,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if self._outage.seconds_left:
             return None
         try:
-            assignment = self.feed.take()
+            assignment = self.feed.take(patience_seconds)
         except (StoreUnavailableError, ThrottledError) as error:
             self.wait_for_store("listing", error)
             return None
@@ -431,7 +437,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
                 raise TaskClosedError("the iterator is closed")
             if self._current is None:
                 if not self._window:
-                    self._fill()
+                    self._fill(wait=True)
                 if not self._window:
                     failure, self._feed_failure = self._feed_failure, None
                     if failure is not None:
@@ -559,21 +565,29 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             entry = left
         return assignment if entry is assignment.entry else attrs.evolve(assignment, entry=entry)
 
-    def _fill(self) -> None:
+    def _fill(self, *, wait: bool = False) -> None:
         """Open objects ahead: up to `prefetch_objects`, and as many as their bytes allow, but always at least one.
 
         Many at a time: the same steps for some objects in a row cost a sixth less than taking turns with the reading. A
         failure of the feed is kept until everything before it was handed out.
+
+        Args:
+            wait: whether nothing can be read before an object is found. Else none waits for a listing that finds few.
         """
         limit, room = self.config.input.prefetch_bytes, self._ahead.objects - len(self._window)
         if self._window and room < self._ahead.objects // FILL_SHARE:
             return
         taken: list[tuple[Sequence[Assignment], int]] = []
+        until = math.inf if wait else time.monotonic() + FILL_SECONDS
         size_bytes = self._window_bytes
         while len(taken) < room and (not (self._window or taken) or size_bytes < limit):
-            assignment = self._take_next()
+            if (patience := until - time.monotonic()) <= 0:
+                break
+            assignment = self._take_next(patience)
             if assignment is None:
                 break
+            if until == math.inf:
+                until = time.monotonic() + FILL_SECONDS
             assignments: Sequence[Assignment] = (self._as_left(assignment),)
             if assignments[0].entry.split_size < 0:
                 assignments = self._with_parts(assignments[0])
@@ -599,7 +613,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
         return FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
 
-    def _take_next(self) -> Assignment | None:
+    def _take_next(self, patience_seconds: float = math.inf) -> Assignment | None:
         """Return the next object; None when there is none now, or after a failure of the feed, which is kept."""
         if self._next is not None:
             assignment, self._next = self._next, None
@@ -607,7 +621,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if self._feed_failure is not None:
             return None
         try:
-            return self.take()
+            return self.take(patience_seconds)
         except Exception as failure:  # noqa: BLE001 - raised in order
             self._feed_failure = failure
             return None

@@ -3,6 +3,7 @@
 import gzip
 import itertools
 import threading
+import time
 
 import attrs
 import pytest
@@ -22,6 +23,7 @@ from framework.errors import (
     TooManySkippedError,
     TruncatedObjectError,
 )
+from framework.iterator import abstract
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.offsets.manager import OffsetManager
@@ -36,6 +38,12 @@ from tests.support.core import commit, drain, iterator_over, lines, next_pass, p
 from transformers.jsonl import JsonlTransformer
 
 JSONL = canonical_options(JsonlTransformer(InputOptions(format="jsonl")).numbering_options())
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """However busy the machine is, all objects of a page are opened ahead."""
+    monkeypatch.setattr(abstract, "FILL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -287,6 +295,30 @@ def test_a_failure_of_the_listing_is_raised_after_the_objects_before_it(over):
     assert payloads(read) == {"k0": lines("k0", 3), "k1": lines("k1", 3)}
     with pytest.raises(AccessDeniedError):
         iterator.next_batch()
+
+
+@pytest.mark.parametrize("batches", [1, 3])
+def test_objects_that_were_found_wait_for_no_listing_that_finds_few(over, monkeypatch, batches):
+    """A bucket of millions of finished objects and some new ones: the first new one came after the whole listing."""
+    monkeypatch.setattr(abstract, "FILL_SECONDS", 0.02)
+    store = MemoryStore()
+    for number in range(batches):
+        put_lines(store, f"a{number}", 3)
+    for number in range(300):
+        store.put(f"b{number:03}.tmp", b"x")
+    put_lines(store, "c", 3)
+
+    def slow(call):
+        if call.name == "list_page":
+            time.sleep(0.01)
+
+    store.on_call = slow
+    iterator = over(store, task=MemorySourceTask(store, page_size=2), exclude=["*.tmp"])
+    for number in range(batches):
+        assert payloads([iterator.next_batch()]) == {f"a{number}": lines(f"a{number}", 3)}
+        assert iterator.statistics.list_requests < 150
+    assert payloads([iterator.next_batch()]) == {"c": lines("c", 3)}
+    assert iterator.next_batch() is None
 
 
 def test_a_name_without_a_partition_is_raised_after_the_objects_before_it(over):
