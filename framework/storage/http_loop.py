@@ -292,7 +292,7 @@ class HttpAnswer:
 
     @property
     def _size(self) -> int:
-        return sum(map(len, self._chunks))
+        return sum(map(len, tuple(self._chunks)))  # a copy, made in one step: the loop's thread may be adding to it
 
     @property
     def _is_full(self) -> bool:

@@ -233,10 +233,10 @@ def test_a_reset_says_what_it_needs(program, expected):
 
 
 def test_a_position_is_set_in_the_bucket_of_the_source_after_a_move_to_another_one(
-    program, moto_bucket, bucket_of, expected
+    program, moto_server, moto_bucket, expected
 ):
     program.configure(runner={"engine": "local"}).once()
-    moved = bucket_of("moto")
+    moved = moto_server.bucket()
     for key, payloads in expected.items():
         moved.put(key, jsonl(payloads))
     program.store(bucket=moved.name).once()

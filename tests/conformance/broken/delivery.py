@@ -160,13 +160,14 @@ class TrustsItsOwnNotes(MemoryRig):
         class Task(MemorySourceTask):
             def get_iterator(self, context):
                 iterator = super().get_iterator(context)
-                adopt = iterator.offsets.table.adopt
+                as_left = iterator._as_left
 
-                def noted(entry):
-                    known = adopt(entry)
-                    return attrs.evolve(known, records_done=notes.get((known.key, known.version), 0), mark=None)
+                def noted(assignment):
+                    known = as_left(assignment)
+                    done = notes.get((known.entry.key, known.entry.version), 0)
+                    return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=done, mark=None))
 
-                iterator.offsets.table.adopt = noted
+                iterator._as_left = noted
                 return iterator
 
             def commit(self, acknowledgement):

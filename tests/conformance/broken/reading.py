@@ -16,15 +16,11 @@ class OneDoneIsNotBegun(WithIterator):
     """I1: one record done is taken for none, so the first record comes again."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def create_feed(self):
-            adopt = self.offsets.table.adopt
-
-            def forgetful(entry):
-                known = adopt(entry)
-                return known if known.records_done != 1 else attrs.evolve(known, records_done=0, mark=None)
-
-            self.offsets.table.adopt = forgetful
-            return super().create_feed()
+        def _as_left(self, assignment):
+            known = super()._as_left(assignment)
+            if known.entry.records_done != 1:
+                return known
+            return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=0, mark=None))
 
 
 class ReprReads(WithIterator):
@@ -128,17 +124,13 @@ class ResumeSkipsOne(WithIterator):
     """I1: a count is taken for the index of the last record, and the one after it is left out."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def create_feed(self):
-            adopt = self.offsets.table.adopt
-
-            def hasty(entry):
-                known = adopt(entry)
-                return (
-                    attrs.evolve(known, records_done=known.records_done + 1, mark=None) if known.records_done else known
-                )
-
-            self.offsets.table.adopt = hasty
-            return super().create_feed()
+        def _as_left(self, assignment):
+            known = super()._as_left(assignment)
+            if not known.entry.records_done:
+                return known
+            return attrs.evolve(
+                known, entry=attrs.evolve(known.entry, records_done=known.entry.records_done + 1, mark=None)
+            )
 
 
 class SharesItsPlace(WithIterator):

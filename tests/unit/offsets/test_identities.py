@@ -134,7 +134,7 @@ def test_of_many_objects_with_one_hash_each_finds_its_generation_at_once(monkeyp
     monkeypatch.setattr(identities, "entry_hash64", lambda *what: asked.append(what) or entry_hash64(*what))
     table = OffsetManager(source=SOURCE).table
     keys = colliding_keys(BEFORE, PAIRS)
-    begun = [table.begin_first(start_of(key)) for key in keys]
+    begun = [began(table, key) for key in keys]
     assert len({object_hash64(SOURCE, BUCKET, key, "v1") for key in keys}) == 1
     assert len({entry_hash64(SOURCE, entry) for entry in begun}) == len(keys) == 1000
     assert len(asked) < 2 * len(keys)
