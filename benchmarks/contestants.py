@@ -200,7 +200,7 @@ def bare_send(url: str, stream: str, topic: str, batch: int) -> Run:
 async def _bare_send(address: IggyAddress, stream: str, topic: str, batch: int) -> Run:
     import apache_iggy as iggy
 
-    from framework.iggy.headers import provenance
+    from framework.model.headers import provenance
     from framework.model.objects import NativeObject
 
     client = await connect(address)

@@ -87,22 +87,22 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         SourceRunningError: the source is running.
         PositionError: the position cannot be set; the log cannot be read; or a partition is gone.
     """
-    letters = Reset(key=change.key)
+    of_object = Reset(key=change.key)
 
     def check(state: LogState) -> None:
-        nonlocal letters
+        nonlocal of_object
         check_topics(connection, config, state)
         entry = change.find(state.positions.view())
-        letters = Reset(key=change.key, bucket=entry.bucket)
+        of_object = Reset(key=change.key, bucket=entry.bucket)
         # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
-        _check_letters(dead_letters_of(connection, config, letters), change, entry)
+        _check_dead_letters(dead_letters_of(connection, config, of_object), change, entry)
 
     done = _change(connection, config, lambda state: _set(state, change), check=check)
-    void_dead_letters(connection, config, letters)
+    void_dead_letters(connection, config, of_object)
     return done
 
 
-def _check_letters(letters: Iterable[StoredDeadLetter], change: SetPosition, entry: OffsetManagerEntry) -> None:
+def _check_dead_letters(stored: Iterable[StoredDeadLetter], change: SetPosition, entry: OffsetManagerEntry) -> None:
     """Refuse to leave behind dead letters that nothing could replay any more.
 
     Raises:
@@ -110,9 +110,11 @@ def _check_letters(letters: Iterable[StoredDeadLetter], change: SetPosition, ent
     """
     count = change.count_of(entry)
     left = [
-        letter
-        for letter in letters
-        if letter.version == entry.version and letter.generation == entry.generation and letter.record <= count
+        dead_letter
+        for dead_letter in stored
+        if dead_letter.version == entry.version
+        and dead_letter.generation == entry.generation
+        and dead_letter.record <= count
     ]
     if left:
         raise PositionError(

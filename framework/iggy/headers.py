@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from framework.iggy.values import HeaderScalar
 from framework.model.header_kinds import HeaderNumber, number_of
-from framework.model.headers import MAX_HEADERS_BYTES, MAX_VALUE_BYTES, HeaderValue, SharedHeaders
+from framework.model.headers import MAX_HEADERS_BYTES, MAX_VALUE_BYTES, HeaderValue, SharedHeaders, provenance
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
@@ -32,14 +32,6 @@ REPLAY_HEADER = "replay"
 
 _SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 _PART = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,7})", re.ASCII)
-
-
-def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
-    """Return the headers that identify a record's object: bucket, key, version, and the split if it is split."""
-    headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
-    if split is not None:
-        headers["share"] = f"{split.number}/{split.split_size}"
-    return headers
 
 
 def split_of(headers: Mapping[str, str]) -> Split | None:

@@ -31,11 +31,11 @@ from framework.errors import (
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.fallback import client_messages
-from framework.iggy.headers import encode_headers, merge_headers, provenance
+from framework.iggy.headers import encode_headers, merge_headers
 from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
-from framework.model.headers import HeaderValue
+from framework.model.headers import HeaderValue, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.pipeline.producer import Producer

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from framework.model.header_kinds import HeaderNumber
+from framework.model.message_ids import MAX_SPLIT
+from framework.model.objects import NativeObject
+from framework.model.splits import Split
 
 HeaderValue = str | bytes | bool | int | float | HeaderNumber
 """The value of a header: text, raw bytes, a truth value, a 64-bit number, a number of a certain kind."""
@@ -57,8 +60,17 @@ def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_
     return error
 
 
-def own_headers_room(of_object: Mapping[str, str]) -> int:
-    """Return how many bytes a record's own headers may take, beside those that name its object."""
+def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
+    """Return the headers that identify a record's object: bucket, key, version, and the split if it is split."""
+    headers = {"bucket": native.bucket, "key": native.key, "version": native.version}
+    if split is not None:
+        headers["share"] = f"{split.number}/{split.split_size}"
+    return headers
+
+
+def own_headers_room(native: NativeObject) -> int:
+    """Return how many bytes a record's own headers may take, beside those that name its object or split."""
+    of_object = provenance(native, split=_LONGEST_SPLIT)
     return min(MAX_OWN_HEADERS_BYTES, MAX_HEADERS_BYTES - sum(_size_of(*header)[0] for header in of_object.items()))
 
 
@@ -92,6 +104,7 @@ def _has_pieces(value: HeaderValue) -> bool:
     return isinstance(raw, bytes) and len(raw) > MAX_VALUE_BYTES
 
 
+_LONGEST_SPLIT = Split(MAX_SPLIT, 10**18)
 _FEW = 100
 _SHORT = 60
 """Characters of a text that is within every limit, whatever they are."""

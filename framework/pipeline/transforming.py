@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_SHARE = "16777215/1000000000000000000"
-"""A split's header, as long as any."""
-
 FILTERED_OBJECTS = 10
 """After so many objects in a row without a record left, a warning."""
 
@@ -296,9 +293,7 @@ def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool
     if batch.headers is not None:
         # records often share a mapping, so each mapping is checked once
         shared = {id(headers): headers for headers in batch.headers}
-        room = own_headers_room(
-            {"bucket": native.bucket, "key": native.key, "version": native.version, "share": _SHARE}
-        )
+        room = own_headers_room(native)
         wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers, room))}
         if wrong:
             for place, headers in enumerate(batch.headers):

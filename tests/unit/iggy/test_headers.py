@@ -10,7 +10,6 @@ from framework.iggy.headers import (
     decode_headers,
     encode_headers,
     join_provenance,
-    provenance,
     split_of,
 )
 from framework.model.headers import (
@@ -19,6 +18,7 @@ from framework.model.headers import (
     SharedHeaders,
     headers_error,
     own_headers_room,
+    provenance,
 )
 from framework.model.objects import NativeObject
 from framework.model.splits import Split
@@ -212,7 +212,7 @@ def test_what_a_records_own_headers_may_take_fits_beside_those_of_its_object(cha
     """A key of a store of one's own has up to 10,000 characters; that of S3 leaves the usual room."""
     native = NativeObject(bucket="b" * 255, key=character * characters, size=1, version="v" * 60)
     of_object = provenance(native, split=Split(2**24 - 1, 10**18))
-    room = own_headers_room(of_object)
+    room = own_headers_room(native)
     assert room == MAX_OWN_HEADERS_BYTES or characters == 10_000
     assert len(encode_headers(of_object)) + room <= MAX_HEADERS_BYTES
     assert headers_error({"n": b"x" * (room * 9 // 10)}, room) is None

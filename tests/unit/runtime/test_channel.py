@@ -15,7 +15,7 @@ from framework.runtime.channel import ChildChannel, WorkerEnd
 
 @pytest.fixture
 def line():
-    """Yields both ends, and how often the worker's end was told of an end."""
+    """Yields both ends, and how often the worker's end reported an end."""
     ours, theirs = socket.socketpair()
     ended = threading.Semaphore(0)
     end = WorkerEnd(ours, ended.release)
@@ -93,7 +93,7 @@ def test_a_worker_that_is_stuck_does_not_hold_up_the_source_and_hears_it_afterwa
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
     began = time.monotonic()
-    for number in range(3000):  # nobody reads
+    for number in range(3000):  # without a reader
         child.report(Progress(records=number))
     assert time.monotonic() - began < channel.SEND_SECONDS
     assert child._rest
@@ -109,7 +109,7 @@ def test_an_error_waits_for_a_worker_that_is_stuck_for_a_moment_only(monkeypatch
     ours, theirs = socket.socketpair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
-    for number in range(3000):  # nobody reads
+    for number in range(3000):  # without a reader
         child.report(Progress(records=number))
     child.failed("it failed", 1)
     ours.close()
@@ -120,7 +120,7 @@ def test_an_error_follows_figures_that_found_no_room():
     ours, theirs = socket.socketpair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
-    for number in range(3000):  # nobody reads
+    for number in range(3000):  # without a reader
         child.report(Progress(records=number))
     assert child._rest
     end = WorkerEnd(ours, lambda: None)
