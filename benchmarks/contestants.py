@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import http.client
 import io
 import time
 from collections.abc import Callable, Iterator
@@ -319,6 +320,28 @@ def bare_pool(store: Store, prefix: str, threads: int) -> Run:
         list(pool.map(lambda key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys))
     client.close()
     return Run(records=0, objects=len(keys), wall_seconds=took[0], cpu_seconds=took[1])
+
+
+def bare_get(store: Store, prefix: str, records: int, threads: int = 2) -> Run:
+    """Plain GETs, as fast as the standard library goes: whole objects into a buffer, and nothing is done with them."""
+    client = store.client()
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    client.close()
+
+    def fetch(part: list[str]) -> None:
+        connection = http.client.HTTPConnection(store.endpoint.removeprefix("http://"))
+        buffer = bytearray(1 << 20)
+        for key in part:
+            connection.request("GET", f"/{BUCKET}/{key}")
+            answer = connection.getresponse()
+            while answer.readinto(buffer):
+                pass
+        connection.close()
+
+    with ThreadPoolExecutor(threads) as pool, _timed() as took:
+        list(pool.map(fetch, [keys[number::threads] for number in range(threads)]))
+    return Run(records=records, objects=len(keys), wall_seconds=took[0], cpu_seconds=took[1])
 
 
 def bare_blobs(endpoint: str, prefix: str, threads: int) -> Run:

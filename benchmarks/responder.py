@@ -1,7 +1,7 @@
-"""An S3 store that is not the bottleneck: objects that are all alike, answered from memory by one asyncio process.
+"""An S3 store that is not the bottleneck: objects of a few bodies, answered from memory by one asyncio process.
 
-It checks nothing, not even signatures: what it costs is a third of what a GET costs its client. With a delay, each answer
-waits that long, while others go on.
+It checks nothing, not even signatures: what it costs is a third of what a GET of a small object costs its client. With a
+delay, each answer waits that long, while others go on.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ import contextlib
 import email.utils
 import hashlib
 import multiprocessing
+import re
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from urllib.parse import parse_qsl
 
 from typing_extensions import override
 
-from benchmarks.data import BUCKET, Store, encode, rows
+from benchmarks.data import BUCKET, SUFFIX, Store, encode, rows
 
+BODIES = 40
+"""Different ones, at most."""
+
+_RANGE = re.compile(rb"\r\nrange: *bytes=(\d*)-(\d*)", re.IGNORECASE)
 _ITEM = (
     "<Contents><Key>{key}</Key><LastModified>2023-11-14T22:13:20.000Z</LastModified><ETag>&quot;{etag}&quot;</ETag>"
     "<Size>{size}</Size><StorageClass>STANDARD</StorageClass></Contents>"
@@ -27,20 +32,34 @@ _ITEM = (
 
 
 class _Bucket:
-    """The answers."""
+    """The answers. Objects repeat a few bodies, which are all of one size as far as their rows are."""
 
-    def __init__(self, objects: int, lines: int) -> None:
-        self.keys = [f"small/{number:07}.jsonl" for number in range(objects)]
-        body = encode("jsonl", rows(0, lines))
-        self.etag = hashlib.md5(body).hexdigest()
-        self.size = len(body)
-        head = (
-            f"HTTP/1.1 200 OK\r\nx-amz-id-2: {'a' * 76}\r\nx-amz-request-id: 0123456789ABCDEF\r\n"
-            f"Date: Sun, 22 Nov 2026 13:00:00 GMT\r\nLast-Modified: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
-            f'ETag: "{self.etag}"\r\nAccept-Ranges: bytes\r\nContent-Type: application/octet-stream\r\n'
-            f"Content-Length: {self.size}\r\nServer: AmazonS3\r\n\r\n"
-        )
-        self.object = head.encode() + body
+    def __init__(self, kind: str, objects: int, lines: int) -> None:
+        self.keys = [f"{prefix_of(kind)}{number:07}.{SUFFIX[kind]}" for number in range(objects)]
+        self.bodies = [encode(kind, rows(number, lines)) for number in range(min(objects, BODIES))]
+        self.etags = [hashlib.md5(body).hexdigest() for body in self.bodies]
+        self.whole = [
+            _head("200 OK", etag, len(body)) + body for body, etag in zip(self.bodies, self.etags, strict=True)
+        ]
+        self.number = slice(-8 - len(SUFFIX[kind]), -1 - len(SUFFIX[kind]))
+
+    def answer(self, head: bytes) -> bytes:
+        """The answer to a request."""
+        target = head.split(b" ", 2)[1]
+        if b"list-type=2" in target:
+            return self.page(target.partition(b"?")[2].decode())
+        which = int(target.partition(b"?")[0][self.number]) % len(self.bodies)
+        asked = _RANGE.search(head)
+        return self.part(which, asked) if asked else self.whole[which]
+
+    def part(self, which: int, asked: re.Match[bytes]) -> bytes:
+        """A range of an object: from one byte to another, from one to the end, or the last so many."""
+        body = self.bodies[which]
+        first, last = asked[1], asked[2]
+        start = int(first) if first else max(0, len(body) - int(last))
+        end = min(len(body), int(last) + 1) if first and last else len(body)
+        span = f"Content-Range: bytes {start}-{end - 1}/{len(body)}\r\n"
+        return _head("206 Partial Content", self.etags[which], end - start, span) + body[start:end]
 
     def page(self, query: str) -> bytes:
         """A page of the listing."""
@@ -48,7 +67,7 @@ class _Bucket:
         start = bisect.bisect_right(self.keys, asked.get("continuation-token") or asked.get("start-after", ""))
         end = min(len(self.keys), start + int(asked.get("max-keys", "1000")))
         more = end < len(self.keys)
-        items = "".join(_ITEM.format(key=key, etag=self.etag, size=self.size) for key in self.keys[start:end])
+        items = "".join(self.item(number) for number in range(start, end))
         token = f"<NextContinuationToken>{self.keys[end - 1]}</NextContinuationToken>" if more else ""
         body = (
             '<?xml version="1.0" encoding="UTF-8"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -60,6 +79,20 @@ class _Bucket:
             f"HTTP/1.1 200 OK\r\nContent-Type: application/xml\r\nDate: {date}\r\nContent-Length: {len(body)}\r\n\r\n"
         )
         return head.encode() + body
+
+    def item(self, number: int) -> str:
+        """An object in a page."""
+        which = number % len(self.bodies)
+        return _ITEM.format(key=self.keys[number], etag=self.etags[which], size=len(self.bodies[which]))
+
+
+def _head(status: str, etag: str, size: int, more: str = "") -> bytes:
+    return (
+        f"HTTP/1.1 {status}\r\nx-amz-id-2: {'a' * 76}\r\nx-amz-request-id: 0123456789ABCDEF\r\n"
+        f"Date: Sun, 22 Nov 2026 13:00:00 GMT\r\nLast-Modified: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
+        f'ETag: "{etag}"\r\nAccept-Ranges: bytes\r\n{more}Content-Type: application/octet-stream\r\n'
+        f"Content-Length: {size}\r\nServer: AmazonS3\r\n\r\n"
+    ).encode()
 
 
 class _Connection(asyncio.Protocol):
@@ -81,17 +114,16 @@ class _Connection(asyncio.Protocol):
         assert self.transport is not None
         *heads, self.left = (self.left + data).split(b"\r\n\r\n")
         for head in heads:
-            query = head.split(b" ", 2)[1].partition(b"?")[2]
-            answer = self.bucket.page(query.decode()) if b"list-type=2" in query else self.bucket.object
+            answer = self.bucket.answer(head)
             if self.delay:
                 asyncio.get_running_loop().call_later(self.delay, self.transport.write, answer)
             else:
                 self.transport.write(answer)
 
 
-def _serve(objects: int, lines: int, delay: float, tell: Connection) -> None:
+def _serve(kind: str, objects: int, lines: int, delay: float, tell: Connection) -> None:
     async def run() -> None:
-        bucket = _Bucket(objects, lines)
+        bucket = _Bucket(kind, objects, lines)
         server = await asyncio.get_running_loop().create_server(
             lambda: _Connection(bucket, delay), "127.0.0.1", 0, backlog=1024
         )
@@ -102,12 +134,20 @@ def _serve(objects: int, lines: int, delay: float, tell: Connection) -> None:
         asyncio.run(run())
 
 
+def prefix_of(kind: str) -> str:
+    """Return below what the objects lie."""
+    return f"{kind}/"
+
+
 @contextlib.contextmanager
-def responding(objects: int, lines: int, delay_seconds: float) -> Iterator[Store]:
-    """A store with so many objects of so many lines, in a process of its own. Its bucket is `benchmarks.data.BUCKET`."""
+def responding(kind: str, objects: int, lines: int, *, delay_seconds: float = 0.0) -> Iterator[Store]:
+    """A store with so many objects of so many rows, in a process of its own.
+
+    They lie in `benchmarks.data.BUCKET` below `prefix_of(kind)`.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(objects, lines, delay_seconds, theirs), daemon=True)
+    process = context.Process(target=_serve, args=(kind, objects, lines, delay_seconds, theirs), daemon=True)
     process.start()
     try:
         yield Store(

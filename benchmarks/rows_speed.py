@@ -15,6 +15,7 @@ from benchmarks.contestants import (
     Contestant,
     Run,
     bare_decode,
+    bare_get,
     bare_pool,
     bare_send,
     check_same,
@@ -28,7 +29,7 @@ from benchmarks.contestants import (
 )
 from benchmarks.data import Store, ensure_many
 from benchmarks.delay_proxy import delaying
-from benchmarks.responder import responding
+from benchmarks.responder import prefix_of, responding
 from benchmarks.table import Row, at_least, spread
 
 BATCHES = (1000, 5000)
@@ -40,6 +41,7 @@ JSONL_RATIO = 3.5
 JSONL_RATIO_SHORT = 2.0
 """The same, where both send 1,000 records a request."""
 
+STORE_RATIO = 5.0
 RATIO = {"avro": 0.8, "csv": 0.8, "parquet": 0.6}
 RECORDS_PER_SECOND = {"jsonl": 1_000_000, "avro": 350_000, "parquet": 700_000}
 CPU_MICROSECONDS = {"jsonl": 0.9, "avro": 2.8, "csv": 1.2, "parquet": 1.2}
@@ -107,16 +109,17 @@ def new_stream(helper: Contestant, server: Server) -> Iterator[str]:
 def jsonl_rows(bench: Bench) -> Iterator[Row]:
     """JSON lines against the official client's loop."""
     objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
-    prefix = ensure_many(bench.store, "jsonl", objects, lines)
+    prefix = prefix_of("jsonl")
     for server in bench.servers:
         mine: list[Run] = []
         short: list[Run] = []
         loops: dict[int, list[Run]] = {batch: [] for batch in BATCHES}
-        with contestant() as we, contestant() as bare:
-            bare(load, bench.store, prefix, "jsonl")
+        with responding("jsonl", objects, lines) as store, contestant() as we, contestant() as bare:
+            bare(load, store, prefix, "jsonl")
+            only = bare(bare_get, store, prefix, objects * lines)
             for number in range(bench.rounds + 1):
                 with new_stream(bare, server) as stream:
-                    place = (bench.store, server.url, stream)
+                    place = (store, server.url, stream)
                     one = we(ours, config(*place, "ours", prefix, "jsonl"))
                     other = we(ours, config(*place, "short", prefix, "jsonl", iggy={"batch_length": min(BATCHES)}))
                     made = {}
@@ -135,7 +138,7 @@ def jsonl_rows(bench: Bench) -> Iterator[Row]:
         best = [max(runs, key=lambda run: run.records_per_second) for runs in zip(*loops.values(), strict=True)]
         rate, theirs = _median(mine), _median(best)
         yield at_least(
-            f"JSONL, {objects} x {lines:,} x 200 B, S3 to {server.name}, records/s against the official client's loop",
+            f"JSONL, {objects} x {lines:,} x 200 B, memory to {server.name}, records/s against the official client's loop",
             _ratios(mine, best),
             JSONL_RATIO,
             f"{rate:,.0f}/s against {theirs:,.0f}/s; the process's first run, which loads the libraries: "
@@ -145,9 +148,15 @@ def jsonl_rows(bench: Bench) -> Iterator[Row]:
         yield _rate_row("jsonl", server, mine)
         loop = statistics.median(_micros(best))
         yield _cpu_row("jsonl", server, mine, f"; the official client's loop, which only sends: {loop:.2f} us")
+        yield at_least(
+            f"a loop that only fetches the same objects, records/s against ours, {server.name}",
+            [only.records_per_second / run.records_per_second for run in mine],
+            STORE_RATIO,
+            f"{only.records_per_second:,.0f}/s: the store is not the bottleneck",
+        )
         theirs = _median(loops[min(BATCHES)])
         yield at_least(
-            f"the same, both with {min(BATCHES):,} records a request, {server.name}",
+            f"ours against that loop, both with {min(BATCHES):,} records a request, {server.name}",
             _ratios(short, loops[min(BATCHES)]),
             JSONL_RATIO_SHORT,
             f"{_median(short):,.0f}/s against {theirs:,.0f}/s; CPU {statistics.median(_micros(short)):.2f} us/record",
@@ -157,18 +166,23 @@ def jsonl_rows(bench: Bench) -> Iterator[Row]:
 def format_row(bench: Bench, kind: str) -> Iterator[Row]:
     """A format against a loop that only decodes."""
     objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
-    prefix = ensure_many(bench.store, kind, objects, lines)
+    prefix = prefix_of(kind)
     for server in bench.servers:
         mine: list[Run] = []
         best: list[Run] = []
         alone: list[Run] = []
-        with contestant() as we, contestant() as bare, contestant() as part:
-            bare(load, bench.store, prefix, kind)
-            part(load, bench.store, prefix, kind)
+        with (
+            responding(kind, objects, lines) as store,
+            contestant() as we,
+            contestant() as bare,
+            contestant() as part,
+        ):
+            bare(load, store, prefix, kind)
+            part(load, store, prefix, kind)
             part(check_same, kind)
             for number in range(bench.rounds + 1):
                 with new_stream(bare, server) as stream:
-                    one = we(ours, config(bench.store, server.url, stream, "ours", prefix, kind))
+                    one = we(ours, config(store, server.url, stream, "ours", prefix, kind))
                 loops = [bare(bare_decode, kind, way) for way in range(ways(kind))]
                 only = part(transform, kind)
                 if {run.records for run in (one, only, *loops)} != {objects * lines}:
@@ -178,7 +192,7 @@ def format_row(bench: Bench, kind: str) -> Iterator[Row]:
                     best.append(max(loops, key=lambda run: run.records_per_second))
                     alone.append(only)
         yield at_least(
-            f"{kind}, same shape, S3 to {server.name}, records/s against a loop that only decodes from memory",
+            f"{kind}, same shape, memory to {server.name}, records/s against a loop that only decodes from memory",
             _ratios(mine, best),
             RATIO[kind],
             f"{_median(mine):,.0f}/s against {_median(best):,.0f}/s; our decoding alone "
@@ -225,36 +239,42 @@ TRANSFORMS = (
 def change_rows(bench: Bench, changes: tuple[Change, ...]) -> Iterator[Row]:
     """Records that are changed on their way, against the same messages as plain lines, without provenance headers."""
     objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
-    plain = ensure_many(bench.store, "jsonl", objects, lines)
     server = bench.servers[-1]
-    with contestant() as we, contestant() as bare:
+    with responding("jsonl", objects, lines) as plain, contestant() as we, contestant() as bare:
         for change in changes:
-            prefix = ensure_many(bench.store, change.kind, objects, lines)
             mine: list[Run] = []
             other: list[Run] = []
-            for number in range(bench.rounds + 1):
-                with new_stream(bare, server) as stream:
-                    place = (bench.store, server.url, stream)
-                    changed = config(*place, "changed", prefix, "jsonl", iggy={"headers": "none"})
-                    for name, options in change.sections.items():
-                        changed[name] = {**changed[name], **options} if isinstance(options, dict) else options
-                    made = [
-                        we(ours, changed),
-                        bare(ours, config(*place, "plain", plain, "jsonl", iggy={"headers": "none"})),
-                    ]
-                if {run.records for run in made} != {objects * lines}:
-                    raise RuntimeError(f"not everything was read: {made}")
-                if number:
-                    mine.append(made[0])
-                    other.append(made[1])
+            with responding(change.kind, objects, lines) as store:
+                for number in range(bench.rounds + 1):
+                    with new_stream(bare, server) as stream:
+                        made = [
+                            we(ours, _changing(change, store, server.url, stream)),
+                            bare(ours, _changing(_PLAIN, plain, server.url, stream)),
+                        ]
+                    if {run.records for run in made} != {objects * lines}:
+                        raise RuntimeError(f"not everything was read: {made}")
+                    if number:
+                        mine.append(made[0])
+                        other.append(made[1])
             cpu, plain_cpu = (statistics.median(_micros(runs)) for runs in (mine, other))
             yield at_least(
-                f"{change.name}, {objects} x {lines:,} x 200 B, S3 to {server.name}, records/s against plain lines",
+                f"{change.name}, {objects} x {lines:,} x 200 B, memory to {server.name}, records/s against plain lines",
                 _ratios(mine, other),
                 change.share,
                 f"{_median(mine):,.0f}/s against {_median(other):,.0f}/s; "
                 f"CPU {cpu:.2f} us/record against {plain_cpu:.2f}",
             )
+
+
+_PLAIN = Change(name="plain", sections={}, share=1.0)
+
+
+def _changing(change: Change, store: Store, server_url: str, stream: str) -> dict[str, Any]:
+    """The sections of a source that changes records so, and sends no headers of its own."""
+    made = config(store, server_url, stream, change.name, prefix_of(change.kind), "jsonl", iggy={"headers": "none"})
+    for name, options in change.sections.items():
+        made[name] = {**made[name], **options} if isinstance(options, dict) else options
+    return made
 
 
 def small_rows(bench: Bench) -> Iterator[Row]:
@@ -311,15 +331,19 @@ def small_memory_rows(bench: Bench) -> Iterator[Row]:
     server = bench.servers[-1]
     for delay, target in MEMORY_TARGETS.items():
         mine: list[Run] = []
-        with responding(objects, 5, delay / 1000) as store, contestant() as we, contestant() as bare:
+        with (
+            responding("jsonl", objects, 5, delay_seconds=delay / 1000) as store,
+            contestant() as we,
+            contestant() as bare,
+        ):
             for _ in range(bench.rounds + 1):
                 with new_stream(bare, server) as stream:
-                    mine.append(we(ours, config(store, server.url, stream, "ours", "small/", "jsonl")))
+                    mine.append(we(ours, config(store, server.url, stream, "ours", prefix_of("jsonl"), "jsonl")))
                 if mine[-1].objects != objects or mine[-1].records != objects * 5:
                     raise RuntimeError(f"not everything was sent: {mine[-1]}")
         rates = [run.objects_per_second for run in mine[1:]]
         micros = [run.cpu_seconds / run.objects * 1e6 for run in mine[1:]]
-        what = f"{objects:,} objects of 1 KB, {delay} ms before each answer, from a store in memory to {server.name}"
+        what = f"{objects:,} objects of 1 KB, {delay} ms before each answer, from memory to {server.name}"
         yield Row(
             what=f"{what}, objects/s",
             target=f">= {target:,}",
