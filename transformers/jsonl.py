@@ -5,7 +5,7 @@ without escapes of half a surrogate pair, which no UTF-8 can hold). The check ru
 without building them, and the UTF-8 that it lets pass is checked over the whole block.
 
 A block in which every line begins with `{` and ends with `}` goes through the parser as a whole, which is exact: see
-`framework.model.payloads.all_braced`. Every other block is checked line by line.
+`framework.model.payloads.PayloadColumn.all_braced`. Every other block is checked line by line.
 
 If the first transform has a parser, blocks go through that parser, so that nothing parses a record twice. A block that it
 cannot read is checked as any other.
@@ -21,7 +21,7 @@ import msgspec
 from typing_extensions import override
 
 from framework.model.json_limits import MAX_JSON_VALUES
-from framework.model.payloads import ParsedRows, PayloadColumn, all_braced, decode_objects
+from framework.model.payloads import ParsedRows, PayloadColumn, decode_objects
 from framework.transformer import InputOptions
 from transformers.batches import check_utf8
 from transformers.lines import LineTransformer, none_blank
@@ -50,7 +50,7 @@ class JsonlTransformer(LineTransformer):
         if not self._validate:
             return lines if none_blank(lines) else None
         try:
-            if type(lines) is PayloadColumn and all_braced(lines):
+            if type(lines) is PayloadColumn and lines.all_braced:
                 lines = self._parsed(lines)
                 if lines.parsed is None and decode_objects(lines, _objects) is None:
                     return None

@@ -1,4 +1,4 @@
-"""Memory settings of a process, applied once at its start: for the C library, Python, and pyarrow when it is loaded."""
+"""Settings of a process, applied once at its start: for the C library, Python, and for pyarrow and numpy when they are loaded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OBJECTS_PER_COLLECTION = 50_000
 
 
 def tune_memory() -> None:
-    """Limit glibc to one arena that keeps what it frees, make pyarrow use glibc's allocator, look less often for cycles.
+    """Limit glibc to one arena that keeps what it frees, which pyarrow uses too; fewer searches for cycles, no threads of numpy.
 
     By default each reading thread gets its own arena, and memory that it frees is unusable for other arenas. That cost
     15 to 30 MB more at the peak, as measured, and gained no speed. pyarrow's own allocator retains freed memory:
@@ -27,9 +27,13 @@ def tune_memory() -> None:
     looks for cycles after 700 new objects: a run makes hardly any cycles, and looking took 12 % of the CPU for small
     objects, and still 4 % after 10,000. Another C library stays as it is, and so does a pool that the user chose in the
     environment.
+
+    numpy's library for linear algebra starts a thread for each core, each with a buffer of its own, when numpy is imported;
+    they wait for work in a loop for some 0.1 s of CPU, while a source is starting. No source has such work.
     """
     gc.set_threshold(OBJECTS_PER_COLLECTION)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_ARENA_MAX, _ARENAS)

@@ -114,6 +114,15 @@ class PayloadColumn(Sequence[bytes]):
         """The last byte of each payload; anything when it is empty."""
         return self._bytes_at(self.ends - (self.base + 1))
 
+    @cached_property
+    def all_braced(self) -> bool:
+        """Whether every payload begins with `{` and ends with `}`.
+
+        Then a parser of JSON that reads the column as a whole, and finds as many objects as there are payloads, has found one
+        in each: no object crosses a line's end, since JSON has no line feed inside a string, and no `}` before a `{`.
+        """
+        return bool((self.first_bytes == _BRACES[0]).all() and (self.last_bytes == _BRACES[1]).all())
+
     def _bytes_at(self, offsets: NDArray[np.int64]) -> NDArray[np.uint8]:
         import numpy as np  # noqa: PLC0415 - loaded when used
 
@@ -194,15 +203,6 @@ def line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     return np.concatenate((ends, np.flatnonzero(found[whole:]) + whole))
 
 
-def all_braced(column: PayloadColumn) -> bool:
-    """Return whether every payload begins with `{` and ends with `}`.
-
-    Then a parser of JSON that reads the column as a whole, and finds as many objects as there are payloads, has found one in
-    each: no object crosses a line's end, since JSON has no line feed inside a string, and no `}` before a `{`.
-    """
-    return bool((column.first_bytes == _BRACES[0]).all() and (column.last_bytes == _BRACES[1]).all())
-
-
 def decode_objects(column: PayloadColumn, decoder: msgspec.json.Decoder[Any]) -> list[Any] | None:
     """Return the JSON object in each payload; None when not each of them surely holds one.
 
@@ -217,7 +217,7 @@ def decode_objects(column: PayloadColumn, decoder: msgspec.json.Decoder[Any]) ->
     parsed = column.parsed
     if parsed is not None and parsed.decoder is decoder:
         return parsed.rows
-    if not all_braced(column):
+    if not column.all_braced:
         return None
     rows = decoder.decode_lines(column.data)
     return rows if len(rows) == len(column) else None
