@@ -13,6 +13,7 @@ import email.utils
 import hashlib
 import multiprocessing
 import re
+import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from urllib.parse import parse_qsl
@@ -64,9 +65,12 @@ class _Bucket:
     def page(self, query: str) -> bytes:
         """A page of the listing."""
         asked = dict(parse_qsl(query))
-        start = bisect.bisect_right(self.keys, asked.get("continuation-token") or asked.get("start-after", ""))
-        end = min(len(self.keys), start + int(asked.get("max-keys", "1000")))
-        more = end < len(self.keys)
+        prefix = asked.get("prefix", "")
+        after = asked.get("continuation-token") or asked.get("start-after", "")
+        start = max(bisect.bisect_right(self.keys, after), bisect.bisect_left(self.keys, prefix))
+        last = bisect.bisect_left(self.keys, prefix + chr(sys.maxunicode))
+        end = max(start, min(last, start + int(asked.get("max-keys", "1000"))))
+        more = end < last
         items = "".join(self.item(number) for number in range(start, end))
         token = f"<NextContinuationToken>{self.keys[end - 1]}</NextContinuationToken>" if more else ""
         body = (
