@@ -46,7 +46,7 @@ def test_some_rows_of_the_benchmark_run_on_tiny_data(seaweedfs_server):
     assert ended.returncode == 0, ended.stderr
     names = ("JSONL", "restore", "restore with two headers each", "add_fields and delete_fields", "unwrap_envelope")
     for name in (*names, "filter that keeps two of three"):
-        assert f"| {name}, 4 x 500 x 200 B, S3 to embedded Iggy" in ended.stdout, name
+        assert f"| {name}, 4 x 500 x 200 B, memory to embedded Iggy" in ended.stdout, name
     assert parts.netloc not in ended.stdout
     assert seaweedfs_server.secret_key not in ended.stdout + ended.stderr
 
