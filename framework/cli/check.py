@@ -114,12 +114,13 @@ def _ports(config: SourceCommonConfig, file: ConfigFile) -> Iterator[CheckResult
 def _api(http: HttpSection, file: ConfigFile) -> Iterator[CheckResult]:
     """Say what is wrong with the certificate and the state folder of the HTTP API."""
     from framework.cli.worker import state_folder  # noqa: PLC0415 - each command loads what it needs
-    from framework.runtime.server import IN_THE_CLEAR, certificate_options, in_the_clear  # noqa: PLC0415
+    from framework.runtime.certificate import check_tls  # noqa: PLC0415
+    from framework.runtime.server import IN_THE_CLEAR, in_the_clear  # noqa: PLC0415
 
     if in_the_clear(http):
         yield CheckResult("http", ok=True, detail=IN_THE_CLEAR, warning=True)
     try:
-        certificate_options(http)
+        check_tls(http.tls)
     except ConfigError as error:
         yield CheckResult.failed("http", error)
     try:

@@ -6,21 +6,20 @@ import contextlib
 import functools
 import logging
 import socket
-import ssl
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from typing_extensions import Self, override
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
-from framework.errors import ConfigError, cannot_listen
+from framework.errors import cannot_listen
+from framework.runtime.certificate import RenewedCertificate, check_tls
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from framework.config.sections import HttpSection
+    from framework.config.sections import HttpSection, HttpTlsSection
 
 log = logging.getLogger(__name__)
 
@@ -34,14 +33,21 @@ IN_THE_CLEAR = "[http.tls] is off: the API key goes over the network in the clea
 
 
 class _Listener(socket.socket):
-    """Drops the oldest of too many connections that only begin TLS: uvicorn learns of a client after its handshake."""
+    """Drops the oldest of too many connections that only begin TLS: uvicorn learns of a client after its handshake.
+
+    Attributes:
+        certificate: looked at before each connection is accepted; None without TLS.
+    """
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(fileno=listening.detach())
+        self.certificate: RenewedCertificate | None = None
         self._new: dict[int, socket.socket] = {}  # by descriptor, oldest first
 
     @override
     def accept(self) -> tuple[socket.socket, Any]:
+        if self.certificate is not None:
+            self.certificate.renew()
         client, place = super().accept()
         open_still = {number: known for number, known in self._new.items() if known.fileno() == number}
         if len(open_still) >= MAX_CLIENTS:
@@ -133,8 +139,12 @@ class ApiServer:
                 proxy_headers=False,
                 limit_concurrency=2 * MAX_CLIENTS,  # dropped clients count until the loop's next turn
                 timeout_graceful_shutdown=int(CLOSE_SECONDS),
-                **certificate_options(http),
+                **_certificate_options(http.tls),
             )
+            config.load()
+            if config.ssl is not None and config.ssl_certfile is not None and config.ssl_keyfile is not None:
+                files = str(config.ssl_certfile), str(config.ssl_keyfile)
+                self._socket.certificate = RenewedCertificate(config.ssl, *files)
         except BaseException:
             self._socket.close()
             raise
@@ -167,30 +177,7 @@ def in_the_clear(http: HttpSection) -> bool:
     return not (http.tls.enabled or http.only_local)
 
 
-def certificate_options(http: HttpSection) -> dict[str, Any]:
-    """Return uvicorn's options for TLS; none without it.
-
-    Raises:
-        ConfigError: the certificate or its key cannot be used.
-    """
-    tls = http.tls
-    if not tls.enabled or tls.cert_file is None or tls.key_file is None:
-        return {}
-    for name, path in (("cert_file", tls.cert_file), ("key_file", tls.key_file)):
-        try:
-            Path(path).read_bytes()
-        except OSError as exc:
-            raise ConfigError(f"[http.tls] {name}: {path} cannot be read: {exc.strerror}") from exc
-
-    def refuse() -> str:  # OpenSSL would ask for it on the terminal
-        raise ConfigError(f"[http.tls] key_file: {tls.key_file} needs a pass phrase: name a key without one")
-
-    try:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(tls.cert_file, tls.key_file, password=refuse)
-    except OSError as exc:  # ssl.SSLError is one
-        reason = exc.strerror or str(exc)
-        raise ConfigError(
-            f"[http.tls] cert_file, key_file: must be a certificate and its private key, both PEM: {reason}"
-        ) from exc
-    return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file}
+def _certificate_options(tls: HttpTlsSection) -> dict[str, Any]:
+    """Return uvicorn's options for TLS; none without it."""
+    check_tls(tls)
+    return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file} if tls.enabled else {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import shutil
 import socket
 import ssl
 import subprocess
@@ -22,13 +23,16 @@ async def answer(_scope, _receive, send):
     await send({"type": "http.response.body", "body": b"healthy"})
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("tls")
+def make_files(folder):
     certificate, private = folder / "cert.pem", folder / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
     subprocess.run([*command, "-keyout", private, "-out", certificate], check=True, capture_output=True)
     return certificate, private
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return make_files(tmp_path_factory.mktemp("tls"))
 
 
 def section(certificate, private):
@@ -124,3 +128,28 @@ def test_a_key_in_place_of_the_certificate_is_named(files):
     certificate, private = files
     with pytest.raises(ConfigError, match="must be a certificate and its private key, both PEM"):
         ApiServer(answer, section(private, certificate))
+
+
+def test_a_renewed_certificate_is_taken_once_both_of_its_files_fit(files, tmp_path, caplog):
+    caplog.set_level("INFO")
+    used = [shutil.copy(file, tmp_path / f"used-{file.name}") for file in files]
+    (tmp_path / "new").mkdir()
+    renewed = make_files(tmp_path / "new")
+    before, after = (ssl.create_default_context(cafile=pair[0]) for pair in (files, renewed))
+    with ApiServer(answer, section(*used)) as server:
+        assert ask(server.port, before) == 200
+        shutil.copy(renewed[0], used[0])
+        for _ in range(2):  # its key is not there yet
+            assert ask(server.port, before) == 200
+        shutil.copy(renewed[1], used[1])
+        assert ask(server.port, after) == 200
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ask(server.port, before)
+        used[1].unlink()
+        assert ask(server.port, after) == 200
+    said = [record.getMessage() for record in caplog.records if "certificate" in record.getMessage()]
+    assert [line.split(":")[0].split(" from ")[0] for line in said] == [
+        "the new certificate is not taken, the former one stays",
+        "a new certificate was taken",
+        "the new certificate is not taken, the former one stays",
+    ]
