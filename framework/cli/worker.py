@@ -152,8 +152,7 @@ def _serve(worker: Worker, http: HttpSection) -> int:
         worker.supervisor.tick()  # the first answer already shows the sources
         if server is not None:
             stack.enter_context(server)
-            scheme = "https" if http.tls.enabled else "http"
-            log.info("HTTP API at %s://%s:%d", scheme, http.host_and_port()[0], server.port)
+            log.info("HTTP API at %s", server.url)
         return worker.supervisor.run()
 
 

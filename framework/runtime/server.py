@@ -115,6 +115,10 @@ class ApiServer:
         app: the application.
         http: where, with which key and certificate.
 
+    Attributes:
+        port: of the address, or the one that was free when that is 0.
+        url: where it answers.
+
     Raises:
         ConfigError: the address or the certificate cannot be used.
     """
@@ -124,6 +128,7 @@ class ApiServer:
             log.warning(IN_THE_CLEAR)
         self._socket = _listen(http)
         self.port = int(self._socket.getsockname()[1])
+        self.url = f"{'https' if http.tls.enabled else 'http'}://{http.address.rpartition(':')[0]}:{self.port}"
         try:
             config = uvicorn.Config(
                 app,

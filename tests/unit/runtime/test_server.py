@@ -61,6 +61,13 @@ def descriptors():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def test_the_address_is_a_url_also_with_ipv6(files):
+    with ApiServer(answer, section(*files)) as server:
+        assert server.url == f"https://127.0.0.1:{server.port}"
+    with ApiServer(answer, WorkerHttpSection(address="[::1]:0")) as server:
+        assert server.url == f"http://[::1]:{server.port}"
+
+
 def test_silent_clients_with_tls_take_no_place_of_others(port, trusting):
     with contextlib.ExitStack() as lines:
         for _ in range(2 * MAX_CLIENTS):
