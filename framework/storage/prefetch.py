@@ -82,7 +82,11 @@ def _unmapped(failure: Exception, location: str) -> StoreContractError:
 
 
 class FetchBudget:
-    """Budget of bytes that all streams together may hold."""
+    """Budget of bytes that all streams together may hold.
+
+    Use it with `with` for a change after which others may find room: they are woken at its end, without the lock, which they
+    want at once. What only looks, or takes room, holds `lock`.
+    """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -99,12 +103,17 @@ class FetchBudget:
         limit = self.limit if is_head else self.limit_ahead
         return self.used + size <= limit or (is_head and is_empty)
 
-    def note_change(self) -> None:
-        """Wake everything that waits for room. The caller holds the lock."""
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
         if self._sleeping:
             self.changed.notify_all()
-        while self.blocked:
-            self.blocked.pop()()
+        woken = tuple(self.blocked)
+        self.blocked.clear()
+        self.lock.release()
+        for resume in woken:
+            resume()
 
     def wait(self) -> None:
         """Wait for a change. The caller holds the lock."""
@@ -142,27 +151,23 @@ class StreamRoom:
     def give(self, size: int) -> None:
         """Give back the room of bytes that were read."""
         budget = self._budget
-        with budget.lock:
+        with budget:
             if not self._closed:
                 self._held -= size
                 budget.used -= size
-                budget.note_change()
 
     def make_head(self) -> None:
         """Mark the stream's object as the head, which is being delivered."""
-        with self._budget.lock:
+        with self._budget:
             self._is_head = True
-            self._budget.note_change()
 
     def close(self) -> None:
         """Give back everything. Idempotent."""
         budget = self._budget
-        with budget.lock:
+        with budget:
             self._closed = True
-            if self._held:
-                budget.used -= self._held
-                self._held = 0
-                budget.note_change()
+            budget.used -= self._held
+            self._held = 0
 
 
 class BegunStream:
@@ -234,10 +239,9 @@ class FetchedStream:
                     stream.close()
             except Exception as error:  # noqa: BLE001 - re-raised in `read`, or the reader would wait without end
                 self._error = self._error or error
-            with self._budget.lock:
+            with self._budget:
                 self._budget.used -= reserved
                 self._ended = True
-                self._budget.note_change()
 
     def _reserve(self, size: int) -> int:
         """Wait for room and reserve it before reading, as many threads read at once. Return 0 when closed."""
@@ -249,25 +253,24 @@ class FetchedStream:
                     return size
                 if self.is_head and not self._refused:
                     self._refused = True
-                    budget.note_change()
+                    budget.changed.notify_all()
                 budget.wait()
             return 0
 
     def _keep(self, chunk: bytes, reserved: int) -> bool:
         """Add a chunk in place of its reservation; return False at the end, or when the stream is closed."""
-        with self._budget.lock:
+        with self._budget:
             if not chunk or self._closed:
                 return False
             self._chunks.append(chunk)
             self._held += len(chunk)
             self._budget.used += len(chunk) - reserved
-            self._budget.note_change()
             return True
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes, at most `size`; `b""` at the end. Raises an error of the filling after its bytes."""
         budget = self._budget
-        with budget.lock:
+        with budget:
             while not (self._chunks or self._ended or self._closed or budget.closed):
                 budget.wait()
             if self._closed or budget.closed:
@@ -282,7 +285,6 @@ class FetchedStream:
                 chunk = chunk[:size]
             self._held -= len(chunk)
             budget.used -= len(chunk)
-            budget.note_change()
             return chunk
 
     def whole(self) -> bytes | None:
@@ -297,20 +299,18 @@ class FetchedStream:
 
     def taken(self) -> ReadStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""
-        with self._budget.lock:
+        with self._budget:
             self.is_head = True
-            self._budget.note_change()
         return self
 
     def close(self) -> None:
         """Drop the fetched bytes and end the filling. Idempotent."""
         budget = self._budget
-        with budget.lock:
+        with budget:
             self._closed = True
             budget.used -= self._held
             self._held = 0
             self._chunks.clear()
-            budget.note_change()
 
 
 class FetchedInput:
@@ -402,7 +402,6 @@ class Prefetcher:
 
         This includes a stream whose filling has not started: its reader would otherwise wait without end.
         """
-        with self._budget.lock:
+        with self._budget:
             self._budget.closed = True
-            self._budget.note_change()
         self._pool.shutdown()
