@@ -17,8 +17,12 @@ from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
     seaweedfs_bucket,
     seaweedfs_server,
 )
+from tests.support.spark_classes import (  # noqa: F401  # hooks, too
+    java_options,
+    pytest_unconfigure,
+    pytest_xdist_setupnodes,
+)
 from tests.support.spark_cluster import (  # noqa: F401
-    QUICK_JAVA,
     executor_python,
     local_spark,
     spark_cluster,
@@ -34,7 +38,7 @@ settings.load_profile("untimed")
 # in seconds.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # and pytest what it has rewritten: half of the collection, for every worker
-os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
+os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 pytest_plugins = ["tests.support.long_first", "tests.support.no_skips", "tests.support.reruns"]
 

@@ -24,15 +24,14 @@ from pathlib import Path
 import attrs
 import pytest
 
+from tests.support.spark_classes import java_options
+
 READY_SECONDS = 60
 WORKERS = 2
 CORES = 2
 MEMORY = "1200m"
 EXECUTOR_MEMORY = "512m"
 """Two applications fit beside each other: one that is dying, and the one that is started after it."""
-
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A JVM that lives for seconds spends most of them on optimizing itself."""
 
 OWN_DISTRIBUTION = "iggy-cloud-sources"
 
@@ -132,7 +131,7 @@ class SparkCluster:
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "SPARK_DAEMON_MEMORY": "128m",
                     "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
-                    "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA + self._properties,
+                    "SPARK_DAEMON_JAVA_OPTS": java_options() + self._properties,
                     "SPARK_NO_DAEMONIZE": "1",
                 },
             )
@@ -301,8 +300,8 @@ def spark_sections(cluster, python=None, **conf):
         "spark.driver.host": "127.0.0.1",
         "spark.executor.memory": EXECUTOR_MEMORY,
         "spark.cores.max": "2",
-        "spark.driver.extraJavaOptions": QUICK_JAVA,
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.driver.extraJavaOptions": java_options(),
+        "spark.executor.extraJavaOptions": java_options(),
         **conf,
     }
     if python is not None:
