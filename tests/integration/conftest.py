@@ -7,6 +7,7 @@ import uuid
 import pytest
 
 from framework.iggy.embedded.launcher import EmbeddedServer
+from framework.iggy.offset_log import epochs
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +25,12 @@ def iggy_url(tmp_path_factory):
 def stream_name(request):
     """Return a stream name that no other test and no earlier run has used."""
     return f"{re.sub('[^a-z0-9]+', '-', request.node.name.lower())[:60]}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def short_look(monkeypatch):
+    """A command of this process takes an instance for running when it is seen for a second, and not for ten.
+
+    That a start waits for `LOOK_SECONDS`, and why, is in tests/unit/iggy/offset_log/test_epochs.py.
+    """
+    monkeypatch.setattr(epochs, "LOOK_SECONDS", 1.0)

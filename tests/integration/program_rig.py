@@ -210,9 +210,10 @@ class Running:
         arguments: of its command line.
         environment: besides that of this process.
         fresh: start a Python of its own, for a test of what happens while it loads (`tests.support.preloaded`).
+        constants: full name -> value, of time limits that a test would wait out; not with `fresh`.
     """
 
-    def __init__(self, folder, module, arguments, environment=(), *, fresh=False):
+    def __init__(self, folder, module, arguments, environment=(), *, fresh=False, constants=()):
         number = len(list(folder.glob("*.err")))
         self._out, self._err = folder / f"{number}.out", folder / f"{number}.err"
         environment = {**os.environ, "PYTHONFAULTHANDLER": "1", **dict(environment)}
@@ -224,7 +225,9 @@ class Running:
                     command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment
                 )
             else:
-                self.process = Preloaded(module, arguments, environment=environment, stdout=out, stderr=err)
+                self.process = Preloaded(
+                    module, arguments, environment=environment, stdout=out, stderr=err, constants=constants
+                )
 
     @property
     def pid(self):
@@ -355,10 +358,10 @@ class Program:
         assert ended.code == 0, ended.err
         return ended
 
-    def start(self, *arguments, environment=(), module=None, fresh=False):
+    def start(self, *arguments, environment=(), module=None, fresh=False, constants=()):
         """In a process of its own (`Running`)."""
         arguments = self.command(arguments)
-        running = Running(self.folder, module or self.module, arguments, environment, fresh=fresh)
+        running = Running(self.folder, module or self.module, arguments, environment, fresh=fresh, constants=constants)
         self._started.append(running)
         return running
 

@@ -53,6 +53,15 @@ def test_a_program_finds_what_it_finds_after_a_start(tmp_path):
     assert "'a\\nb'" in said[0][0]
 
 
+@pytest.mark.parametrize(("name", "code"), [("timeit.default_number", 0), ("timeit.no_such_limit", 1)])
+def test_a_constant_of_a_module_has_another_value_if_it_is_there(tmp_path, name, code):
+    with (tmp_path / "out").open("w+b") as out:
+        asked = {"environment": os.environ, "stdout": out, "stderr": out, "constants": {name: 3}}
+        assert Preloaded("base64", ["-h"], **asked).wait(60) == code
+        out.seek(0)
+        assert (b"AttributeError" in out.read()) == (code == 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_it_can_be_waited_for_and_ended(tmp_path, number):
     with (tmp_path / "out").open("wb") as out:

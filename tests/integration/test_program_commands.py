@@ -273,6 +273,7 @@ def test_a_taken_metrics_address_is_one_sentence(program, moto_bucket, iggy_url)
     assert taken in ended.said
 
 
+@pytest.mark.usefixtures("short_look")
 def test_two_instances_may_have_one_metrics_address(program, moto_bucket):
     """It is bound by the instance that is at work: the other one is told of that, and not of the port."""
     import urllib.request

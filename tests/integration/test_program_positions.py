@@ -185,6 +185,7 @@ def test_a_set_that_is_killed_happens_whole_or_not_at_all(program, expected):
         assert numbers_of(program, "in/a.jsonl") == {n: 1 + again * (n > 5) for n in range(1, 21)}
 
 
+@pytest.mark.usefixtures("short_look")
 def test_a_set_that_cannot_be_says_why_and_changes_nothing(program, expected, moto_bucket):
     program.configure(input={"format": "jsonl", "split_size": 1024})
     moto_bucket.put("big.jsonl", jsonl(json_lines("big", 100)))
@@ -214,6 +215,7 @@ def test_a_set_that_cannot_be_says_why_and_changes_nothing(program, expected, mo
     assert numbers_of(program, "other.jsonl") == dict.fromkeys(range(1, 13), 1)
 
 
+@pytest.mark.usefixtures("short_look")
 def test_a_reset_says_what_it_needs(program, expected):
     program.once()
     assert "--key KEY, --prefix PREFIX, --all" in offsets(program, "reset", code=2).said
@@ -367,7 +369,7 @@ def test_one_that_does_not_answer_is_waited_for_until_its_connection_is_gone(pro
     first = program.start()
     wait_for_exactly(program, sum(COUNTS.values()))
     first.send(signal.SIGSTOP)
-    refused = program.start("--once").wait()
+    refused = program.start("--once", constants={"framework.iggy.offset_log.epochs.LOOK_SECONDS": 1.0}).wait()
     assert refused.code == 1
     assert f"(process {first.pid}, since 20" in refused.said
     assert "--take-over" in refused.said

@@ -379,6 +379,7 @@ def test_a_command_without_a_terminal_names_only_options_that_it_has(program, mo
     assert ("--dry-run" in ended.said) is has
 
 
+@pytest.mark.usefixtures("short_look")
 def test_a_command_beside_a_running_source_does_not_offer_an_option_that_only_the_run_has(program, moto_bucket):
     moto_bucket.put("a.jsonl", lines(1))
     running = program.start()

@@ -45,14 +45,18 @@ MOST_BYTES = 1 << 17
 
 
 class Preloaded:
-    """A program under way; as much of `subprocess.Popen` as tests use."""
+    """A program under way; as much of `subprocess.Popen` as tests use.
 
-    def __init__(self, module, arguments, *, environment, stdout, stderr, cwd=ROOT):
+    `constants` are other values for constants of modules, by their full names: a time limit that a test would wait out.
+    """
+
+    def __init__(self, module, arguments, *, environment, stdout, stderr, cwd=ROOT, constants=()):
         self.args = [module, *arguments]
         self.returncode = None
         self._report, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._lock = threading.Lock()
         asked = {"module": module, "arguments": list(arguments), "environment": dict(environment), "cwd": str(cwd)}
+        asked["constants"] = dict(constants)
         with theirs:
             request, passed = json.dumps(asked).encode(), [theirs.fileno(), stdout.fileno(), stderr.fileno()]
             socket.send_fds(_control(), [request], passed)
@@ -160,6 +164,15 @@ def serve(control):
         report.send(str(pid).encode())
 
 
+def set_constants(values):
+    """Gives constants other values; each must be there."""
+    for name, value in values.items():
+        module, _, constant = name.rpartition(".")
+        place = importlib.import_module(module)
+        getattr(place, constant)
+        setattr(place, constant, value)
+
+
 def tell_ended(reports):
     """Tells of each process that has ended how it did."""
     while reports:
@@ -177,4 +190,5 @@ if __name__ == "__main__":
         os.environ.update(program["environment"])
         os.chdir(program["cwd"])
         sys.argv = ["-m", *program["arguments"]]
+        set_constants(program["constants"])
         runpy.run_module(program["module"], run_name="__main__", alter_sys=True)

@@ -118,14 +118,14 @@ def spark_context(
                 made.stop()
 
 
-def reach_master(master: str, *, seconds: float = REACH_SECONDS, stopping: threading.Event | None = None) -> None:
+def reach_master(master: str, *, stopping: threading.Event | None = None) -> None:
     """Check that the master's address accepts connections. Checks `spark://` and `k8s://` only.
 
     Raises:
-        SparkUnavailableError: no connection within this many seconds.
+        SparkUnavailableError: no connection within `REACH_SECONDS`.
     """
     places = _places(master)
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + REACH_SECONDS
     while places:
         reasons = []
         for host, port in places:
