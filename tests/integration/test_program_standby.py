@@ -8,6 +8,8 @@ import urllib.request
 
 import pytest
 
+from framework.engine import restart_policy
+from framework.engine import standby as standby_of_the_engine
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
     SERVERS,
@@ -20,6 +22,15 @@ from tests.integration.program_rig import (
     wait_until,
     with_client,
 )
+
+QUICK = {
+    "framework.engine.standby.LOOK_SECONDS": 0.2,
+    "framework.engine.standby.ABSENT_SECONDS": 0.6,
+    "framework.engine.standby.RETURN_SECONDS": 4.0,
+    "framework.engine.restart_policy.RECONNECT_PAUSES": [0.1, 0.25, 0.5, 1.0],
+}
+"""A fifth of what it takes, in the same proportions: how long an instance must be away, and how soon it comes back when Iggy
+does. Why they are so long is in framework/engine/standby.py."""
 
 WAITS = "standby, waiting for the instance on"
 TAKES_OVER = "no instance of source"
@@ -56,13 +67,13 @@ def total(expected):
 
 
 def at_work(program, *arguments):
-    running = program.start(*arguments)
+    running = program.start(*arguments, constants=QUICK)
     wait_until(lambda: program.count("orders-offsets") > 0 or running.process.poll() is not None)
     return running
 
 
 def waiting(program, *arguments, environment=()):
-    standby = program.start("--standby", *arguments, environment=environment)
+    standby = program.start("--standby", *arguments, environment=environment, constants=QUICK)
     standby.wait_for(WAITS)
     return standby
 
@@ -111,6 +122,7 @@ def test_a_clean_stop_and_the_first_one_comes_back_as_the_standby(program, bucke
 
 
 def test_it_waits_over_restarts_of_iggy(program, bucket, server):
+    assert 2 * restart_policy.RECONNECT_PAUSES[-1] < standby_of_the_engine.RETURN_SECONDS, "as it is in `QUICK`"
     first = at_work(program)
     standby = waiting(program)
     expected = {}
@@ -192,7 +204,7 @@ def test_once_behind_once_finds_nothing_left_and_ends(program, bucket):
     program.configure(iggy={"batch_length": 100})
     expected = fill(bucket, "a", objects=4, count=2000)
     first = at_work(program, "--once")
-    standby = program.start("--standby", "--once")
+    standby = program.start("--standby", "--once", constants=QUICK)
     assert first.wait().code == 0
     ended = standby.wait()
     assert ended.code == 0, ended.err

@@ -11,6 +11,13 @@ import attrs
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import Running, count_messages, read_topic, toml, wait_for_messages, wait_until
 
+QUICK = {
+    "framework.runtime.supervisor.FOLDER_SECONDS": 0.2,
+    "framework.runtime.supervisor.FIRST_PAUSE_SECONDS": 0.2,
+    "framework.runtime.supervisor._TICK_SECONDS": 0.1,
+}
+"""How often a worker looks at its folder, and how soon it starts a source again; how long it is, tests/unit/runtime checks."""
+
 KEY = "drowssap-of-the-api"
 """The key of the API; no output may show it."""
 
@@ -93,7 +100,7 @@ class WorkerRig:
         own = self.folder / "worker.toml"
         own.write_text(toml({"http": self.http, **self.inner, "log": {"format": "plain"}}))
         command = ["worker", "--config-dir", str(self.conf), "--config", str(own), "--state-dir", str(self.state)]
-        self.running = Running(self.folder, module, [*command, *arguments], environment)
+        self.running = Running(self.folder, module, [*command, *arguments], environment, constants=QUICK)
         return self
 
     def ready(self):
