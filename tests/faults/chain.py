@@ -37,6 +37,9 @@ listing's wait for cores counted as its time, and rounds took two minutes on a q
 
 LOOK_SECONDS = 0.002
 
+REST_SECONDS = 0.02
+"""The same while nothing is going to strike: looks take from the source and its server the cores that they work with."""
+
 MEMORY = Path("/dev/shm")
 """Servers keep their data here where there is such a thing. What dies is processes, never the machine, so what was written
 to a file is there whatever holds the file; and a disk would spend the time on being asked for certainty."""
@@ -402,13 +405,13 @@ class Chain:
         except OSError:
             return None
 
-    def wait(self, check, what):
+    def wait(self, check, what, pause=LOOK_SECONDS):
         """Waits for `check()`; for ever is an end, too: the round hangs."""
         limit = time.monotonic() + self.patience
         while not (found := check()):
             if time.monotonic() > limit:
                 self._hung(what)
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
         return found
 
     def count_now(self):
@@ -449,7 +452,7 @@ class Chain:
             self.keep_alive()
             return self.look() and self.open_records() == 0
 
-        self.wait(done, "not everything came")
+        self.wait(done, "not everything came", REST_SECONDS)
 
     def _hung(self, what):
         if self.alive():
@@ -488,7 +491,7 @@ class Chain:
         """Runs to the end of all that there is, without faults; then a run that must find nothing to do."""
         self.stop()
         for _ in range(3):
-            self.running = self.program.start("--once", fresh=True)
+            self.running = self.program.start("--once")
             ended = self._wait_for_end(self.running)
             self.running = None
             if ended.code == 0 and self.look() and self.open_records() == 0:
