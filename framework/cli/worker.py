@@ -63,6 +63,8 @@ def run_worker(
     own = load_config(config, WorkerConfig, environment=_own_variables(), settings=settings)
     on_read(own)
     allow_open_files()
+    if folder.is_file():
+        raise ConfigError(f"--config-dir: {folder} is a file, not a folder; to run its source alone: --config {folder}")
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")

@@ -245,7 +245,7 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
             advice = (
                 f"did you mean {ENVIRONMENT_PREFIX}{guess}?"
                 if guess
-                else f"the form is {ENVIRONMENT_PREFIX}SECTION__OPTION"
+                else _advice(variable[start:].lower().split("__"), cls, f"{ENVIRONMENT_PREFIX}SECTION__OPTION")
             )
             report(f"{variable}: this environment variable names no option; {advice}")
             continue
@@ -288,9 +288,22 @@ def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], N
             layers.append(Layer(origin=origin, values=_nested((*table, entry), text)))
             continue
         guess = nearest(name, names)
-        advice = f"did you mean --set {guess}?" if guess else "the form is --set section.option=value"
+        advice = (
+            f"did you mean --set {guess}?" if guess else _advice(name.split("."), cls, "--set section.option=value")
+        )
         report(f"{origin}: unknown option; {advice}")
     return layers
+
+
+def _advice(parts: Sequence[str], cls: type, form: str) -> str:
+    """Return what to do about an override that resembles no option."""
+    sections = sections_of(cls)
+    name = parts[0].partition("[")[0]
+    if name not in sections and name in attrs.fields_dict(cls):
+        return f"{name} can only be given in a file"
+    if len(parts) > 1 and name not in sections:
+        return f"known sections are {', '.join(sections)}"
+    return f"the form is {form}"
 
 
 def override_value(text: str, option: Option) -> object:

@@ -153,6 +153,12 @@ _UNUSABLE: Any = _Unusable()
 _TRANSFORMS = {"transforms": TransformConfig}
 """The list of transforms, which stands beside the sections."""
 
+_ABOVE_SECTIONS = {
+    INCLUDE: "to include a file, write include above the first section",
+    "transforms": "begin each transform with a line [[transforms]], or write the list above the first section",
+}
+"""What stands beside the sections -> advice for one that was written inside a section."""
+
 
 class _Reading:
     """State of loading a configuration: its mistakes so far, and the secrets that no message may show."""
@@ -188,7 +194,7 @@ class _Reading:
         known = subsections_of(cls)
         mapping = self._without_connector_options(mapping)
         transforms = _TRANSFORMS if _has_transforms(kind) else {}
-        self._unknown(mapping, {**known, **transforms}, place="")
+        self._unknown(mapping, {**known, **transforms}, place="", advice=getattr(cls, "unknown_sections", ""))
         values: dict[str, Any] = {name: self._transforms(mapping.get(name, [])) for name in transforms}
         return self._checked(cls, values | self._inner(mapping, known, place=""), place="")
 
@@ -276,10 +282,13 @@ class _Reading:
 
         A class may have `FLAGS`: names of options that can be written as a text in place of the table.
         """
-        if isinstance(content, str) and content in getattr(cls, "FLAGS", ()):
+        flags: tuple[str, ...] = getattr(cls, "FLAGS", ())
+        if isinstance(content, str) and content in flags:
             content = {content: True}
         if not isinstance(content, Mapping):
-            self.mistakes.append(f"{place[:-1]}: must be a table")
+            guess = nearest(content, flags) if isinstance(content, str) else None
+            advice = f'; did you mean "{guess}"?' if guess else f", such as {_example(cls)}"
+            self.mistakes.append(f"{place[:-1]}: must be a table{advice}")
             return cast("T", _UNUSABLE)
         options = {option.name: option for option in options_of(cls)}
         self._unknown(content, options, place=place)
@@ -293,7 +302,7 @@ class _Reading:
         if not is_list(option.type):
             return self._table(value, kind, f"{place}{option.name}.")
         if not isinstance(value, (list, tuple)):
-            self.mistakes.append(f"{place}{option.name}: must be a list of tables")
+            self.mistakes.append(f"{place}{option.name}: must be a list of tables, such as [{_example(kind)}]")
             return _UNUSABLE
         found: tuple[object, ...] = tuple(
             self._table(item, kind, f"{place}{option.name}[{at}].") for at, item in enumerate(value)
@@ -372,23 +381,28 @@ class _Reading:
                 given[option.name] = flat_table(content)
         return given
 
-    def _unknown(self, given: Mapping[str, object], known: Mapping[str, object], *, place: str) -> None:
+    def _unknown(
+        self, given: Mapping[str, object], known: Mapping[str, object], *, place: str, advice: str = ""
+    ) -> None:
+        """Report the names that are not known; with this advice, if no name is similar."""
         for name in given:
             if name in known:
                 continue
             what, shown = ("option", name) if place else ("section", f"[{name}]")
             guess = nearest(name, known)
-            if name == INCLUDE and place:
-                advice = "to include a file, write include above the first section"
+            if name in _ABOVE_SECTIONS and place.startswith("["):
+                way = _ABOVE_SECTIONS[name]
             elif guess is not None:
-                advice = f"did you mean {guess if place else f'[{guess}]'}?"
+                way = f"did you mean {guess if place else f'[{guess}]'}?"
             elif name in self._owners:
-                advice = f"{name} belongs to [{self._owners[name]}]"
+                way = f"{name} belongs to [{self._owners[name]}]"
+            elif advice:
+                way = advice
             elif not place and importlib.util.find_spec(f"{name}_source") is not None:
-                advice = f"it belongs to another program: python -m {name}_source"
+                way = f"it belongs to another program: python -m {name}_source"
             else:
-                advice = f"known are {', '.join(known)}"
-            self.mistakes.append(f"{place}{shown}: unknown {what}; {advice}")
+                way = f"known are {', '.join(known)}" if known else "there are none here"
+            self.mistakes.append(f"{place}{shown}: unknown {what}; {way}")
 
     def _checked(self, cls: type[T], values: Mapping[str, Any], *, place: str) -> T:
         made: T = _UNUSABLE
@@ -478,7 +492,15 @@ def _check_limits(value: object, option: Option) -> None:
     low, high = metadata.minimum, metadata.maximum
     if (low is not None and amount < low) or (high is not None and amount > high):
         limits = limits_text(option)
-        raise InvalidValueError("must not be empty" if limits == "not empty" else f"must be {limits}")
+        verb = "have" if isinstance(value, tuple) else "be"
+        raise InvalidValueError("must not be empty" if limits == "not empty" else f"must {verb} {limits}")
+
+
+def _example(cls: type) -> str:
+    """Return how a table of that class is written: `{ key = ..., value = ... }`."""
+    options = options_of(cls)
+    shown = [option.name for option in options if option.required] or [option.name for option in options[:1]]
+    return f"{{ {', '.join(f'{name} = ...' for name in shown)} }}"
 
 
 def limits_text(option: Option) -> str:
@@ -486,9 +508,11 @@ def limits_text(option: Option) -> str:
     low, high = option.metadata.minimum, option.metadata.maximum
     unit = {"duration": " s", "size": " B", "text": " characters"}.get(option.type_text, "")
     if option.type_text.startswith("list"):
-        unit = " items"
+        unit = " item" if (low if high is None else high) == 1 else " items"
     if low == 1 and high is None and option.type_text == "text":
         return "not empty"
+    if low is not None and low == high:
+        return f"{_number(low)}{unit}"
     if low is not None and high is not None:
         return f"{_number(low)} to {_number(high)}{unit}"
     if low is not None:

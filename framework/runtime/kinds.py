@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.config.option import sections_of
+from framework.config.option import nearest, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
 from framework.task import AbstractSourceTask
@@ -19,6 +19,7 @@ from framework.task import AbstractSourceTask
 if TYPE_CHECKING:
     from types import ModuleType
 
+_SHIPPED = ("s3", "gcs")
 _COMMON = frozenset(sections_of(SourceCommonConfig))
 
 
@@ -78,7 +79,9 @@ class Kinds:
             return kinds[0]
         if kinds:
             raise ConfigError(f"sections of several stores, {', '.join(kind.name for kind in kinds)}: keep one")
-        raise ConfigError("the section of its store is missing, for example [s3] or [gcs]")
+        guesses = [(name, nearest(name, dict.fromkeys([*_SHIPPED, *self._found]))) for name in names]
+        advice = "".join(f"; [{name}] is none: did you mean [{guess}]?" for name, guess in guesses if guess is not None)
+        raise ConfigError(f"the section of its store is missing, for example [s3] or [gcs]{advice}")
 
     def named(self, name: str) -> Kind | None:
         """Return a kind by its name or the name of its program; None when there is none."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import attrs
 
 from framework.config.option import option
@@ -18,6 +20,9 @@ class WorkerHttpSection(HttpSection):
 @attrs.frozen(kw_only=True)
 class WorkerConfig:
     """The file that the option `--config` of the command `worker` names."""
+
+    unknown_sections: ClassVar[str] = "known are http, log; what a source needs stands in its own file in --config-dir"
+    """Advice for the sections of a source."""
 
     http: WorkerHttpSection = attrs.field(factory=WorkerHttpSection)
     log: LogSection = attrs.field(factory=LogSection)

@@ -287,7 +287,8 @@ class Worker:
                 except CommandError as error:
                     if len(commands) == 1:
                         raise
-                    which = f"change {number} of {len(commands)}, those before it are done"
+                    done = "those before it are done" if number > 1 else "nothing was changed"
+                    which = f"change {number} of {len(commands)}, {done}"
                     raise CommandError(error.exit_code, f"{which}: {error.message}") from error
         return "; ".join(line.decode(errors="replace") for line in lines)
 

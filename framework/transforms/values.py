@@ -168,8 +168,10 @@ class ValuePattern:
     is_array: bool = option(False, doc="It is an array.")
 
     def validate_options(self) -> Iterator[str]:
-        """Yield errors for no pattern or several, and for an invalid regular expression."""
+        """Yield errors for no pattern or several, an invalid regular expression, and a range without a number in it."""
         yield from _one_pattern(self)
+        if self.between is not None and not self.between[0] <= self.between[-1]:
+            yield "between: no number is in this range; give the smaller one first"
 
     def matcher(self) -> Callable[[Any], bool]:
         """Return whether a decoded value matches."""

@@ -121,6 +121,20 @@ def test_a_wrong_override_is_named(begin, monkeypatch):
     assert "from IGGY_SOURCE__HTTP__ADDRESS" in said
 
 
+def test_what_belongs_to_a_source_is_shown_its_place(begin, tmp_path):
+    (tmp_path / "orders.toml").write_text(text())
+    code, said, _ = begin("--config", "orders.toml")
+    assert code == 2
+    for section in ("source", "s3", "iggy"):
+        own = "known are http, log; what a source needs stands in its own file in --config-dir"
+        assert f"[{section}]: unknown section; {own}" in said
+    code, said, _ = begin("--set", "s3.bucket=lake")
+    assert (code, "--set s3.bucket: unknown option; known sections are http, http.tls" in said) == (2, True), said
+    code, said, _ = begin("--config-dir", "orders.toml")
+    assert code == 2
+    assert "orders.toml is a file, not a folder; to run its source alone: --config orders.toml" in said
+
+
 @pytest.mark.parametrize("flag", ["--standby", "--once", "--take-over"])
 def test_an_option_of_a_run_before_a_command_is_not_dropped(begin, flag):
     code, said, http = begin(before=(flag,))

@@ -227,6 +227,7 @@ def test_a_variable_is_literal_and_a_file_or_set_may_have_references(folder):
         ("IGGY_SOURCE__store__bucket", "did you mean IGGY_SOURCE__STORE__BUCKET?"),
         ("IGGY_SOURCE__STORE__TLS__FIEL", "did you mean IGGY_SOURCE__STORE__TLS__FILE?"),
         ("IGGY_SOURCE__QQQQQQQQQQQQQQQQQQQQ", "the form is IGGY_SOURCE__SECTION__OPTION"),
+        ("IGGY_SOURCE__QQQQQQQQQ__X", "names no option; known sections are store, store.tls"),
         ("IGGY_SOURCE__", "names no option"),
     ],
 )
@@ -252,6 +253,7 @@ def test_other_variables_are_none_of_ours(folder, variable):
         ("", "--set : the value is missing"),
         ("store.conf.=hunter22", "--set store.conf.: unknown option"),
         ("store.tls=hunter22", "--set store.tls: unknown option"),
+        ("qqqq.zzzzzz=hunter22", "--set qqqq.zzzzzz: unknown option; known sections are store, store.tls"),
         ("store.pages.x=hunter22", "--set store.pages.x: unknown option"),
     ],
 )

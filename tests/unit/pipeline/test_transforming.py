@@ -278,6 +278,7 @@ def test_configuration_mistakes_name_their_place():
                 {},
                 {"type": "tag", "enabled": "yes"},
                 "tag",
+                {"type": "json", "indent": 2},
             ]
         )
     text = str(caught.value)
@@ -287,6 +288,7 @@ def test_configuration_mistakes_name_their_place():
     assert "transforms[3].type: missing; known are" in text
     assert "transforms[4].enabled: must be true or false" in text
     assert "transforms[5]: must be a table" in text
+    assert "transforms[6].indent: unknown option; there are none here" in text
 
 
 def test_a_shipped_transform_is_known_without_a_look_at_what_is_installed(monkeypatch):

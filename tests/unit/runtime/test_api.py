@@ -479,10 +479,11 @@ def test_a_position_that_cannot_be_set_is_a_conflict(orders):
     assert (status, answer["message"]) == (409, "lake/a: 7 is more than the 5 records")
 
 
-def test_of_several_changes_the_answer_names_the_first_that_failed(orders, monkeypatch):
+@pytest.mark.parametrize(("before", "done"), [(0, "nothing was changed"), (1, "those before it are done")])
+def test_of_several_changes_the_answer_names_the_first_that_failed(orders, monkeypatch, before, done):
     orders.ask("PUT", "/connectors/orders/stop")
     orders.tick().tick()
-    errors = iter([None, CommandError(1, "Iggy is away")])
+    errors = iter([*[None] * before, CommandError(1, "Iggy is away")])
 
     def command(_configuration, _arguments):
         if (error := next(errors)) is not None:
@@ -492,7 +493,7 @@ def test_of_several_changes_the_answer_names_the_first_that_failed(orders, monke
     monkeypatch.setattr(orders.worker, "_command", command)
     body = {"offsets": [{"partition": {"key": key}, "offset": None} for key in "abc"]}
     status, answer = orders.ask("PATCH", "/connectors/orders/offsets", body)
-    assert (status, answer["message"]) == (503, "change 2 of 3, those before it are done: Iggy is away")
+    assert (status, answer["message"]) == (503, f"change {before + 1} of 3, {done}: Iggy is away")
 
 
 def test_only_a_stopped_source_lets_its_offsets_be_changed_and_the_answer_names_its_state(orders):

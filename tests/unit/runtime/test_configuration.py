@@ -58,6 +58,14 @@ def test_a_wrong_head_is_a_sentence(tmp_path, head, said):
         (text() + "[gcs]\nbucket = 'x'\n", "sections of several stores, s3, gcs"),
         ("a = " + "[" * 20_000, "not valid TOML: values are nested too deep"),
         ("[nonsense]\n", "the section of its store is missing"),
+        (
+            text() + 'transforms = [{ type = "json" }]\n',
+            "begin each transform with a line [[transforms]], or write the list",
+        ),
+        (
+            text().replace("[s3]", "[s3s]"),
+            "the section of its store is missing, for example [s3] or [gcs]; [s3s] is none",
+        ),
         ("\xff", "not valid TOML"),
     ],
 )

@@ -151,15 +151,21 @@ def test_filtered_fields(apply, options, left):
     ("transform", "mistake"),
     [
         ({"type": "add_fields"}, "transforms[0].fields: missing"),
-        ({"type": "add_fields", "fields": []}, "transforms[0].fields: must be at least 1"),
+        ({"type": "add_fields", "fields": []}, "transforms[0].fields: must have at least 1 item"),
         ({"type": "add_fields", "fields": [{"key": "a"}]}, "transforms[0].fields[0].value: missing"),
         ({"type": "add_fields", "fields": [{"key": "a", "value": {}}]}, "fields[0].value.static: missing, and so is"),
-        ({"type": "add_fields", "fields": [{"key": "a", "value": 5}]}, "fields[0].value: must be a table"),
+        (
+            {"type": "add_fields", "fields": [{"key": "a", "value": 5}]},
+            "fields[0].value: must be a table, such as { static = ... }",
+        ),
         (
             {"type": "add_fields", "fields": [{"key": "a", "value": {"static": 1, "computed": "uuid_v4"}}]},
             "leave one of the two out",
         ),
-        ({"type": "add_fields", "fields": {"key": "a"}}, "transforms[0].fields: must be a list of tables"),
+        (
+            {"type": "add_fields", "fields": {"key": "a"}},
+            "transforms[0].fields: must be a list of tables, such as [{ key = ..., value = ... }]",
+        ),
         ({"type": "delete_fields", "fields": [5]}, "transforms[0].fields = [5]: every item must be text"),
         ({"type": "filter_fields"}, "keep_fields: missing, and so is patterns"),
         ({"type": "filter_fields", "patterns": [{}]}, "transforms[0].patterns[0].key_pattern: missing"),
@@ -176,8 +182,22 @@ def test_filtered_fields(apply, options, left):
             {"type": "filter", "field": "a", "value_pattern": {"regex": "(a+)+$"}},
             "transforms[0].value_pattern.regex: (a+)+ repeats a repetition",
         ),
-        ({"type": "filter_fields", "patterns": [{"value_pattern": "is_nul"}]}, "value_pattern: must be a table"),
-        ({"type": "filter_fields", "patterns": [{"value_pattern": {"between": [1]}}]}, "between"),
+        (
+            {"type": "filter_fields", "patterns": [{"value_pattern": "is_nul"}]},
+            'value_pattern: must be a table; did you mean "is_null"?',
+        ),
+        (
+            {"type": "filter", "field": "a", "value_pattern": "DE"},
+            "transforms[0].value_pattern: must be a table, such as { equals = ... }",
+        ),
+        (
+            {"type": "filter_fields", "patterns": [{"value_pattern": {"between": [1]}}]},
+            "patterns[0].value_pattern.between = [1]: must have 2 items",
+        ),
+        (
+            {"type": "filter", "field": "a", "value_pattern": {"between": [5, 1]}},
+            "transforms[0].value_pattern.between: no number is in this range; give the smaller one first",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_place(transform, mistake):
