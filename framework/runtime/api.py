@@ -49,7 +49,8 @@ ERRORS = {
     400: "The configuration or the request is wrong, or the source whose offsets it changes is not stopped.",
     401: "The header `api-key` is missing or wrong.",
     403: "Without a key, requests of other web pages and for other host names are refused.",
-    404: "There is no such source or version.",
+    404: "There is no such source, version or path.",
+    405: "The path has no such method.",
     408: "The body did not arrive in time.",
     409: "It does not fit the state of the source, or a person must act first: the answer says what.",
     413: f"The body exceeds {MAX_BODY_BYTES:,} bytes.",
@@ -79,6 +80,7 @@ def make_app(worker: Worker, http: HttpSection) -> FastAPI:
         description="The paths of Iggy's connector runtime, and verbs of Kafka Connect beside them.",
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,  # most programs follow no redirect, and would take it for done
     )
     _add_runtime_paths(app, worker, http)
     _add_source_paths(app, worker)
@@ -380,7 +382,7 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
         found = worker.kind_named(kind)
         if found is None:
-            raise HTTPException(404, f"there is no kind of source {kind}")
+            raise HTTPException(404, f"there is no kind of source {kind}: name the section of its store, such as s3 or gcs")
         return worker.validate(found, content)
 
 
@@ -447,7 +449,12 @@ def _add_error_answers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def other(request: Request, error: HTTPException) -> JSONResponse:
-        made = answer(request, error.status_code, "error", str(error.detail))
+        allowed = (error.headers or {}).get("Allow")
+        reasons = {
+            "Not Found": f"there is no path {request.url.path}: GET /openapi.json lists all",
+            "Method Not Allowed": f"{request.url.path} has no method {request.method}, only {allowed}",
+        }
+        made = answer(request, error.status_code, "error", reasons.get(error.detail, error.detail))
         made.headers.update(error.headers or {})
         return made
 

@@ -479,6 +479,21 @@ def test_a_position_that_cannot_be_set_is_a_conflict(orders):
     assert (status, answer["message"]) == (409, "lake/a: 7 is more than the 5 records")
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status", "said"),
+    [
+        ("GET", "/source", 404, "there is no path /source: GET /openapi.json lists all"),
+        ("POST", "/sources/orders/restart/", 404, "there is no path /sources/orders/restart/"),
+        ("PUT", "/connectors/orders/pausee", 404, "there is no path /connectors/orders/pausee"),
+        ("DELETE", "/sources", 405, "/sources has no method DELETE, only GET"),
+        ("GET", "/connectors/orders/pause", 405, "/connectors/orders/pause has no method GET, only PUT"),
+    ],
+)
+def test_a_path_or_method_that_is_not_there_is_a_sentence_and_no_redirect(orders, method, path, status, said):
+    code, answer = orders.ask(method, path)
+    assert (code, said in (answer.get("reason") or answer["message"])) == (status, True), answer
+
+
 @pytest.mark.parametrize(("before", "done"), [(0, "nothing was changed"), (1, "those before it are done")])
 def test_of_several_changes_the_answer_names_the_first_that_failed(orders, monkeypatch, before, done):
     orders.ask("PUT", "/connectors/orders/stop")
