@@ -42,6 +42,10 @@ def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path)
     sys.stdout.flush()
     if not any(name in own for name in properties):
         _warn(f"no property is one of a connector whose store is [{section}]: is it the connector of another store?")
+    if properties.get("transforms", "").strip():
+        _warn(
+            "transforms are not converted: until you write [[transforms]], records keep what these removed or changed"
+        )
     for name in repeated:
         _warn(f"{name} is given more than once; the last value counts")
     try:

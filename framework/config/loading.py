@@ -167,7 +167,7 @@ class _Reading:
         self.mistakes: list[str] = []
         self._substitution = Substitution(environment)
         self._secrets: set[str] = set()
-        self._owners: dict[str, str] = {}
+        self._owners: dict[str, list[str]] = {}
         self._words: frozenset[str] = frozenset()
 
     def load(self, layers: Sequence[Layer], cls: type[T], *, origin: str) -> Loaded[T]:
@@ -190,7 +190,10 @@ class _Reading:
         kind: type = cls
         self._words = _own_words(kind)
         sections = sections_of(cls)
-        self._owners = {option.name: name for name, section in sections.items() for option in options_of(section)}
+        self._owners = {}
+        for name, section in sections.items():
+            for option in options_of(section):
+                self._owners[option.name] = [*self._owners.get(option.name, []), f"[{name}]"]
         known = subsections_of(cls)
         mapping = self._without_connector_options(mapping)
         transforms = _TRANSFORMS if _has_transforms(kind) else {}
@@ -395,7 +398,7 @@ class _Reading:
             elif guess is not None:
                 way = f"did you mean {guess if place else f'[{guess}]'}?"
             elif name in self._owners:
-                way = f"{name} belongs to [{self._owners[name]}]"
+                way = f"{name} belongs to {' or '.join(self._owners[name])}"
             elif advice:
                 way = advice
             elif not place and importlib.util.find_spec(f"{name}_source") is not None:

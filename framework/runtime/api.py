@@ -382,7 +382,9 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
         found = worker.kind_named(kind)
         if found is None:
-            raise HTTPException(404, f"there is no kind of source {kind}: name the section of its store, such as s3 or gcs")
+            raise HTTPException(
+                404, f"there is no kind of source {kind}: name the section of its store, such as s3 or gcs"
+            )
         return worker.validate(found, content)
 
 

@@ -63,6 +63,10 @@ def test_a_wrong_head_is_a_sentence(tmp_path, head, said):
             "begin each transform with a line [[transforms]], or write the list",
         ),
         (
+            text() + '[iggy.tls]\ntopic = "x"\n',
+            "[iggy.tls] topic: unknown option; topic belongs to [iggy] or [offsets]",
+        ),
+        (
             text().replace("[s3]", "[s3s]"),
             "the section of its store is missing, for example [s3] or [gcs]; [s3s] is none",
         ),
