@@ -201,7 +201,7 @@ def context_of(
 
 def _reason(place: str, failure: Exception) -> str:
     text = failure.message if isinstance(failure, SkippableError) else ""
-    return f"{place}: {text}" if text else f"{place} failed with {type(failure).__name__}"
+    return f"{place}: {text}" if text else f"{place} failed with {type(failure).__name__} ({raised_at(failure)})"
 
 
 def _check(place: str, before: TransformBatch, after: object) -> None:

@@ -74,7 +74,7 @@ class PartitionBy(DocumentTransform):
             elif self._spreads:
                 hashes.append(int(numbers[place]) & 0xFFFFFFFF)
             else:
-                reasons[place] = f'{self.name}: field "{self._field}" is missing'
+                reasons[place] = f'{self.name}: field "{self._field}" is {"null" if value is None else "missing"}'
         return hashes, reasons
 
 

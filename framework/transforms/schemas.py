@@ -177,15 +177,31 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
         if names and isinstance(value, dict):
             value = {names.get(name, name): field for name, field in value.items()}
         if not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
-            raise RecordError("it does not fit the schema")
+            raise RecordError(f"it does not fit the schema: {_misfit(value, schema)}")
         out = io.BytesIO()
-        schemaless_writer(out, schema, value, strict_allow_default=True)
+        try:
+            schemaless_writer(out, schema, value, strict_allow_default=True)
+        except ValueError:
+            raise RecordError("it has a field that the schema lacks, or lacks one without a default") from None
         datum = out.getvalue()
         if narrow and not _is_finite(schemaless_reader(io.BytesIO(datum), schema, None)):  # JSON has no infinities
             raise RecordError("it holds a number that is too large for Avro's float")
         return datum
 
     return convert
+
+
+def _misfit(value: object, schema: Any) -> str:
+    """Return which field must be of which type; both are names of the schema."""
+    from fastavro.validation import ValidationError, validate  # noqa: PLC0415  loaded when used
+
+    try:
+        validate(value, schema, raise_errors=True)
+    except ValidationError as error:
+        kinds = [part.schema for part in error.errors]
+        wanted = [kind if isinstance(kind, str) else str(kind.get("name", kind["type"])) for kind in kinds]
+        return f"{error.errors[0].field or 'it'} must be {' or '.join(dict.fromkeys(wanted))}"
+    return "its types differ"
 
 
 def _is_finite(value: object) -> bool:

@@ -70,7 +70,7 @@ class Timestamp(DocumentTransform):
     def _microseconds(self, value: Any) -> int | str:
         """Return a value in microseconds since 1970; 0 for none, a reason when it is no time."""
         if value is MISSING or value is None:
-            return 0 if self._optional else "is missing"
+            return 0 if self._optional else "is null" if value is None else "is missing"
         try:
             at = _of_text(value) if self._unit is None else _of_number(value, *self._unit)
         except (ValueError, OverflowError):

@@ -304,7 +304,10 @@ def convert(told, tmp_path):
     return converted
 
 
-TRANSFORMS_LEFT = "warning: transforms are not converted: until you write [[transforms]], records keep what these removed or changed\n"
+TRANSFORMS_LEFT = (
+    "warning: transforms are not converted: until you write [[transforms]], "
+    "records keep what these removed or changed\n"
+)
 
 
 def rows(out):

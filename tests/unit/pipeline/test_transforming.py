@@ -185,7 +185,7 @@ def test_a_bad_record_ends_the_object_behind_what_is_before_it(marks, tolerance)
     if tolerance == "none":
         assert isinstance(failure, RecordTransformError)
         assert failure.record_number == bad
-        assert "transforms[1] (fail) failed with ValueError" in str(failure)
+        assert "transforms[1] (fail) failed with ValueError (tests.support.transforms, line " in str(failure)
     else:
         assert batches[-1].failure.record_number == bad
         assert batches[-1].entry.finished

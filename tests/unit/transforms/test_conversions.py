@@ -64,13 +64,25 @@ def test_a_number_beyond_a_float_is_bad_and_not_infinite(value, wrap):
     assert found.reasons[2] == "avro: it holds a number that is too large for Avro's float"
 
 
-@pytest.mark.parametrize("payload", [b'{"id":"x","tags":[]}', b'{"tags":[]}', b"[1]", b"no json", b'{"id":1,"tags":5}'])
-def test_json_that_does_not_fit_the_schema_is_bad(apply, payload):
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"id":"secret","tags":[]}', "it does not fit the schema: order.id must be long"),
+        (b'{"tags":[]}', "it does not fit the schema: order.id must be long"),
+        (b'{"id":1,"who":5,"tags":[]}', "it does not fit the schema: order.who must be null or string"),
+        (b'{"id":1,"tags":["a",{"secret":1}]}', "it does not fit the schema: order.tags must be string"),
+        (b'{"id":1,"tags":5}', "it does not fit the schema: order.tags must be array"),
+        (b"[1]", "it does not fit the schema: it must be order"),
+        (b'{"id":1,"tags":[],"secret":5}', "it has a field that the schema lacks, or lacks one without a default"),
+        (b"no json", "it is no JSON"),
+    ],
+)
+def test_json_that_does_not_fit_the_schema_is_bad_and_the_field_is_named(apply, payload, reason):
     good = b'{"id":1,"who":"ann","tags":["a"]}'
     found = apply([good, payload, good], TO_AVRO)
     assert found.numbers == [1, 3]
     assert found.bad[2].raw == payload
-    assert found.reasons[2].startswith("avro_convert: ")
+    assert found.reasons[2] == f"avro_convert: {reason}"
 
 
 @pytest.mark.parametrize("payload", [b"\x02", datum({"id": 1, "who": None, "tags": []}) + b"x", b"\xff" * 9])

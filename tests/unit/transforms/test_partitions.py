@@ -64,7 +64,7 @@ def test_equal_values_have_one_key_however_they_are_written(apply, value, key):
         (b"[1]", "its payload is no JSON object"),
         (b'{"k":[1]}', 'field "k" is no text, number or truth value'),
         (b'{"k":{}}', 'field "k" is no text, number or truth value'),
-        (b'{"k":null}', 'field "k" is missing'),
+        (b'{"k":null}', 'field "k" is null'),
         (b'{"j":1}', 'field "k" is missing'),
     ],
 )
