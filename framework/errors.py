@@ -297,6 +297,9 @@ class TooManySkippedError(FatalError):
     """Bad records or objects exceed `errors.max_bad_records` or `errors.max_bad_records_per_hour`."""
 
 
+_SKIP_ADVICE = '; correct it, or go on behind it with [errors] tolerance = "skip_record"'
+
+
 class ReaderFailedError(FatalError):
     """The reader thread failed; the original error is the cause.
 
@@ -310,8 +313,8 @@ class ReaderFailedError(FatalError):
 
     @classmethod
     def of(cls, cause: BaseException) -> ReaderFailedError:
-        """Build the error for a reader that failed with `cause`, with the same message and exit code."""
-        error = cls(str(cause))
+        """Build the error for a reader that failed with `cause`, with its exit code and message; a bad record's with advice."""
+        error = cls(f"{cause}{_SKIP_ADVICE}" if isinstance(cause, RecordError) else str(cause))
         error.exit_code = exit_code_of(cause)
         if not isinstance(cause, SourceError):
             error.unexpected = type(cause).__name__

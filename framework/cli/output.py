@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Any, TextIO
 from typing_extensions import Self, override
 
 from framework.cli import trace as traces
-from framework.cli.progress import Rate, figures, progress_text, seconds_left
+from framework.cli.progress import Rate, figures, filters_everything, progress_text, seconds_left
 from framework.cli.stall import StallWatch, stacks
 from framework.cli.text import printable
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
+from framework.model.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,6 +80,7 @@ class Output:
         self._lined = figures(Progress())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
         self._stall = StallWatch(clock())
+        self._filter_doubted = False
         self._restore = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -110,6 +112,13 @@ class Output:
         elif now >= self._line_at and figures(progress) != self._lined:
             self._line_at = now + _LINE_EVERY_SECONDS
             self._write_line(progress)
+        if not self._filter_doubted and filters_everything(progress):
+            self._filter_doubted = True
+            log.warning(
+                "filtered by the transforms: %s: every record that was read so far. Is a condition wrong? They are not "
+                "sent later, unless you reset the positions",
+                counted(progress.records_filtered, "record"),
+            )
         standing = self._stall.standing(now, progress)
         if standing is not None:
             log.warning(

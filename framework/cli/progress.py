@@ -60,6 +60,12 @@ def figures(progress: Progress) -> tuple[int, ...]:
     )
 
 
+def filters_everything(progress: Progress) -> bool:
+    """Return whether a run has read all that there is, and the transforms have filtered every record."""
+    nothing_else = not progress.records and not progress.skipped
+    return progress.state == "waiting" and progress.records_filtered > 0 and nothing_else
+
+
 def seconds_left(progress: Progress, rate: Rate) -> float | None:
     """Return the time left, by bytes, which a listing shows in advance; None while total or speed are unknown."""
     speed = rate.bytes_per_second

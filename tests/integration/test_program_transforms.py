@@ -83,6 +83,22 @@ def test_everything_filtered_is_said(program, moto_bucket):
     assert program.messages() == []
 
 
+def test_everything_filtered_is_said_while_the_run_goes_on(program, moto_bucket):
+    put(moto_bucket, "a.jsonl")
+    program.transforms = TRANSFORMS.replace("[10, 89]", "[200, 300]")
+    said = "filtered by the transforms: 100 records: every record that was read so far. Is a condition wrong?"
+    program.configure().start().wait_for(said)
+
+
+def test_a_record_that_ends_the_run_names_the_ways_out(program, moto_bucket):
+    moto_bucket.put("a.jsonl", b'{"n":20}\n[1]\n')
+    program.transforms = '[[transforms]]\ntype = "unwrap_envelope"\nfield = "n"\nmissing = "fail"\n'
+    ended = program.configure().run("--once")
+    assert ended.code == 3
+    said = 'record 2: unwrap_envelope: it has no field "n"; correct it, or go on behind it with [errors] tolerance = '
+    assert said in ended.err
+
+
 def test_a_mistake_names_its_place(program):
     program.transforms = TRANSFORMS.replace("value_pattern", "value_patern")
     ended = program.configure().run("--once")

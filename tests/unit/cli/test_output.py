@@ -239,6 +239,26 @@ def test_a_run_that_stands_still_says_where_its_threads_are(traces):
 
 
 @pytest.mark.parametrize(
+    ("state", "step", "figures", "said"),
+    [
+        ("waiting", 4000, {}, ["4,000 records"]),
+        ("sending", 30, {}, []),
+        ("waiting", 30, {"records": 1}, []),
+        ("waiting", 30, {"skipped": 1}, []),
+        ("waiting", 0, {}, []),
+    ],
+)
+def test_a_filter_that_drops_everything_is_doubted_once_while_the_run_goes_on(state, step, figures, said):
+    def act(output):
+        for number in range(1, 9):
+            output.update(Progress(state=state, records_filtered=step * number, **figures))
+
+    lines = [line for line in written(act).splitlines() if "WARNING" in line]
+    assert [line.partition("filtered by the transforms: ")[2].partition(":")[0] for line in lines] == said
+    assert all("every record that was read so far. Is a condition wrong?" in line for line in lines)
+
+
+@pytest.mark.parametrize(
     "figures",
     [
         lambda seconds: {"state": "waiting"},
