@@ -111,13 +111,18 @@ def former_encoder(stream, topic, partition, many, time_us):
 lines = st.lists(st.binary(min_size=1, max_size=40).map(lambda line: line.replace(b"\n", b"-")), max_size=11)
 
 
+FORMS = ("list", "tuple", "column", "view", "slice", "slice of a slice")
+
+
 def in_form(one, form):
-    """The segment with its payloads as a column, or as the middle of one."""
+    """The segment with its payloads in another sequence: as a column, in a view, or as the middle of one or of a middle."""
     if form == "list" or any(b"\n" in payload for payload in one.payloads):
         return one
-    around = [b"before", *one.payloads, b"behind"] if form == "slice" else one.payloads
-    column = PayloadColumn(b"".join(payload + b"\n" for payload in around))
-    payloads = column[1:-1] if form == "slice" else column
+    around = [b"", b"before", *one.payloads, b"behind"] if form in {"slice", "slice of a slice"} else one.payloads
+    data = b"".join(payload + b"\n" for payload in around)
+    column = PayloadColumn(memoryview(bytearray(data)) if form == "view" else data)
+    shaped = {"tuple": tuple(around), "slice": column[2:-1], "slice of a slice": column[1:][1:-1]}
+    payloads = shaped.get(form, column)
     return Segment(
         id_high=one.id_high,
         split_number=one.split_number,
@@ -142,7 +147,7 @@ def in_form(one, form):
                 payloads=lines | st.lists(st.binary(min_size=1, max_size=40), max_size=7),
                 headers=st.binary(max_size=30),
             ),
-            st.sampled_from(["list", "column", "slice"]),
+            st.sampled_from(FORMS),
         ),
         min_size=1,
         max_size=6,
@@ -156,14 +161,25 @@ def test_lists_and_columns_give_the_bytes_of_the_former_encoder(many, chunk):
     assert body == former_encoder("s", "t", 3, [one for one, _ in many], 77)
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("headers", [b"", b"h\n" * 9])
 @pytest.mark.parametrize("records", [1, 399, 400, 401, 800, 1013])
-def test_chunks_of_many_messages(records):
+def test_chunks_of_many_messages(records, headers, form):
     payloads = [bytes([65 + number % 26]) * (1 + number % 311) for number in range(records)]
-    one = Segment(id_high=9, first_record=5, payloads=payloads, headers=b"h\n" * 9)
-    expected_body = former_encoder("s", "t", 1, [one], 7)
-    assert wire.encode_send("s", "t", 1, [one], time_us=7) == expected_body
-    assert wire.encode_send("s", "t", 1, [in_form(one, "slice")], time_us=7) == expected_body
-    assert np.array_equal(in_form(one, "slice").sizes, one.sizes)
+    one = Segment(id_high=9, first_record=5, payloads=payloads, headers=headers)
+    none = Segment(id_high=1, first_record=1, payloads=[], headers=b"none")
+    shaped = in_form(one, form)
+    assert np.array_equal(shaped.sizes, one.sizes)
+    for many in ([shaped], [none, shaped, none, shaped, none]):
+        plain = [one] * sum(each is shaped for each in many)
+        assert wire.encode_send("s", "t", 1, many, time_us=7) == former_encoder("s", "t", 1, plain, 7)
+
+
+@pytest.mark.parametrize("form", ["list", "column", "slice"])
+def test_a_request_of_more_than_eight_megabytes(form):
+    payloads = [b"x" * 3_000_000, b"y", b"z" * 6_000_000, b"w" * 70_000]
+    one = Segment(id_high=9, first_record=5, payloads=payloads, headers=b"h" * 37)
+    assert wire.encode_send("s", "t", 1, [in_form(one, form)], time_us=7) == former_encoder("s", "t", 1, [one], 7)
 
 
 @settings(max_examples=200)
@@ -252,7 +268,7 @@ def own_segments(draw):
             own_headers=draw(st.sampled_from([None, blocks])),
             times_us=draw(st.sampled_from([None, np.asarray([draw(times) for _ in payloads], dtype=np.int64)])),
         ),
-        draw(st.sampled_from(["list", "column", "slice"])),
+        draw(st.sampled_from(FORMS)),
     )
 
 
