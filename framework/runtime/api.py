@@ -453,6 +453,7 @@ def _add_error_answers(app: FastAPI) -> None:
     def other(request: Request, error: HTTPException) -> JSONResponse:
         allowed = (error.headers or {}).get("Allow")
         reasons = {
+            "There was an error parsing the body": "the body cannot be read: it must be JSON in UTF-8, and not nested deeply",
             "Not Found": f"there is no path {request.url.path}: GET /openapi.json lists all",
             "Method Not Allowed": f"{request.url.path} has no method {request.method}, only {allowed}",
         }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
 import json
@@ -159,9 +160,25 @@ class Worker:
         """
         if INCLUDE not in content:
             return content
+        with self._draft(content) as draft:
+            return merge(file_layers(draft)).values
+
+    @contextlib.contextmanager
+    def _draft(self, content: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield a file with this configuration, for a while.
+
+        Raises:
+            ConfigError: raised inside; it names an included file, and not this one, which is gone then.
+            OSError: it cannot be written.
+        """
         draft = self._state.draft(_toml(content))
         try:
-            return merge(file_layers(draft)).values
+            yield draft
+        except ConfigError as error:
+            place = f"{error.origin}: " if error.origin not in {"", str(draft)} else ""
+            raise ConfigError(
+                [f"{place}{text}".replace(str(draft), "plugin_config") for text in error.mistakes]
+            ) from error
         finally:
             self._state.remove(draft)
 
@@ -185,11 +202,8 @@ class Worker:
             OSError: its draft cannot be written.
         """
         try:
-            draft = self._state.draft(_toml(content))
-            try:
+            with self._draft(content) as draft:
                 self._load(kind.task_class, draft)
-            finally:
-                self._state.remove(draft)
         except ConfigError as error:
             return list(error.mistakes)
         except RecursionError:

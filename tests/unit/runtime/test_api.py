@@ -326,10 +326,36 @@ def test_a_wrong_configuration_is_refused_by_name_and_nothing_is_stored(orders, 
     assert sorted(path.name for path in orders.conf.parent.glob("state/*")) == ["worker.lock"]
 
 
-def test_deeply_nested_bodies_are_refused(orders):
-    for body in (b'{"plugin_config":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, b"[" * 100_000):
-        status, _ = orders.ask("POST", "/sources/orders/configs", body, content_type="application/json")
-        assert status in {400, 422}
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (
+            None,
+            "common.inc: the configuration file cannot be read: No such file or directory (included by plugin_config)",
+        ),
+        ("a = \n", "common.inc: not valid TOML: Invalid value (at line 1, column 5)"),
+        ("a = 1\n", "[a]: unknown section"),
+        ("[iggy]\npartitions = 0\n", "[iggy] partitions = 0: must be 1 to 1,000 (from {folder}/common.inc)"),
+    ],
+)
+def test_a_wrong_file_that_a_version_includes_is_named_and_no_draft_is(orders, tmp_path, content, said):
+    common = tmp_path / "common.inc"
+    if content is not None:
+        common.write_text(content)
+    sections = {"include": [str(common)], **SECTIONS}
+    status, answer = orders.ask("POST", "/sources/orders/configs", {"plugin_config": sections})
+    assert (status, said.format(folder=tmp_path) in answer["reason"]) == (400, True), answer
+    status, found = orders.ask("PUT", "/connector-plugins/s3/config/validate", sections)
+    errors = [text for check in found["configs"] for text in check["value"]["errors"]]
+    assert (status, [text for text in errors if said.format(folder=tmp_path) in text]) == (200, errors)
+    assert "draft" not in str((answer, errors))
+
+
+def test_deeply_nested_bodies_and_those_of_other_bytes_are_refused(orders):
+    for body in (b'{"plugin_config":' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, b"[" * 100_000, b"\xff"):
+        status, answer = orders.ask("POST", "/sources/orders/configs", body, content_type="application/json")
+        assert status == 400
+        assert answer["reason"] == "the body cannot be read: it must be JSON in UTF-8, and not nested deeply"
     for depth in (100, 400, 700, 900, 950):
         deep = b'{"a":' * depth + b"1" + b"}" * depth
         for name in (b"s3", b"deep"):
