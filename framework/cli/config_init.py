@@ -46,7 +46,8 @@ def starting_file(program: str, root: type, path: Path, *, command: str) -> str:
         f"#   {command} check --config {path}     is everything ready? Sends nothing\n"
         f"#   {command} --config {path} --once    delivers everything there is now, then ends\n"
         f"#   {command} --config {path}           runs until stopped\n#\n"
-        f'# A value may be ${{env:NAME}} or ${{file:PATH}}. Options of other files: include = ["common.toml"]'
+        f'# A value may be ${{env:NAME}} or ${{file:PATH}}. Options of other files: include = ["common.toml"]\n'
+        "# To change or filter records, add at the end a line [[transforms]], a type and its options."
     )
     return "\n\n\n".join([head, *(_section_text(name, cls) for name, cls in ordered_sections(root).items())]) + "\n"
 

@@ -61,6 +61,9 @@ def test_the_starting_file_is_a_configuration_with_every_option(told, tmp_path, 
         for option in options_of(cls):
             assert re.search(rf"^(# )?{option.name} = ", part, re.MULTILINE), (section, option.name)
     assert max(map(len, text.split("\n"))) <= 105
+    assert "add at the end a line [[transforms]], a type and its options" in text
+    path.write_text(f'{text}\n[[transforms]]\ntype = "delete_fields"\nfields = ["card"]\n')
+    assert [transform.type for transform in load_config(path, root).transforms] == ["delete_fields"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
