@@ -439,7 +439,8 @@ def _add_error_answers(app: FastAPI) -> None:
 
     @app.exception_handler(OSError)
     def unwritable(request: Request, error: OSError) -> JSONResponse:
-        reason = f"the state folder cannot be used: {error.strerror or error}"
+        place = f"{error.filename}: " if isinstance(error.filename, str) else ""
+        reason = f"the state folder cannot be used: {place}{error.strerror or error}"
         log.error("%s: %s", request.url.path, reason)
         return answer(request, 500, "error", reason)
 

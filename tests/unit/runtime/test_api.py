@@ -10,6 +10,7 @@ import gc
 import http.client
 import json
 import os
+import shutil
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -494,6 +495,18 @@ def test_offsets_are_set_by_the_programs_own_command(orders):
         ["offsets", "set", "--key=--yes", "--records=7", "--yes"],
         ["offsets", "set", "--key=a", "--done", "--version=e1", "--yes"],
     ]
+
+
+def test_a_state_folder_that_is_gone_is_named_and_nothing_changes(orders, tmp_path):
+    shutil.rmtree(tmp_path / "state")
+    status, answer = orders.ask("PUT", "/connectors/orders/pause")
+    path = tmp_path / "state" / "state.json.tmp"
+    assert (status, answer["message"]) == (500, f"the state folder cannot be used: {path}: No such file or directory")
+    status, answer = orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})
+    assert (status, answer["reason"].startswith(f"the state folder cannot be used: {tmp_path}/state/")) == (500, True)
+    assert orders.tick().ask("GET", "/connectors/orders/status")[1]["connector"]["state"] == "RUNNING"
+    (tmp_path / "state").mkdir()
+    assert orders.ask("PUT", "/connectors/orders/pause")[0] == 202
 
 
 def test_a_position_that_cannot_be_set_is_a_conflict(orders):
