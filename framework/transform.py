@@ -139,7 +139,7 @@ class TransformBatch:
 
         Args:
             reasons: place in this batch, counted from 0, to the reason, as the end of a sentence about the record. It
-                never holds the record's content.
+                begins with the transform's name, `redact: no word`, and never holds the record's content.
 
         Raises:
             TransformContractError: the batch has no such place.

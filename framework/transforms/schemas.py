@@ -8,6 +8,7 @@ import errno
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -318,7 +319,24 @@ class ProtoConvert(Conversion):
             return orjson.dumps(value)
 
         def to_proto(payload: bytes) -> bytes:
-            made = json_format.ParseDict(_json_of(payload), message())
+            try:
+                made = json_format.ParseDict(_json_of(payload), message())
+            except json_format.ParseError as error:
+                raise RecordError(_proto_misfit(str(error), message.DESCRIPTOR)) from None
             return bytes(made.SerializeToString(deterministic=True))
 
         return to_json if given.source_format == "proto" else to_proto
+
+
+def _proto_misfit(text: str, descriptor: Any) -> str:
+    """Return which field does not fit, by the error of the library; only names of the message, since others are content."""
+    path: list[str] = []
+    for name in re.findall(r"Failed to parse (\S+) field: ", text):
+        field = descriptor and (
+            descriptor.fields_by_name.get(name) or descriptor.fields_by_camelcase_name.get(name)  # JSON has either
+        )
+        if field is None:
+            break
+        path.append(field.name)
+        descriptor = field.message_type
+    return f"its field {'.'.join(path)} does not fit the message" if path else "it does not fit the message"

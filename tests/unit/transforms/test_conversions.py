@@ -232,6 +232,8 @@ def descriptors(tmp_path):
         1,
     ):
         message.field.add(name=name, number=number, type=kind, label=label)
+    parent = {"type": field.TYPE_MESSAGE, "type_name": ".shop.Order", "label": field.LABEL_OPTIONAL}
+    message.field.add(name="parent_order", number=4, **parent)
     path = tmp_path / "shop.pb"
     path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
     return str(path)
@@ -248,6 +250,27 @@ def test_protobuf_there_and_back(descriptors):
     assert list(decoded.bad) == [2]
     camel = applied(encoded.payloads, {"type": "proto_convert", **names, "preserve_names": False})
     assert "tagList" in json.loads(camel.payloads[0])
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b'{"id":"secret"}', "its field id does not fit the message"),
+        (b'{"tagList":["a",["secret"]]}', "its field tag_list does not fit the message"),
+        (
+            b'{"parentOrder":{"parent_order":{"id":1.5}}}',
+            "its field parent_order.parent_order.id does not fit the message",
+        ),
+        (b'{"parent_order":{"secret":1}}', "its field parent_order does not fit the message"),
+        (b'{"secret":1}', "it does not fit the message"),
+        (b'["secret"]', "it does not fit the message"),
+        (b"no json", "it is no JSON"),
+    ],
+)
+def test_json_that_does_not_fit_a_message_is_bad_and_its_field_is_named(descriptors, payload, reason):
+    names = {"descriptor_set_path": descriptors, "message_type": "shop.Order"}
+    found = applied([payload], {"type": "proto_convert", "source_format": "json", "target_format": "proto", **names})
+    assert found.reasons == {1: f"proto_convert: {reason}"}
 
 
 @pytest.mark.parametrize(
