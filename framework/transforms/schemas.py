@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from framework.config.files import read_file
 from framework.config.option import option
-from framework.errors import RecordError
+from framework.errors import ConfigError, RecordError
 from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
@@ -114,6 +114,10 @@ def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator
         _avro_schema(schema_json, schema_path)
     except OSError as error:
         yield f"{name}: cannot be read: {error.strerror or type(error).__name__}"
+    except json.JSONDecodeError as error:
+        yield f"{name}: is no Avro schema: its JSON is wrong at line {error.lineno}, column {error.colno}"
+    except ConfigError as error:
+        yield f"{name}: is no Avro schema: {error}"
     except Exception as error:  # noqa: BLE001  the library's many kinds
         yield f"{name}: is no Avro schema ({type(error).__name__})"
 
@@ -127,12 +131,21 @@ def _read(path: str) -> bytes:
 
 
 def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
-    """Return the schema as it stands, after a check."""
+    """Return the schema as it stands, after a check.
+
+    Raises:
+        ConfigError: it has an unknown type.
+        Exception: it cannot be read, or is wrong in another way.
+    """
     import fastavro  # noqa: PLC0415  loaded when used
+    from fastavro.schema import UnknownType  # noqa: PLC0415
 
     text = schema_json if schema_json is not None else _read(str(schema_path)).decode()
     schema = json.loads(text)
-    fastavro.parse_schema(copy.deepcopy(schema))
+    try:
+        fastavro.parse_schema(copy.deepcopy(schema))
+    except UnknownType as error:
+        raise ConfigError(f"it has the unknown type {json.dumps(error.name)}") from None
     weigh(schema)
     return schema
 

@@ -306,7 +306,15 @@ def test_converters(kind, options, cases):
     [
         ([{"type": "avro_convert"}], "schema_json: give either schema_json or schema_path"),
         ([{"type": "avro_convert", "schema_json": "{", "schema_path": "x"}], "give either"),
-        ([{"type": "avro", "schema_json": "{"}], "transforms[0].schema_json: is no Avro schema"),
+        (
+            [{"type": "avro", "schema_json": '{"type":\n "record",}'}],
+            "transforms[0].schema_json: is no Avro schema: its JSON is wrong at line 2, column 1",
+        ),
+        (
+            [{"type": "avro", "schema_json": '{"type":"array","items":"strng"}'}],
+            'transforms[0].schema_json: is no Avro schema: it has the unknown type "strng"',
+        ),
+        ([{"type": "avro", "schema_json": '{"type":"record"}'}], "is no Avro schema (SchemaParseException)"),
         ([{"type": "avro", "schema_path": "/none/x.avsc"}], "schema_path: cannot be read: No such file"),
         ([{**TO_JSON, "source_format": "json"}], 'target_format: is "json", as source_format'),
         ([{"type": "proto_convert", "message_type": "x"}], "descriptor_set_path: missing"),
