@@ -172,6 +172,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator
 
     chosen: list[tuple[NativeObject, TopicPartition]] = []
     unfit: Counter[str] = Counter()
+    examples: dict[str, str] = {}
     listed = 0
     iterator = task.get_iterator(SourceContext(config=config, once=True))
     try:
@@ -189,12 +190,13 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator
                 topic_partition = selection.partition_for(native)
             except ObjectError as error:
                 unfit[error.message] += 1
+                examples.setdefault(error.message, native.key)
             else:
                 chosen += [(native, topic_partition)] if topic_partition is not None else []
         reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
-        reasons += [f"{message}: {count:,}" for message, count in unfit.most_common(3)]
+        reasons += [f"{text}: {count:,}, the first {examples[text]}" for text, count in unfit.most_common(3)]
         passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
-        yield _selected(config, listed, len(chosen), reasons, passing=passing)
+        yield _selected(config, listed, len(chosen), reasons, passing=passing, unfit=bool(unfit))
         if chosen:
             yield check_records(iterator, *chosen[0])
     except SourceError as error:
@@ -205,7 +207,7 @@ def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator
 
 
 def _selected(
-    config: SourceCommonConfig, listed: int, chosen: int, reasons: Sequence[str], *, passing: bool
+    config: SourceCommonConfig, listed: int, chosen: int, reasons: Sequence[str], *, passing: bool, unfit: bool
 ) -> CheckResult:
     """Return the result of a look at the beginning of the listing.
 
@@ -215,6 +217,7 @@ def _selected(
         chosen: number of those chosen.
         reasons: why the others are not, with counts.
         passing: whether all others are filtered for a reason that may not hold for later objects.
+        unfit: whether some of them fail.
     """
     if not listed:
         detail = f"{place_of(config)} contains no object; a run waits for some; {empty_advice(config)}"
@@ -225,7 +228,10 @@ def _selected(
     if config.discovery.modified_after == "now":
         why += ', with this moment for modified_after = "now"; a run takes that of the first start'
     if chosen:
-        return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}")
+        end = (
+            '; with [errors] tolerance = "none" a run ends there' if unfit and config.errors.tolerance == "none" else ""
+        )
+        return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}{end}", warning=unfit)
     detail = f"none of {first} chosen{why}; check [naming] template and [discovery]"
     return CheckResult("selection", ok=passing or not whole, detail=detail, warning=True)
 

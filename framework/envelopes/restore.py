@@ -175,8 +175,9 @@ class Envelope:
             for topic in {row.topic for row in rows} - {None, origin.topic}:
                 if _OTHER_CHARACTER.sub("_", topic) != origin.topic:  # sinks replace what keys should not have
                     raise _RecordError(
-                        "was archived from another topic than the name of its object says; "
-                        'set [input] envelope_mismatch = "ignore" to restore it where its object goes'
+                        f'was archived from another topic than "{origin.topic}", which the name of its object says; '
+                        'check where {{topic}} stands in [naming] template, or set [input] envelope_mismatch = "ignore" to '
+                        "restore it where its object goes"
                     )
 
 

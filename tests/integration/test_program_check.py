@@ -160,6 +160,14 @@ def test_a_key_that_says_an_impossible_partition_is_counted(program, moto_bucket
     ended = program.run("check")
     assert ended.code == 3
     assert only(ended, "selection")[0] == "FAIL"
+    moto_bucket.put("x/0", LINE)
+    ended = program.run("check")
+    assert ended.code == 0
+    result, detail = only(ended, "selection")
+    assert result == "warn"
+    assert detail.startswith("1 of 2 objects chosen (its name says partition 99, but topic ")
+    assert detail.endswith(': 1, the first x/99); with [errors] tolerance = "none" a run ends there')
+    assert "x/99: its name says partition 99" in program.run("--once").err
 
 
 # ---- the ports of the metrics and of the HTTP API

@@ -97,7 +97,9 @@ def test_a_record_of_another_partition_than_its_objects_is_bad():
 
 def test_a_record_of_another_topic_than_its_objects_is_bad():
     found = restore(IGGY_S3_SINK, IGGY_LINE, origin=Origin(topic="orders"))
-    assert "another topic" in found.wrong[0]
+    assert (
+        'another topic than "orders", which the name of its object says; check where {{topic}} stands' in found.wrong[0]
+    )
     assert list(found.payloads) == []
 
 
