@@ -397,7 +397,7 @@ class _Reading:
                 way = _ABOVE_SECTIONS[name]
             elif guess is not None:
                 way = f"did you mean {guess if place else f'[{guess}]'}?"
-            elif name in self._owners:
+            elif len(self._owners.get(name, ())) in {1, 2}:
                 way = f"{name} belongs to {' or '.join(self._owners[name])}"
             elif advice:
                 way = advice

@@ -667,6 +667,10 @@ class HttpTlsSection:
             yield "enabled: needs cert_file and key_file"
 
 
+API_PATHS = frozenset({"connector-plugins", "connectors", "health", "openapi.json", "sinks", "sources", "stats"})
+"""First parts of the HTTP API's own paths."""
+
+
 @attrs.frozen(kw_only=True)
 class HttpMetricsSection:
     """Metrics for Prometheus at the HTTP API, under the names of Iggy's connector runtime and our own."""
@@ -675,9 +679,11 @@ class HttpMetricsSection:
     endpoint: str = option("/metrics", minimum=2, doc="Path of the metrics.")
 
     def validate_options(self) -> Iterator[str]:
-        """Yield an error for a path that is none."""
+        """Yield an error for a path that is none, or that the API has."""
         if not re.fullmatch(r"(/[A-Za-z0-9._-]+)+", self.endpoint):
             yield f'endpoint = "{self.endpoint}": must be a path such as "/metrics"'
+        elif self.endpoint.split("/")[1] in API_PATHS:
+            yield f'endpoint = "{self.endpoint}": is a path of the API; choose another, such as "/metrics"'
 
 
 @attrs.frozen(kw_only=True)

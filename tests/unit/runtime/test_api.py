@@ -28,7 +28,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from framework.config.sections import HttpMetricsSection, HttpTlsSection
+from framework.config.sections import API_PATHS, HttpMetricsSection, HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime import server
 from framework.runtime.api import MAX_BODY_BYTES, make_api
@@ -214,6 +214,11 @@ def test_metrics_under_iggys_names_and_under_ours(two):
         assert found[(f"iggy_connector_{name}_total", *labels)] == value
     assert found[("iggy_source_records_total", ("source", "orders"))] == 100
     assert found[("iggy_source_records_total", ("source", "clicks"))] == 0
+
+
+def test_the_paths_that_metrics_may_not_have_are_those_of_the_api(rig):
+    paths = rig.ask("GET", "/openapi.json")[1]["paths"]
+    assert {path.split("/")[1] for path in paths} == {"", "metrics", *API_PATHS - {"openapi.json"}}
 
 
 def test_metrics_at_another_path_or_off(tmp_path):

@@ -62,6 +62,12 @@ def test_a_wrong_head_is_a_sentence(tmp_path, head, said):
             text() + 'transforms = [{ type = "json" }]\n',
             "begin each transform with a line [[transforms]], or write the list",
         ),
+        (text() + "[metrics]\nenabled = true\n", "[metrics] enabled: unknown option; known are address"),
+        (
+            text() + '[http.metrics]\nendpoint = "/sources"\n',
+            '[http.metrics] endpoint = "/sources": is a path of the API; choose another, such as "/metrics"',
+        ),
+        (text() + '[http.metrics]\nendpoint = "/health/x"\n', 'endpoint = "/health/x": is a path of the API'),
         (
             text() + '[iggy.tls]\ntopic = "x"\n',
             "[iggy.tls] topic: unknown option; topic belongs to [iggy] or [offsets]",
