@@ -309,7 +309,7 @@ class Supervisor:
     def _failed(self, source: ManagedSource, message: str, then: str = "") -> None:
         source.errors += 1
         source.last_error = Failure(message, time.time_ns() // 1000)
-        log.error("%s: %s%s", source.key, message, then)
+        log.error("%s: %s%s", source.key, " ".join(message.split("\n  ")), then)  # several mistakes have a line each
 
     def _reap(self, source: ManagedSource) -> None:
         child = source.child

@@ -50,6 +50,16 @@ def test_a_source_that_waits_as_a_standby_is_not_running(rig):
     assert rig.source().status == "starting"
 
 
+def test_several_mistakes_of_a_file_are_one_line_of_the_log(rig, caplog):
+    (rig.conf / "bad.toml").write_text(text("bad") + "[log]\nlevl = 1\nformt = 2\n")
+    rig.tick()
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(
+        f"bad: {rig.conf}/bad.toml: 2 mistakes: - [log] levl: unknown option; did you mean level? - [log]"
+    )
+    assert rig.source("bad").last_error.message.count("\n  - ") == 2
+
+
 @pytest.mark.parametrize("code", [1, -9, -15, 70])
 def test_pauses_double_up_to_a_limit_and_begin_again_after_a_sound_run(running, code):
     pauses = []
