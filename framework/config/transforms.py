@@ -41,6 +41,11 @@ SHIPPED: Mapping[str, str] = {
 }
 """Type -> `module:class` of the shipped transforms. Only the modules of the configured ones are imported."""
 
+NOT_SHIPPED: Mapping[str, str] = {
+    "flatbuffer_convert": "only Iggy's connector runtime has it; register a transform of your own under this name"
+}
+"""Types that users of Iggy know -> what to do without them."""
+
 
 PARTITION_RULE = 1
 """Version of the rule that makes a partition from a key; stored with positions."""

@@ -279,6 +279,7 @@ def test_configuration_mistakes_name_their_place():
                 {"type": "tag", "enabled": "yes"},
                 "tag",
                 {"type": "json", "indent": 2},
+                {"type": "flatbuffer_convert"},
             ]
         )
     text = str(caught.value)
@@ -288,6 +289,7 @@ def test_configuration_mistakes_name_their_place():
     assert "transforms[3].type: missing; known are" in text
     assert "transforms[4].enabled: must be true or false" in text
     assert "transforms[5]: must be a table" in text
+    assert 'transforms[7].type = "flatbuffer_convert": unknown transform; only Iggy\'s connector runtime has it' in text
     assert "transforms[6].indent: unknown option; there are none here" in text
 
 
