@@ -69,13 +69,13 @@ class Kept:
 
 def position_rows(bench: Bench) -> Iterator[Row]:
     """Two million new objects in one process; then a start that finds them all finished."""
-    objects = bench.scaled(OBJECTS, 20_000)
+    objects = bench.scaled(OBJECTS, 2_000)
     home = bench.folder / f"positions-{uuid.uuid4().hex[:8]}"
     home.mkdir()
     try:
         yield from _rows(home, objects)
-        yield from _window_rows(home, bench.scaled(WINDOW_OBJECTS, 20_000))
-        yield from _folded_rows(home, bench.scaled(OLD_OBJECTS, 60_000))
+        yield from _window_rows(home, bench.scaled(WINDOW_OBJECTS, 2_000))
+        yield from _folded_rows(home, bench.scaled(OLD_OBJECTS, 6_000))
     finally:
         shutil.rmtree(home)
 

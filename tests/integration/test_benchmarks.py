@@ -82,7 +82,7 @@ def test_the_row_of_positions_runs_on_few(tmp_path):
     bench = Bench(store=None, servers=(), folder=tmp_path, rounds=1, quick=True, keep=False)
     rows = list(position_rows(bench))
     assert [row.what.split()[0] for row in rows] == [
-        *("20,000", "the", "the", "the"),
+        *("2,000", "the", "the", "the"),
         *("a", "a", "the", "the"),
         *("a", "the", "the"),
     ]
