@@ -62,6 +62,7 @@ def servers_in(folder):
     return found
 
 
+@pytest.mark.long
 def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
     # The names are part of it: a blank, and what TOML and the configuration give a meaning.
     folder = tmp_path / 'a "demo" ${x} ä'

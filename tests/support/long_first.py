@@ -1,6 +1,7 @@
-"""Tests of minutes run first: one that a worker begins last has all the others wait for it.
+"""The longest tests run first: one that a worker begins last has all the others wait for it.
 
-Marked `long`. With `--dist=worksteal` the first worker begins with them, and the others take the rest of its tests.
+Marked `long`: those that take half a minute and more on two cores. With `--dist=worksteal` the first worker begins with
+them, and the others take the rest of its tests.
 """
 
 import pytest

@@ -1,4 +1,4 @@
-"""The order of tests: what takes minutes first, the others as they come."""
+"""The order of tests: what takes longest first, the others as they come."""
 
 import pytest
 

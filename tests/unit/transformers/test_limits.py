@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long  # what all of them share
+
 BOUND_MB = 400
 WINDOW_MB = {"zstd allowed window": 256}
 """What an option allows besides."""
