@@ -6,6 +6,8 @@ Payloads say whose they are: a record names key, version and number, so that who
 import re
 import zlib
 
+from tests.simulator.runtime import EPOCH
+
 UNIT = re.compile(rb"<([a-z0-9/-]+)\|(\d+)\|(\d+)\.*>")
 
 
@@ -84,8 +86,6 @@ class Bucket:
         self.pages = []  # (when, who) of each page of a listing
 
     def now_ms(self):
-        from tests.simulator.runtime import EPOCH
-
         return int((EPOCH + self.world.now) * 1000)
 
     def forget(self):

@@ -207,10 +207,11 @@ class World(Scheduler):
 
     def happened(self, kind, what, link):
         """A request of a client was stored or answered."""
-        if kind == "stored" and self.must_refuse and what.startswith("send "):
-            self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
-        if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
-            self.must_refuse = ""  # done, whatever becomes of the command
+        if self.must_refuse and kind == "stored":
+            if what.startswith("send "):
+                self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
+            if " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
+                self.must_refuse = ""  # done, whatever becomes of the command
         if self.verbose and not what.startswith(("clients", "version", "own")):
             self.say("   ", kind, what, link.process.name)
         if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:

@@ -8,6 +8,8 @@ number; consumer groups survive whatever happens but the end of their topic.
 
 from collections import deque
 
+from tests.simulator.runtime import EPOCH
+
 EVICTION_SECONDS = 61.0
 
 
@@ -56,9 +58,11 @@ class Topic:
 
     def segments(self, part):
         """Messages in each segment; the last one is being written."""
+        if not self.segment_bytes:
+            return [len(part.messages)]
         counts, size = [0], 0
         for message in part.messages:
-            if self.segment_bytes and size >= self.segment_bytes:
+            if size >= self.segment_bytes:
                 counts.append(0)
                 size = 0
             counts[-1] += 1
@@ -67,11 +71,12 @@ class Topic:
 
 
 class Request:
-    __slots__ = ("answer", "fail", "op", "sending", "stored", "what")
+    """What a client asks for. Whoever asks says what becomes of it: `answer(result)`, `fail(error)`."""
 
-    def __init__(self, what, op, answer, fail, sending):
-        self.what, self.op, self.answer, self.fail, self.sending = what, op, answer, fail, sending
-        self.stored = False
+    __slots__ = ("op", "stored", "what")
+
+    def __init__(self, what, op):
+        self.what, self.op, self.stored = what, op, False
 
 
 class Link:
@@ -132,18 +137,19 @@ class Link:
         if self.under_way is not None or not self.queue or self.over is not None:
             return
         request = self.under_way = self.queue.popleft()
-        world, server = self.server.world, self.server
+        server = self.server
+        world = server.world
         self.heard_at = world.now
-        world.at(server.latency(self), lambda: self._arrive(request))
+        world.at(server.latency(self), self._arrive, request)
         if server.time_limit is not None:
-            world.at(server.time_limit, lambda: self._timed_out(request))
+            world.at(server.time_limit, self._timed_out, request)
 
     def _timed_out(self, request):
         if self.under_way is not request or self.over is not None:
             return
         stands_still = self.process.paused_until - self.server.world.now
         if stands_still >= 0:  # its clock is looked at when it goes on; an answer that lies there is taken first
-            self.server.world.at(stands_still + 0.01, lambda: self._timed_out(request))
+            self.server.world.at(stands_still + 0.01, self._timed_out, request)
             return
         self.cut("no answer in time")
 
@@ -155,19 +161,19 @@ class Link:
         except RefusedError as refusal:
             result, error = None, refusal
         request.stored = True
-        self.server.world.happened("stored", request.what, self)
-        self.server.world.at(self.server.latency(self), lambda: self._answered(request, result, error))
+        server = self.server
+        server.world.happened("stored", request.what, self)
+        server.world.at(server.latency(self), self._answered, request, result, error)
 
     def _answered(self, request, result, error):
         if self.under_way is not request or self.over is not None:
             return
-        if self.process.paused_until > self.server.world.now:
-            self.server.world.at(
-                self.process.paused_until - self.server.world.now, lambda: self._answered(request, result, error)
-            )
+        world = self.server.world
+        if self.process.paused_until > world.now:
+            world.at(self.process.paused_until - world.now, self._answered, request, result, error)
             return
         self.under_way = None
-        self.server.world.happened("answered", request.what, self)
+        world.happened("answered", request.what, self)
         if error is not None:
             request.fail(error)
         else:
@@ -198,15 +204,13 @@ class Server:
         self.record_of_all = []  # every message that was ever stored: (stream, topic number, topic, partition, message)
 
     def now_us(self):
-        from tests.simulator.runtime import EPOCH
-
         return int((EPOCH + self.world.now) * 1e6)
 
     def latency(self, link):
         rng = self.rng
         if self.slow and rng.random() < self.slow:
             return rng.uniform(0.01, self.slowest)
-        return rng.uniform(0.0002, 0.003)
+        return 0.0002 + 0.0028 * rng.random()
 
     def notice(self):
         late = self.rng.random() < self.notices_late
