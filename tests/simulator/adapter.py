@@ -62,6 +62,7 @@ from framework.transformer import ReadStream
 from tests.simulator import runtime
 from tests.simulator.bucket import is_filtered, is_refused, key_hash, tell
 from tests.simulator.checker import SetByHand
+from tests.simulator.history import Settings
 from tests.simulator.iggy import NoConnectionError, RefusedError, Request
 from tests.simulator.key_lists import BUCKET as LISTS
 
@@ -599,9 +600,45 @@ by_name.SHIPPED = {
 }
 
 
+NUMBERS = {
+    "iggy": {"partitions": "partitions", "batch_length": "batch_length", "linger_time": "linger_time"},
+    "input": {"queue_records": "queue_records", "prefetch_objects": "prefetch_objects"},
+    "offsets": {"commit_interval": "commit_interval"},
+    "discovery": {
+        "poll_interval": "poll_interval",
+        "allowed_lateness": "window",
+        "list_concurrency": "list_concurrency",
+        "min_age": "min_age",
+        "lookback_keys": "lookback_keys",
+        "full_listing_interval": "full_listing_interval",
+    },
+    "runner": {"tasks_max": "tasks"},
+}
+"""Section -> option -> the setting that it has its value from, of those that are in the configuration as they are set."""
+
+USUAL = {name: getattr(Settings(), name) for options in NUMBERS.values() for name in options.values()}
+
+
 @functools.lru_cache(maxsize=4096)
 def make_config(settings):
-    """A configuration of the simulation's settings (`history.Settings`)."""
+    """A configuration of the simulation's settings (`history.Settings`).
+
+    Loading it takes as long as many requests, and no two histories have the same numbers: they are put into a configuration that
+    was loaded with others.
+    """
+    config = load_config(attrs.evolve(settings, **USUAL))
+    sections = {
+        section: attrs.evolve(
+            getattr(config, section), **{option: getattr(settings, name) for option, name in options.items()}
+        )
+        for section, options in NUMBERS.items()
+    }
+    return attrs.evolve(config, **sections)
+
+
+@functools.cache
+def load_config(settings):
+    """The same, loaded and checked in every option."""
     options = {
         "name": settings.name,
         "stream": STREAM,
