@@ -183,9 +183,7 @@ class ProcessGroup:
             try:
                 self._start_workers(discovery)
                 reporter.watch_statistics(
-                    lambda: TaskStatistics.total(
-                        [iterator.statistics, *(worker.statistics for worker in self._workers)]
-                    ),
+                    lambda: [iterator.statistics, *(worker.statistics for worker in self._workers)],
                     lambda: discovery.counts,
                 )
                 discovery.start()

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 REPORT_SECONDS = 0.5
 
 
-def statistics_of(task: AbstractSourceTask, sender: Sender) -> TaskStatistics:
-    """Return the statistics of a running task."""
+def statistics_of(task: AbstractSourceTask, sender: Sender) -> list[TaskStatistics]:
+    """Return the statistics of a running task, part by part."""
     queue, iterator = task.queue, task.iterator
     parts = [sender.statistics]
     if iterator is not None:
@@ -39,7 +39,7 @@ def statistics_of(task: AbstractSourceTask, sender: Sender) -> TaskStatistics:
                 queue_records=queue.records, queue_bytes=queue.size_bytes, blocked_seconds=queue.blocked_seconds
             )
         )
-    return TaskStatistics.total(parts)
+    return parts
 
 
 class Reporter:
@@ -60,7 +60,7 @@ class Reporter:
         self._began = time.time()
         self._past = TaskStatistics()
         self._idle = False
-        self._source: Callable[[], TaskStatistics] | None = None
+        self._parts: Callable[[], list[TaskStatistics]] | None = None
         self._feed: Callable[[], FeedCounts | None] | None = None
         self._last_feed: FeedCounts | None = None
         self._past_listings = 0
@@ -82,16 +82,18 @@ class Reporter:
             lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 
-    def watch_statistics(self, source: Callable[[], TaskStatistics], feed: Callable[[], FeedCounts | None]) -> None:
-        """Watch tasks that run elsewhere; `source` returns the sum over them."""
-        self._source, self._feed = source, feed
+    def watch_statistics(
+        self, parts: Callable[[], list[TaskStatistics]], feed: Callable[[], FeedCounts | None]
+    ) -> None:
+        """Watch tasks that run elsewhere; the sum over all `parts` is theirs."""
+        self._parts, self._feed = parts, feed
         self._idle = False
         self.state = "sending"
 
     def unwatch(self) -> None:
         """Keep the statistics of an epoch that is over."""
-        if self._source is not None:
-            epoch = self._source().without_state()
+        if self._parts is not None:
+            epoch = TaskStatistics.total(self._parts()).without_state()
             feed = self._feed() if self._feed is not None else None
             if feed is not None:
                 self._past_listings += feed.listings
@@ -100,7 +102,7 @@ class Reporter:
             self._idle = feed is not None and feed.listings > 0 and epoch.objects_done >= feed.total_chosen
             self._last_feed = feed
             # at once: figures that a scrape reads in between would count the epoch twice
-            self._past, self._source = self._past + epoch, None
+            self._past, self._parts = self._past + epoch, None
 
     def work_done(self) -> WorkDone:
         """Return what was done up to the end of the last epoch."""
@@ -118,16 +120,16 @@ class Reporter:
         Raises:
             TooManySkippedError: the limit is exceeded.
         """
-        if (source := self._source) is not None:
-            epoch = source()
-            self._skips.observe(epoch.skipped + epoch.failed - epoch.kinds.get(ObjectArchivedError.__name__, 0))
+        if (parts := self._parts) is not None:  # the sum of all figures takes long, and this is asked all the time
+            archived = ObjectArchivedError.__name__
+            self._skips.observe(sum(part.skipped + part.failed - part.kinds.get(archived, 0) for part in parts()))
 
     def progress(self) -> Progress:
         """Return the current figures."""
-        past, source = self._past, self._source
-        feed = self._feed() if source is not None and self._feed is not None else self._last_feed
-        live = feed if source is not None else None
-        total = past + source() if source is not None else past
+        past, parts = self._past, self._parts
+        feed = self._feed() if parts is not None and self._feed is not None else self._last_feed
+        live = feed if parts is not None else None
+        total = TaskStatistics.total([past, *parts()]) if parts is not None else past
         state = self.state
         # The next epoch chooses and reads again what a broken epoch left unconfirmed: it must not count twice.
         if state == "sending" and live is not None and total.objects_done >= past.objects_done + live.total_chosen:

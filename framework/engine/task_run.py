@@ -199,7 +199,7 @@ class TaskRun:
 
     def statistics(self) -> TaskStatistics:
         """Return the current statistics."""
-        return statistics_of(self.task, self._sender)
+        return TaskStatistics.total(statistics_of(self.task, self._sender))
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""

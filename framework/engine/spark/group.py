@@ -170,7 +170,7 @@ class SparkGroup:
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: iterator.statistics + self._live + self._outages(), lambda: discovery.counts
+                    lambda: [iterator.statistics, self._live, self._outages()], lambda: discovery.counts
                 )
                 if ready is not None:
                     self._begin(ready)

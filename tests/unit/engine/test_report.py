@@ -28,12 +28,12 @@ def test_the_end_of_an_epoch_counts_nothing_twice():
     reporter, seen = Reporter(None, skipped_per_hour=1), []
 
     def counts():
-        if reporter._source is not None and not seen:
+        if reporter._parts is not None and not seen:
             seen.append(None)  # the scrape asks for them, too
             seen.append(reporter.progress().records)
         return FeedCounts()
 
-    reporter.watch_statistics(lambda: TaskStatistics(records=5), counts)
+    reporter.watch_statistics(lambda: [TaskStatistics(records=5)], counts)
     reporter.unwatch()
     assert seen == [None, 5]
     assert reporter.progress().records == 5
@@ -43,14 +43,14 @@ def test_what_a_broken_epoch_skipped_counts_once_towards_the_hourly_limit():
     """Seven were skipped by a reader that was ahead, four of them saved; the next epoch reads the other three again."""
     reporter = Reporter(None, skipped_per_hour=9)
     reporter.expect_skipped([SkippedCount(60, 1)])
-    reporter.watch_statistics(lambda: TaskStatistics(skipped=6, failed=1), lambda: None)
+    reporter.watch_statistics(lambda: [TaskStatistics(skipped=6), TaskStatistics(failed=1)], lambda: None)
     reporter.check_skipped()
     reporter.unwatch()
     reporter.recovered()
     reporter.expect_skipped([SkippedCount(70, 1), SkippedCount(5, 4)])
     reporter.check_skipped()
     figures = TaskStatistics(skipped=2)
-    reporter.watch_statistics(lambda: figures, lambda: None)
+    reporter.watch_statistics(lambda: [figures], lambda: None)
     for failed in (0, 1, 2):
         figures.failed = failed
         reporter.check_skipped()

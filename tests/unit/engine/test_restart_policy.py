@@ -135,7 +135,7 @@ def test_the_reporter_tells_what_got_further_and_whether_there_was_anything_to_d
     reporter = Reporter(None, skipped_per_hour=10)
 
     def epoch(figures, feed):
-        reporter.watch_statistics(lambda: figures, lambda: feed)
+        reporter.watch_statistics(lambda: [figures], lambda: feed)
         reporter.unwatch()
         return reporter.work_done()
 
