@@ -208,6 +208,7 @@ class FetchedStream:
         self._expected = expected
         self._budget = budget
         self._chunks: deque[bytes] = deque()
+        self._begin = 0  # of what is left of the first chunk: to cut it off would copy the rest at every read
         self._held = 0
         self._ended = False
         self._refused = False
@@ -279,13 +280,14 @@ class FetchedStream:
                 if self._error is not None:
                     raise self._error
                 return b""
-            chunk = self._chunks.popleft()
-            if len(chunk) > size:
-                self._chunks.appendleft(chunk[size:])
-                chunk = chunk[:size]
-            self._held -= len(chunk)
-            budget.used -= len(chunk)
-            return chunk
+            data = self._chunks[0][self._begin : self._begin + size]
+            self._begin += len(data)
+            if self._begin == len(self._chunks[0]):
+                self._chunks.popleft()
+                self._begin = 0
+            self._held -= len(data)
+            budget.used -= len(data)
+            return data
 
     def whole(self) -> bytes | None:
         """Return all bytes, which stay; None when `read` must tell: of an error, or when they need more room."""
@@ -295,7 +297,7 @@ class FetchedStream:
             while not (self._ended or self._refused or self._closed or budget.closed):
                 budget.wait()
             good = self._ended and self._error is None and not self._closed
-            return b"".join(self._chunks) if good else None
+            return b"".join(self._chunks)[self._begin :] if good else None
 
     def taken(self) -> ReadStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""

@@ -166,6 +166,26 @@ def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(a
     assert (fetch._budget.used, source.open_now) == (0, 0)
 
 
+@pytest.mark.parametrize("size", [1, 3, 7, 8])
+def test_a_chunk_is_read_in_pieces_of_any_size(size):
+    budget = FetchBudget(1000)
+    stream = FetchedStream(Watched(b"abcdefg").open, 7, budget)
+    stream.fill()
+    pieces = [stream.read(size) for _ in range(7 // size + 2)]
+    assert b"".join(pieces) == b"abcdefg"
+    assert [len(piece) for piece in pieces][: 7 // size] == [min(size, 7)] * (7 // size)
+    assert (pieces[-1], budget.used) == (b"", 0)
+
+
+def test_what_is_left_of_a_chunk_is_given_back_with_its_stream():
+    budget = FetchBudget(1000)
+    stream = FetchedStream(Watched(b"abcdefg").open, 7, budget)
+    stream.fill()
+    assert (stream.read(3), budget.used) == (b"abc", 4)
+    stream.close()
+    assert budget.used == 0
+
+
 def test_a_read_that_waits_ends_when_the_stream_is_closed():
     gate = threading.Event()
     stream = FetchedStream(Watched(b"abc", gate=gate).open, 3, FetchBudget(1000))
