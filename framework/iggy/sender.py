@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Literal
 
-import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -318,7 +317,8 @@ class IggyProducer(Producer):
         offset = self._confirmed(acknowledgement.topic_partition, count, future)
         self._slots.release()
         if offset is not None:
-            result.set_result(attrs.evolve(acknowledgement, anchor=Anchor(offset, *last)))
+            where, batches = acknowledgement.topic_partition, acknowledgement.batches
+            result.set_result(Acknowledgement(topic_partition=where, batches=batches, anchor=Anchor(offset, *last)))
         elif cut and isinstance(self._failure, IggyUnavailableError):
             result.set_exception(_partly(self._failure))
         else:

@@ -26,11 +26,11 @@ stored data: unknown content raises an error that names a way out, and is never 
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import itertools
 import json
 import struct
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -124,6 +124,10 @@ class LogMessage:
             packed=self.packed,
         )
 
+    def has_head_of(self, other: LogMessage) -> bool:
+        """Whether this is the same message, whatever is kept of the bodies."""
+        return _head_of(self) == _head_of(other)
+
     def read(self, limit: int | None = None) -> dict[str, Any]:
         """Return the decoded body.
 
@@ -159,14 +163,19 @@ class LogMessage:
         Raises:
             PositionError: the header is damaged.
         """
-        names = _SNAPSHOT_NUMBERS if self.kind == "snapshot" else ()
-        numbers = [self.epoch, self.header.get("skipped", 0), *(self.header.get(name) for name in names)]
-        if type(self.kind) is not str or not all(type(one) is int and 0 <= one <= _MAX_NUMBER for one in numbers):
+        numbers = [self.epoch, self.header.get("skipped", 0)]
+        if self.kind == "snapshot":
+            numbers += map(self.header.get, _SNAPSHOT_NUMBERS)
+        right = type(self.kind) is str and {*map(type, numbers)} == {int}
+        if not right or min(numbers) < 0 or max(numbers) > _MAX_NUMBER:
             raise PositionError(_unreadable(self.offset))
 
     def damaged(self) -> PositionError:
         """Return the error to raise for an unreadable body."""
         return PositionError(f"offsets topic, message {self.offset}: a {self.kind} that cannot be read. {WAY_OUT}")
+
+
+_head_of = attrgetter("offset", "kind", "source", "epoch", "header", "timestamp_us", "packed")
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -200,6 +209,9 @@ class Claim:
         """The machine, the process and its start time, for messages."""
         since = f", since {datetime.fromtimestamp(self.at_us / 1e6, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
         return f"{self.host} (process {self.process}{since if self.at_us else ''})"
+
+
+_CLAIM = [field.name for field in attrs.fields(Claim)]
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -324,7 +336,9 @@ class LogFacts:
 
     def facts(self) -> dict[str, Any]:
         """Return a copy of every attribute above, by name; later changes of them do not affect it."""
-        return {name: copy.copy(getattr(self, name)) for name in _FACTS}
+        facts = {name: getattr(self, name) for name in _FACTS}
+        # what is no container never changes: a copy of it would only take long
+        return {name: copy.copy(value) if isinstance(value, dict | list) else value for name, value in facts.items()}
 
     def of_partitions(self, topic_partitions: Collection[TopicPartition]) -> LogFacts:
         """Return what the log says of these partitions, for their writer."""
@@ -369,6 +383,17 @@ def _loads(body: bytes) -> Any:
         return json.loads(body)  # reads what `_encode` writes for names that are not valid Unicode
 
 
+class _Zstd(threading.local):
+    """Making these takes longer than most bodies do. No two threads may share them."""
+
+    def __init__(self) -> None:
+        self.compressor = zstandard.ZstdCompressor(level=3)
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_zstd = _Zstd()
+
+
 def _unpack(packed: bytes, limit: int) -> bytes:
     """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
 
@@ -378,7 +403,7 @@ def _unpack(packed: bytes, limit: int) -> bytes:
     size = zstandard.frame_content_size(packed)
     if not 0 <= size <= limit:
         raise ValueError(size)
-    return zstandard.ZstdDecompressor().decompress(packed)
+    return _zstd.decompressor.decompress(packed)
 
 
 def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
@@ -397,7 +422,7 @@ def _encode_raw(header: Mapping[str, Any], raw: bytes) -> bytes:
 def _frame(packed_header: bytes, raw: bytes) -> bytes:
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
-        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
+        raw, flags = _zstd.compressor.compress(raw), _ZSTD
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
 
 
@@ -432,38 +457,44 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
         raise PositionError(_unreadable(offset)) from exc
 
 
+_SHAPE_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
+
+
 def _unreadable(offset: int) -> str:
     return f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}"
 
 
-@contextlib.contextmanager
-def shape_of(message: LogMessage) -> Iterator[None]:
+class shape_of:  # noqa: N801 - as `contextlib.suppress`
     """Turn a body of an unexpected shape into a `PositionError` that names a way out.
 
-    It is around decoding, and around what takes the decoded values in: a value of another type may show only there.
+    It is around decoding, and around what takes the decoded values in: a value of another type may show only there. Not
+    a generator, which takes three times as long: every record of the log passes two of them.
     """
-    try:
-        yield
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        IndexError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-        struct.error,
-    ) as exc:
-        raise PositionError(
-            f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. {WAY_OUT}"
-        ) from exc
 
+    __slots__ = ("_message",)
 
-@contextlib.contextmanager
-def body_of(message: LogMessage, limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """Read a body to decode it, as `LogMessage.read` and `shape_of`."""
-    with shape_of(message):
-        yield message.read(limit)
+    def __init__(self, message: LogMessage) -> None:
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _SHAPE_ERRORS):
+            message = self._message
+            raise PositionError(
+                f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. "
+                f"{WAY_OUT}"
+            ) from error
 
 
 # ---- claim, opening
@@ -476,18 +507,21 @@ def encode_claim(source: str, claim: Claim) -> bytes:
 
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
-    with body_of(message, MAX_CLAIM_BYTES) as body:
-        return attrs.evolve(_claim_in(body), at_us=message.timestamp_us)
+    with shape_of(message):
+        return _claim_in(message.read(MAX_CLAIM_BYTES), message.timestamp_us)
 
 
 def _claim_out(claim: Claim) -> dict[str, Any]:
-    return attrs.asdict(claim) | {"partitions": [attrs.astuple(one) for one in claim.partitions]}
+    values = {name: getattr(claim, name) for name in _CLAIM}
+    return values | {"partitions": [(one.topic, one.partition) for one in claim.partitions]}
 
 
-def _claim_in(body: Mapping[str, Any]) -> Claim:
+def _claim_in(body: Mapping[str, Any], at_us: int | None = None) -> Claim:
     client_id, address = body["client"]
     topic_partitions = tuple(TopicPartition(topic, partition) for topic, partition in body["partitions"])
-    return _typed_claim(Claim(**{**body, "client": (client_id, address), "partitions": topic_partitions}))
+    values = {**body, "client": (client_id, address), "partitions": topic_partitions}
+    claim = _typed_claim(Claim(**values))
+    return claim if at_us is None or at_us == claim.at_us else Claim(**{**values, "at_us": at_us})
 
 
 def _typed_claim(claim: Claim) -> Claim:
@@ -512,8 +546,8 @@ def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
 
 def decode_opening(message: LogMessage) -> int:
     """Return the offset before which every claim's connection is gone."""
-    with body_of(message, MAX_CLAIM_BYTES) as body:
-        return int(body["fenced"])
+    with shape_of(message):
+        return int(message.read(MAX_CLAIM_BYTES)["fenced"])
 
 
 # ---- begin
@@ -531,7 +565,8 @@ def encode_begin(
 
 def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectionScope | None]:
     """The inverse of `encode_begin`."""
-    with body_of(message) as body:
+    with shape_of(message):
+        body = message.read()
         return list(_entries_in(body["entries"])), _selected_in(body.get("selected"))
 
 
@@ -542,8 +577,10 @@ def encode_open(source: str, epoch: int, writer: str, openings: Sequence[Partiti
     """Encode the partitions that a writer took over as one message."""
     rows = [
         [
-            *attrs.astuple(opening.topic_partition),
-            *attrs.astuple(opening.topic),
+            opening.topic_partition.topic,
+            opening.topic_partition.partition,
+            opening.topic.topic_id,
+            opening.topic.created_at,
             _anchor_out(opening.anchor),
             [[*position, count] for position, count in opening.counts.items()],
         ]
@@ -556,7 +593,8 @@ def encode_open(source: str, epoch: int, writer: str, openings: Sequence[Partiti
 
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
-    with body_of(message) as body:
+    with shape_of(message):
+        body = message.read()
         counted = _ANCHORS.into(body["counted"])
         return [
             PartitionOpening(
@@ -589,7 +627,8 @@ def encode_progress(source: str, epoch: int, writer: str, progress: Progress) ->
 
 def decode_progress(message: LogMessage) -> Progress:
     """The inverse of `encode_progress`."""
-    with body_of(message) as body:
+    with shape_of(message):
+        body = message.read()
         return Progress(
             items=[_item_in(row) for row in body["items"]],
             anchors=_ANCHORS.into(body["anchors"]),
@@ -709,19 +748,22 @@ def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
 
 def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of a snapshot part that are not stored as rows."""
-    with body_of(part) as body:
+    with shape_of(part):
+        body = part.read()
         yield from _entries_in(body["entries"])
 
 
 def decode_facts(part: LogMessage) -> dict[str, dict[Any, Any]]:
     """Return the facts in a part of a snapshot before its last, by name."""
-    with body_of(part) as body:
+    with shape_of(part):
+        body = part.read()
         return {name: _FORMS[name].into(body[name]) for name in _SPREAD}
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
-    with body_of(part) as body:
+    with shape_of(part):
+        body = part.read()
         row = body["footer"]
         return SnapshotFooter(
             floor=row["floor"],
@@ -831,7 +873,7 @@ class _Form(NamedTuple):
 def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
     """Return the form of a map by partition: rows of topic, partition, and the columns of the value."""
     return _Form(
-        lambda values: [[*attrs.astuple(name), *columns_of(value)] for name, value in values.items()],
+        lambda values: [[at.topic, at.partition, *columns_of(value)] for at, value in values.items()],
         lambda rows: {_partition_in(topic, partition): value_of(*columns) for topic, partition, *columns in rows},
     )
 
@@ -841,7 +883,8 @@ _SINGLE = _by_partition(lambda value: [value], lambda value: value)
 _FORMS: Mapping[str, _Form] = {
     "anchors": _ANCHORS,
     "topics": _by_partition(
-        attrs.astuple, lambda topic_id, created_at: TopicIdentity(topic_id=topic_id, created_at=created_at)
+        lambda topic: (topic.topic_id, topic.created_at),
+        lambda topic_id, created_at: TopicIdentity(topic_id=topic_id, created_at=created_at),
     ),
     "owners": _SINGLE,
     "counted": _ANCHORS,

@@ -133,7 +133,7 @@ class OffsetLog:
                 batch = {stored.offset: stored for stored in self._poll(head.offset, ahead)}
             stored = batch.pop(head.offset, None)
             message = self._decode(stored) if stored is not None else None
-            if message is None or message.head != head.head:
+            if message is None or not message.has_head_of(head):
                 raise RecordGoneError(
                     f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {codec.WAY_OUT}"
                 )
