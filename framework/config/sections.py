@@ -129,6 +129,8 @@ class NamingSection:
 _READ_WHOLE = ("bytes", "csv", "json")
 """Shipped formats whose objects cannot be split."""
 
+_INPUT_OPTIONS = [field.name for field in attrs.fields(InputOptions)]
+
 _SENT_UNCHANGED = ("bytes", "json", "jsonl", "text")
 """Shipped formats whose records have no columns."""
 
@@ -318,7 +320,7 @@ class InputSection:
 
     def options(self) -> InputOptions:
         """Return the options that a transformer is created from."""
-        options = InputOptions(**{field.name: getattr(self, field.name) for field in attrs.fields(InputOptions)})
+        options = InputOptions(**{name: getattr(self, name) for name in _INPUT_OPTIONS})
         envelope = self.envelope_options()
         # an envelope parses each record, so the format need not
         return attrs.evolve(options, validate=False) if envelope is not None and envelope.parses_records else options
@@ -816,6 +818,8 @@ class SourceCommonConfig:
         Args:
             of_format: those of the format.
         """
+        if not self.divides_by_key:
+            return canonical_options(of_format)
         before = self.input.shaping_options(), self.input.envelope_options()
         return canonical_options({**of_format, **partition_options(self.transforms, *before)})
 

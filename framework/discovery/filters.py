@@ -104,6 +104,9 @@ def _folders_above(folder: str) -> Iterator[str]:
     yield ""
 
 
+_NO_COUNTS = dict.fromkeys(FilterReason, 0)
+
+
 class Selector:
     """Filter the keys of a listing by the configuration alone. Built for millions of keys: one microsecond each.
 
@@ -142,7 +145,7 @@ class Selector:
         self._parquet_suffix = {"parquet": "", "auto": ".parquet"}.get(config.input.format)
         if discovery.allow_table_folders:
             self._parquet_suffix = None
-        self.counts: dict[FilterReason, int] = dict.fromkeys(FilterReason, 0)
+        self.counts = dict(_NO_COUNTS)
         self._known_logs: dict[str, TableLog] = {}
         self.begin_listing()
 
@@ -157,7 +160,7 @@ class Selector:
 
         Not from now: the store tells its clock with the first page.
         """
-        self.counts.update(dict.fromkeys(FilterReason, 0))
+        self.counts.update(_NO_COUNTS)
         self._tables = dict(self._known_logs)  # by root
         self._folders: dict[str, NativeObject] = {}  # folder -> a chosen Parquet file in it, or below it
         self._youngest_ms = None

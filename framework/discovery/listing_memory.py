@@ -61,8 +61,9 @@ class ListingMemory:
         """
         prefix, past = request.prefix, self.past(request.prefix)
         unordered = listing.unordered and self._store.ordered
-        now = attrs.evolve(past, unordered=unordered if whole else past.unordered or unordered)
-        if now.unordered:
+        unordered = unordered if whole else past.unordered or unordered
+        now = past if unordered == past.unordered else attrs.evolve(past, unordered=unordered)
+        if unordered:
             self._reported.add(prefix)  # the listing itself has already reported it
             now = attrs.evolve(now, histogram=())
         elif whole and listing.histogram:

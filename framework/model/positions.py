@@ -325,7 +325,10 @@ def _setter_of(kind: type, name: str) -> Callable[[Any, Any], None]:
 
 def canonical_options(options: Mapping[str, str]) -> str:
     """Return the canonical text of numbering options for a position: equal maps give equal text."""
-    return json.dumps(dict(options), sort_keys=True, separators=(",", ":"))
+    return _encode_options(dict(options))
+
+
+_encode_options = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 PARTITION_BY = "partition_by"

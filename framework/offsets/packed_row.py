@@ -17,7 +17,7 @@ import marshal
 import operator
 import pickle
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -85,11 +85,9 @@ class RowCodec:
     def __init__(
         self, entry_class: type[OffsetManagerEntry], *, folders: int = FOLDERS, templates: int = TEMPLATES
     ) -> None:
-        own = {"bucket", "key", "version", "modified_ms", "records_done", "records_saved", "total", "mark", "extra"}
-        rest = [field for field in attrs.fields(entry_class) if field.init and field.name not in own]
         self._entry_class = entry_class
-        self._rest_of = attrgetter(*(field.name for field in rest))
-        self._arguments = [field.alias or field.name for field in rest]
+        kind: Any = entry_class  # for mypy, whose hashable classes have no hash of their own
+        self._rest_of, self._arguments = _rest_of(kind)
         self._max_folders = folders
         self._max_templates = templates
         self._kept_templates = 0
@@ -353,6 +351,14 @@ class RowCodec:
             return entry.version if entry.whole else None
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
+
+
+@functools.cache
+def _rest_of(entry_class: type[Any]) -> tuple[Callable[[Any], Any], list[str]]:
+    """Return what gives the fields that templates hold, and their arguments."""
+    own = {"bucket", "key", "version", "modified_ms", "records_done", "records_saved", "total", "mark", "extra"}
+    rest = [field for field in attrs.fields(entry_class) if field.init and field.name not in own]
+    return attrgetter(*(field.name for field in rest)), [field.alias or field.name for field in rest]
 
 
 def _numbers(raw: NDArray[np.uint8], places: NDArray[Any]) -> NDArray[Any]:

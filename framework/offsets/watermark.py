@@ -121,7 +121,10 @@ class Watermark:
             if key_range.time_ms > 0 and (key_range.until is None or key_range.after < key_range.until):
                 higher = _raised(ranges, key_range)
                 ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
-        return attrs.evolve(self, prefixes={**self.prefixes, prefix: ranges}) if ranges else self
+        if not ranges:
+            return self
+        prefixes = {**self.prefixes, prefix: ranges}
+        return Watermark(bucket=self.bucket, prefixes=prefixes, compacted=self.compacted, records=self.records)
 
     def with_compacted(self, compacted: Mapping[str, int], records: int) -> Watermark:
         """Add compacted positions: their number per prefix, and their records in total."""
@@ -150,7 +153,7 @@ def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:
     for covered in ranges:
         last = result[-1] if result else None
         if last is not None and last.time_ms == covered.time_ms and last.until == covered.after:
-            result[-1] = attrs.evolve(last, until=covered.until)
+            result[-1] = CoveredRange(last.after, covered.until, last.time_ms)
         else:
             result.append(covered)
     return result
@@ -176,7 +179,7 @@ def _raised(ranges: Ranges, key_range: CoveredRange) -> Ranges:
             continue
         if here is not None and here < part.after:
             result.append(CoveredRange(here, part.after, time_ms))
-        result.append(attrs.evolve(part, time_ms=max(part.time_ms, time_ms)))
+        result.append(part if part.time_ms >= time_ms else CoveredRange(part.after, part.until, time_ms))
         here = part.until
     if here is not None and here != until:
         result.append(CoveredRange(here, until, time_ms))

@@ -74,7 +74,7 @@ class RetryPolicy:
 
     def within(self, budget_seconds: float) -> RetryPolicy:
         """Return the policy with a smaller budget, for a first contact, where a user is waiting for the answer."""
-        return attrs.evolve(self, budget_seconds=min(self.budget_seconds, budget_seconds))
+        return self if budget_seconds >= self.budget_seconds else attrs.evolve(self, budget_seconds=budget_seconds)
 
     def without_waiting(self) -> RetryPolicy:
         """Return the policy without waits, for tests."""
