@@ -11,7 +11,7 @@ EXHIBITS = {
     "risen_over_what_waits": ("waiting", 100, 1),
     "stores_clock_alone": ("dates", 100, 4),
     "stale_counts": ("forgetting", 400, 5),
-    "any_part": ("snapshots", 800, 31),
+    "any_part": ("snapshots", 800, 13),
     "from_the_snapshots_end": ("snapshots", 300, 19),
     "one_generation": ("restored", 1000, 4),
     "no_look": ("seconds", 300, 0),
