@@ -440,11 +440,11 @@ class Condition:
         self._lock.release()
 
     def __enter__(self):
-        self._lock.acquire()
+        self._lock.__enter__()
         return self
 
     def __exit__(self, *_):
-        self._lock.release()
+        self._lock.__exit__()
 
     def wait(self, timeout=None):
         if timeout is not None and timeout <= 0:
@@ -490,6 +490,36 @@ class Condition:
     notifyAll = notify_all  # noqa: N815
 
 
+class Event:
+    """A flag that threads wait for: the standard library's has a condition and a lock of its own."""
+
+    def __init__(self):
+        self._flag = False
+        self._waiters = None
+
+    def is_set(self):
+        return self._flag
+
+    def set(self):
+        self._flag = True
+        waiters, self._waiters = self._waiters, None
+        for task, ticket in waiters or ():
+            world.wake(task, ticket, True)
+
+    def clear(self):
+        self._flag = False
+
+    def wait(self, timeout=None):
+        if self._flag:
+            return True
+        if timeout is not None and timeout <= 0:
+            return False
+        if self._waiters is None:
+            self._waiters = []
+        self._waiters.append(world.ticket())
+        return bool(world.park(timeout))
+
+
 class Thread:
     """A task of the process that starts it."""
 
@@ -524,7 +554,7 @@ class Timer(Thread):
         super().__init__()
         self.interval, self.function = interval, function
         self.args, self.kwargs = args or (), kwargs or {}
-        self.finished = threading.Event()
+        self.finished = Event()
 
     def cancel(self):
         self.finished.set()
@@ -585,6 +615,7 @@ def install():
     threading.Lock = Lock
     threading.RLock = RLock
     threading.Condition = Condition
+    threading.Event = Event
     threading.Thread = Thread
     threading.Timer = Timer
     queue.SimpleQueue = SimpleQueue
