@@ -98,8 +98,9 @@ def run(
                 standalone_mode=False,
                 obj=reporter,
             )
-    except typer.Abort:
-        return EXIT_TRY_AGAIN
+    except typer.Abort as abort:
+        # typer takes every EOFError for a question that nobody answers
+        return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
     except ReaderGoneError:
         return EXIT_DONE
     except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout

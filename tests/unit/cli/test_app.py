@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
@@ -143,6 +144,18 @@ def test_a_broken_pipe_that_is_not_stdout_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(version, "version_lines", fail)
     assert run("s3_source", S3SourceTask, ["--version"]) == 1
     assert "error: unexpected BrokenPipeError: [Errno 32] Broken pipe; the trace is in " in capsys.readouterr().err
+
+
+def test_the_end_of_some_file_is_an_error_like_any_other(monkeypatch, tmp_path, capsys):
+    """typer takes it for a question that nobody answers, and ends without a word."""
+
+    def fail(*_, **__):
+        raise EOFError("marshal data too short")  # a compiled module that was cut short
+
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+    assert run("s3_source", S3SourceTask, ["--config", str(tmp_path / "s3.toml")]) == 1
+    assert "error: unexpected EOFError: marshal data too short; the trace is in " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["s3.toml"], ["check", "s3.toml"], ["offsets", "show", "s3.toml"]])
