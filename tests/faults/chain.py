@@ -124,12 +124,18 @@ class Tally:
 
 
 class Rig:
-    """What chains share: stores and servers, each started when it is first asked for, and where results go."""
+    """What chains share: stores and servers, each started when it is first asked for, and where results go.
+
+    Attributes:
+        fresh: whether programs load their modules at each start, and may be killed while they do; else they are forks
+            (`tests.support.preloaded`).
+    """
 
     def __init__(self, out, *, seed, keep=False):
         self.out = out
         self.keep = keep
         self.seed = seed
+        self.fresh = True
         self.work = Path(tempfile.mkdtemp(prefix="faults-", dir=MEMORY if MEMORY.is_dir() else None))
         self._stack = contextlib.ExitStack()
         self._stack.enter_context(no_outside_aws())
@@ -332,7 +338,7 @@ class Chain:
         self.program.configure(**more)
 
     def start(self, *arguments):
-        self.running = self.program.start(*arguments, fresh=True)  # it is killed while it loads, too
+        self.running = self.program.start(*arguments, fresh=self.rig.fresh)
         return self.running
 
     def alive(self):

@@ -69,7 +69,7 @@ def kill_with_standby(chain, rounds):
     chain.wait_until_done()  # it has claimed the source: a standby before that would be the first
     for number in rounds_of(chain, rounds):
         chain.options()
-        standby = chain.program.start("--standby", fresh=True)
+        standby = chain.program.start("--standby", fresh=chain.rig.fresh)
         standby.wait_for("standby, waiting for")
         chain.look()
         before = len_of(chain._seen)
@@ -200,7 +200,7 @@ def finish(chain):
     chain.drain()
     held = chain.count()
     chain.program.configure(runner={"engine": "local", "tasks_max": 1})
-    chain.running = chain.program.start("--once", fresh=True)
+    chain.running = chain.program.start("--once")
     ended = chain._wait_for_end(chain.running)
     chain.running = None
     if ended.code != 0 or chain.count() != held:

@@ -38,7 +38,7 @@ class FaultyWorker:
     def start(self):
         """Start it; with an API wait until that answers."""
         chain = self.chain
-        chain.running = Running(chain.folder, chain.program.module, self.arguments, fresh=True)
+        chain.running = Running(chain.folder, chain.program.module, self.arguments, fresh=chain.rig.fresh)
         if self.port is not None:
             chain.wait(self.answers, "the worker's API did not answer")
 
