@@ -17,6 +17,9 @@ import pytest
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A JVM that lives for seconds spends most of them on optimizing itself."""
 
+QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
+"""An archive of other jars is no news: tests look at all that a JVM says."""
+
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 
 MAKES_SECONDS = 120
@@ -24,7 +27,7 @@ MAKES_SECONDS = 120
 
 def java_options(archive=ARCHIVE):
     """Options for each JVM of a test: a quick start, and the archive, unless its path has a blank, which ends an option."""
-    return QUICK_JAVA if " " in str(archive) else f"{QUICK_JAVA} -XX:SharedArchiveFile={archive}"
+    return QUICK_JAVA if " " in str(archive) else f"{QUICK_JAVA} {QUIET} -XX:SharedArchiveFile={archive}"
 
 
 def is_current(archive=ARCHIVE):
@@ -50,8 +53,8 @@ def make(archive=ARCHIVE):
         gateway = SparkContext._gateway
         gateway.shutdown()
         gateway.proc.stdin.close()
-        gateway.proc.wait(MAKES_SECONDS)
-        part.replace(archive)  # whole, or not at all
+        if gateway.proc.wait(MAKES_SECONDS) == 0:  # whole, or not at all: half of one ends a JVM
+            part.replace(archive)
     finally:
         part.unlink(missing_ok=True)
 

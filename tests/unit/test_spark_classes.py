@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.support import spark_classes
-from tests.support.spark_classes import QUICK_JAVA, is_current, java_options
+from tests.support.spark_classes import QUICK_JAVA, QUIET, is_current, java_options
 
 
 @pytest.fixture
@@ -40,5 +40,5 @@ def test_without_java_nothing_is_made(tmp_path, monkeypatch):
 
 
 def test_a_path_with_a_blank_is_no_option(tmp_path):
-    assert java_options(tmp_path / "a.jsa") == f"{QUICK_JAVA} -XX:SharedArchiveFile={tmp_path}/a.jsa"
+    assert java_options(tmp_path / "a.jsa") == f"{QUICK_JAVA} {QUIET} -XX:SharedArchiveFile={tmp_path}/a.jsa"
     assert java_options(tmp_path / "b c.jsa") == QUICK_JAVA
