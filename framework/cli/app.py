@@ -99,7 +99,7 @@ def run(
                 obj=reporter,
             )
     except typer.Abort as abort:
-        # typer takes every EOFError for a question that nobody answers
+        # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
     except ReaderGoneError:
         return EXIT_DONE
