@@ -30,7 +30,6 @@ import copy
 import itertools
 import json
 import struct
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
@@ -383,17 +382,6 @@ def _loads(body: bytes) -> Any:
         return json.loads(body)  # reads what `_encode` writes for names that are not valid Unicode
 
 
-class _Zstd(threading.local):
-    """Making these takes longer than most bodies do. No two threads may share them."""
-
-    def __init__(self) -> None:
-        self.compressor = zstandard.ZstdCompressor(level=3)
-        self.decompressor = zstandard.ZstdDecompressor()
-
-
-_zstd = _Zstd()
-
-
 def _unpack(packed: bytes, limit: int) -> bytes:
     """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
 
@@ -403,7 +391,7 @@ def _unpack(packed: bytes, limit: int) -> bytes:
     size = zstandard.frame_content_size(packed)
     if not 0 <= size <= limit:
         raise ValueError(size)
-    return _zstd.decompressor.decompress(packed)
+    return zstandard.ZstdDecompressor().decompress(packed)
 
 
 def _encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
@@ -422,7 +410,7 @@ def _encode_raw(header: Mapping[str, Any], raw: bytes) -> bytes:
 def _frame(packed_header: bytes, raw: bytes) -> bytes:
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
-        raw, flags = _zstd.compressor.compress(raw), _ZSTD
+        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
 
 
