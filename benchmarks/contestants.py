@@ -26,6 +26,8 @@ from typing_extensions import override
 from benchmarks.data import BUCKET, Store
 
 if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
     from framework.config.iggy_address import IggyAddress
 
 P = ParamSpec("P")
@@ -163,8 +165,7 @@ _payloads: list[bytes] = []
 def load(store: Store, prefix: str, kind: str) -> None:
     """Fetch the objects into memory, and make the payloads of JSON lines."""
     client = store.client()
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    keys = _keys(client, prefix)
     _objects[:] = [client.get_object(Bucket=BUCKET, Key=key)["Body"].read() for key in keys]
     client.close()
     if kind == "jsonl":
@@ -176,6 +177,11 @@ def hold(objects: int, lines: int) -> None:
     from benchmarks.data import encode, rows
 
     _payloads[:] = [line for number in range(objects) for line in encode("jsonl", rows(number, lines)).splitlines()]
+
+
+def _keys(client: S3Client, prefix: str) -> list[str]:
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
+    return [entry["Key"] for page in pages for entry in page.get("Contents", ())]
 
 
 def check_same(kind: str) -> None:
@@ -314,8 +320,7 @@ _DECODERS: dict[str, list[Callable[[bytes], list[bytes]]]] = {
 def bare_pool(store: Store, prefix: str, threads: int) -> Run:
     """Plain GETs from a pool of threads, of keys that are known already."""
     client = store.client()
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    keys = _keys(client, prefix)
     with ThreadPoolExecutor(threads) as pool, _timed() as took:
         list(pool.map(lambda key: client.get_object(Bucket=BUCKET, Key=key)["Body"].read(), keys))
     client.close()
@@ -325,8 +330,7 @@ def bare_pool(store: Store, prefix: str, threads: int) -> Run:
 def bare_get(store: Store, prefix: str, records: int, threads: int = 2) -> Run:
     """Plain GETs, as fast as the standard library goes: whole objects into a buffer, and nothing is done with them."""
     client = store.client()
-    pages = client.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
-    keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+    keys = _keys(client, prefix)
     client.close()
 
     def fetch(part: list[str]) -> None:

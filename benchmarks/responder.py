@@ -23,7 +23,7 @@ from typing_extensions import override
 from benchmarks.data import BUCKET, SUFFIX, Store, encode, rows
 
 BODIES = 40
-"""Different ones, at most."""
+"""Maximum number of bodies that differ."""
 
 _RANGE = re.compile(rb"\r\nrange: *bytes=(\d*)-(\d*)", re.IGNORECASE)
 _ITEM = (
@@ -33,7 +33,7 @@ _ITEM = (
 
 
 class _Bucket:
-    """The answers. Objects repeat a few bodies, which are all of one size as far as their rows are."""
+    """The answers. Objects have one of a few bodies in turn."""
 
     def __init__(self, kind: str, objects: int, lines: int) -> None:
         self.keys = [f"{prefix_of(kind)}{number:07}.{SUFFIX[kind]}" for number in range(objects)]
@@ -139,7 +139,7 @@ def _serve(kind: str, objects: int, lines: int, delay: float, tell: Connection) 
 
 
 def prefix_of(kind: str) -> str:
-    """Return below what the objects lie."""
+    """Return the prefix of the objects' keys."""
     return f"{kind}/"
 
 

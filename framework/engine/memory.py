@@ -18,7 +18,9 @@ OBJECTS_PER_COLLECTION = 50_000
 
 
 def tune_memory() -> None:
-    """Limit glibc to one arena that keeps what it frees, which pyarrow uses too; fewer searches for cycles, no threads of numpy.
+    """Set up the memory of the C library, Python's search for cycles, and the threads of numpy.
+
+    glibc gets one arena, which keeps what it frees, and pyarrow uses it.
 
     By default each reading thread gets its own arena, and memory that it frees is unusable for other arenas. That cost
     15 to 30 MB more at the peak, as measured, and gained no speed. pyarrow's own allocator retains freed memory:

@@ -63,26 +63,26 @@ class RenewedCertificate:
     def renew(self) -> None:
         """Look at the files, and take what is new. Until both of them fit, the former certificate stays."""
         now = self._state()
-        if now == self._taken:
+        if now in (self._taken, self._refused):
             return
         try:
             check_certificate(*self._files)
             self._context.load_cert_chain(*self._files)
         except (ConfigError, OSError) as error:  # one is replaced after the other
-            if now != self._refused:
-                log.warning("the new certificate is not taken, the former one stays: %s", error)
+            log.warning("the new certificate is not taken, the former one stays: %s", error)
             self._refused = now
             return
         self._taken = now
         log.info("a new certificate was taken from %s", self._files[0])
 
-    def _state(self) -> list[tuple[int, int, int] | None]:
+    def _state(self) -> list[tuple[int, int] | None]:
         return [_state_of(Path(file)) for file in self._files]
 
 
-def _state_of(file: Path) -> tuple[int, int, int] | None:
+def _state_of(file: Path) -> tuple[int, int] | None:
+    """Return what every change of a file changes, also one of its permissions; None when there is none."""
     try:
         found = file.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_ctime_ns

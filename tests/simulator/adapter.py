@@ -118,7 +118,7 @@ class Call(Request):
 
     def _end(self, result, error):
         self.done, self.result, self.error = True, result, error
-        if self.waiter is not None:  # nobody waits yet when it is refused at once
+        if self.waiter is not None:  # no reader waits yet when it is refused at once
             runtime.world.wake(*self.waiter, True)
 
     def wait(self):

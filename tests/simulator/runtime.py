@@ -460,7 +460,7 @@ class Condition:
         finally:
             if place[0].process.alive:
                 self._lock._acquire_restore(count)
-            else:  # unwinding after a kill: nobody of this process runs any more
+            else:  # unwinding after a kill: no thread of this process runs any more
                 self._lock._seize(count)
         return bool(woken)
 

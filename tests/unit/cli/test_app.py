@@ -147,7 +147,7 @@ def test_a_broken_pipe_that_is_not_stdout_is_reported(monkeypatch, capsys):
 
 
 def test_the_end_of_some_file_is_an_error_like_any_other(monkeypatch, tmp_path, capsys):
-    """typer takes it for a question that nobody answers, and ends without a word."""
+    """typer takes it for a question without an answer, and ends without a word."""
 
     def fail(*_, **__):
         raise EOFError("marshal data too short")  # a compiled module that was cut short

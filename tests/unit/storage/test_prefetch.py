@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from framework.errors import CorruptObjectError, StoreContractError, TaskClosedError
-from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher
+from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher, StreamRoom
 from transformers import BytesInput
 
 
@@ -184,6 +184,28 @@ def test_what_is_left_of_a_chunk_is_given_back_with_its_stream():
     assert (stream.read(3), budget.used) == (b"abc", 4)
     stream.close()
     assert budget.used == 0
+
+
+@pytest.mark.parametrize("change", ["give", "make_head", "close"])
+def test_who_waits_for_room_is_woken_once_and_without_the_lock(change):
+    budget = FetchBudget(1000)
+    full, waiting = StreamRoom(budget), StreamRoom(budget)
+    free = []
+
+    def look():
+        free.append(budget.lock.acquire(blocking=False))
+        budget.lock.release()
+
+    def resume():
+        looking = threading.Thread(target=look)  # as the thread of the requests, which takes the lock at once
+        looking.start()
+        looking.join()
+
+    assert full.take(750, resume)
+    assert not waiting.take(1, resume)
+    for _ in range(2):
+        getattr(full, change)(*([750] if change == "give" else []))
+    assert free == [True]
 
 
 def test_a_read_that_waits_ends_when_the_stream_is_closed():
