@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import pytest
 
@@ -116,10 +117,13 @@ def test_of_several_tasks_all_die():
     assert not others_after_a_crash(alone=False)
 
 
+NEVER_BEGAN = "numbers of its records, in the topic's order|positions went back when life 2 began"
+"""Progress without a beginning cannot be recovered. What is seen first depends on what the worker did before the crash."""
+
 MISTAKES = [
     (SPLITS, crashes.split_elsewhere, "is in several partitions"),
     (SPLITS, crashes.SplitFromItsBeginning, "the topic's records of"),
-    (TASKS, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
+    (TASKS, crashes.hands_out_before_it_begins, NEVER_BEGAN),
     (BAD_RECORDS, crashes.SwallowsBadRecords, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_behind_positions, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_under_new_ids, "ids of dead letters"),
@@ -130,7 +134,7 @@ MISTAKES = [
     (KEYED, crashes.bad_records_of_two_parts, "ids of dead letters"),
     (KEYED, crashes.keys_of_another_partition, "partitions of"),
     (TOGETHER, crashes.letters_without_splits, "dead letters"),
-    (TOGETHER, crashes.hands_out_before_it_begins, "numbers of its records, in the topic's order"),
+    (TOGETHER, crashes.hands_out_before_it_begins, NEVER_BEGAN),
 ]
 
 
@@ -144,7 +148,7 @@ def test_a_mistake_is_found(scenario, mistake, said, monkeypatch):
     if not isinstance(mistake, type):
         mistake(monkeypatch)
         rig = MemoryRig
-    assert said in first_break(rig, scenario)
+    assert re.search(said, first_break(rig, scenario))
 
 
 def test_tasks_that_never_end_are_broken_and_not_waited_for(monkeypatch):
