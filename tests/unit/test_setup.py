@@ -9,8 +9,19 @@ from types import SimpleNamespace
 import pytest
 
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup"
-TOOLS = ("cat", "cmp", "dirname", "env", "grep", "id", "readlink", "rm", "sh", "tail", "cp")
+TOOLS = ("cat", "cmp", "cp", "dirname", "env", "grep", "id", "mkdir", "readlink", "rm", "sh", "tail")
 TOO_OLD = "#!/bin/sh\nexit 1\n"
+TOO_NEW = """#!/bin/sh
+case "$*" in
+    *"(3, 10)"*) exit 1 ;;
+    *python_version*) echo 3.14.3 ;;
+    "-m venv .python/uv") mkdir -p .python/uv/bin && cp "{folder}/bin/pip" .python/uv/bin/python ;;
+esac
+"""
+UV = """#!/bin/sh
+echo "$UV_PYTHON_INSTALL_DIR: $*" >>"{folder}/calls"
+case "$2" in find) echo "{folder}/bin/python-of-uv" ;; esac
+"""
 WITHOUT_VENV = """#!/bin/sh
 case "$*" in
     *ensurepip*) test -e "{folder}/installed" ;;
@@ -69,6 +80,34 @@ def test_another_python_is_found_when_python3_is_too_old(machine):
     done = machine.run()
     assert "setup: making .venv with Python 3." in done.stdout
     assert done.stderr == "error: python3.12 could not make .venv: no room on the disk\n"
+
+
+@pytest.mark.parametrize("place", ["uv", "pip"])
+def test_where_all_pythons_are_too_new_uv_fetches_one(machine, tmp_path, place):
+    """As on Ubuntu 26.04. uv is that of the machine, or comes with pip."""
+    machine.put("python3", TOO_NEW)
+    machine.put("python-of-uv", WITHOUT_VENV.replace("test -e", "true"))
+    machine.put("pip" if place == "pip" else "unused", '#!/bin/sh\ncp "{folder}/bin/later" .python/uv/bin/uv\n')
+    machine.put("later" if place == "pip" else "uv", UV)
+    done = machine.run()
+    assert done.stderr.startswith("setup: python3 is 3.14.3; fetching Python 3.13, which fits, into .python\n")
+    assert done.stderr.endswith("error: " + f"{tmp_path}/bin/python-of-uv could not make .venv: no room on the disk\n")
+    folder = machine.project / ".python"
+    assert (tmp_path / "calls").read_text() == f"{folder}: python install 3.13\n{folder}: python find --no-project 3.13\n"
+    assert "setup: making .venv with Python 3." in done.stdout
+    assert not (machine.project / ".setup.log").exists()
+
+
+def test_what_uv_said_is_kept_when_it_cannot_fetch_one(machine):
+    machine.put("python3", TOO_NEW)
+    machine.put("uv", "#!/bin/sh\necho no network\nexit 2\n")
+    done = machine.run()
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[1:] == [
+        "error: this project needs Python 3.10 to 3.13, and uv could not fetch one (see .setup.log); "
+        "install one, or name it: PYTHON=/path/to/python3.12"
+    ]
+    assert (machine.project / ".setup.log").read_text() == "no network\n"
 
 
 def test_the_missing_module_is_installed_by_root(machine, tmp_path):
