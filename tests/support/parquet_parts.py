@@ -1,5 +1,6 @@
 """Parquet files made by hand, so that any part of one can lie (parquet.thrift, in Thrift's compact protocol)."""
 
+import itertools
 import struct
 
 import zstandard
@@ -70,13 +71,16 @@ def column(pages, *, rows, kind=BYTE_ARRAY, repetition=REQUIRED, dictionary=Fals
     }  # fmt: skip
 
 
-def parquet(*columns, rows, said=1000, rows_said=None, footer_bytes=None):
-    """A file of one row group."""
+def parquet(*columns, rows, said=1000, rows_said=None, footer_bytes=None, in_schema=None):
+    """A file of one row group. `in_schema` is how many of the columns stand in its schema, else all."""
     out, chunks = b"PAR1", []
-    schema = [structure({4: text(b"schema"), 5: i32(len(columns))})]
+    known = len(columns) if in_schema is None else in_schema
+    schema = [structure({4: text(b"schema"), 5: i32(known)})]
+    for number, part in zip(range(known), itertools.chain(columns, itertools.repeat(column([], rows=0)))):  # noqa: B905
+        kind, repetition = i32(part["kind"]), i32(part["repetition"])
+        schema.append(structure({1: kind, 3: repetition, 4: text(b"c%d" % number)}))
     for number, part in enumerate(columns):
         name = b"c%d" % number
-        schema.append(structure({1: i32(part["kind"]), 3: i32(part["repetition"]), 4: text(name)}))
         start = len(out)
         first_data = start + (len(part["pages"][0]) if part["dictionary"] else 0)
         out += b"".join(part["pages"])

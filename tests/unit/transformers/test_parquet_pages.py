@@ -1,6 +1,9 @@
 """Parquet files that lie: about their pages, their sizes, their places. Each is an error that names the object and why."""
 
 import io
+import itertools
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -55,6 +58,34 @@ def words(size, rows):
 def prefixes(size, rows):
     page = parts.data_page(rows, parts.prefixed(size, rows), parts.DELTA_BYTE_ARRAY)
     return parts.parquet(parts.column([page], rows=rows), rows=rows)
+
+
+@pytest.mark.parametrize("columns", [(), ("c0",)], ids=["all columns", "chosen"])
+def test_columns_that_the_schema_and_a_row_group_do_not_share_never_end_the_process(columns, tmp_path):
+    """Each file in a process of its own: `std::terminate` cannot be caught."""
+    files = {lie: tmp_path / str(place) for place, lie in enumerate(itertools.product(range(3), range(3), (0, 1000)))}
+    for (known, count, size), file in files.items():
+        column = parts.column([STRINGS], rows=2)
+        file.write_bytes(parts.parquet(*[column] * count, rows=2, in_schema=known, said=size))
+    script = """
+import os, sys
+from tests.unit.transformers.test_parquet_pages import read
+for name in sys.argv[2:]:
+    if not os.fork():
+        with open(name, "rb") as file:
+            _, error = read(file.read(), columns=sys.argv[1].split())
+        sys.exit(getattr(error, "message", ""))
+    print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, " ".join(columns), *map(str, files.values())],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["1"] * len(files)
+    for (known, count, _), said in zip(files, done.stderr.splitlines(), strict=True):
+        if known != count:
+            assert said == f"a row group of the Parquet file has {count} columns, its schema {known}"
 
 
 def one_page(**claims):
