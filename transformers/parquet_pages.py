@@ -256,6 +256,7 @@ class WatchedFile(SeekableFile):
             column.next = body + header.packed
             if min(header.packed, header.unpacked, header.values) < 0:
                 raise PagesError(f"a page header of column {column.name} has a number below zero")
+            self._check(self._used + header.packed, column)  # pyarrow takes that much, also of a shorter file
             if column.reached < self._until or column.repeated:  # the row count of a page of lists is unknown
                 self._count(column, header)
             else:

@@ -111,6 +111,12 @@ def test_files_made_by_hand_are_read():
 UNFOLD = {
     "a page": parts.parquet(parts.column([parts.data_page(1, parts.string(bytes(2 * MIB)))], rows=1), rows=1),
     "a page that says so": one_page(unpacked=2**31 - 1),
+    "a page that says so of its packed form": parts.parquet(
+        parts.column([parts.page(0, b"", {3: parts.i32(2**31 - 1)})], rows=1), rows=1
+    ),
+    "a page of no kind that says so": parts.parquet(
+        parts.column([parts.page(10240, b"", {3: parts.i32(2**31 - 1)})], rows=1), rows=1
+    ),
     "a dictionary": words(MIB, 3),
     "a dictionary that says so": parts.parquet(
         parts.column([parts.dictionary_page(2**31 - 1, b""), STRINGS], rows=2, dictionary=True), rows=2
