@@ -9,6 +9,7 @@ walked through before they are decoded.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -155,6 +156,7 @@ class _Weights:
             weight = Weight(size, 56 + _extra(schema), _TEXT)
         else:
             inner = name.rpartition(".")[0]
+            _refuse_twins(name, schema["fields"])
             weight = self._record([self.of(field["type"], inner) for field in schema["fields"]])
         self._named[name] = weight
         return weight
@@ -189,6 +191,15 @@ class _Weights:
             max((branch.dense + (own + branch.fixed) / (1 + branch.least) for branch in branches), default=0),
             max((branch.depth for branch in branches), default=0),
             any(branch.recursive for branch in branches),
+        )
+
+
+def _refuse_twins(record: str, fields: Any) -> None:
+    names = Counter(field["name"] for field in fields)
+    if len(names) < len(fields):
+        ((twice, _),) = names.most_common(1)
+        raise UnusableSchemaError(
+            f"two fields of the record {record} have the same name, {twice}: as JSON one of them would be lost"
         )
 
 

@@ -122,3 +122,14 @@ def test_a_count_that_is_too_low_is_an_error_on_every_start(count):
         with pytest.raises(CorruptObjectError, match="holds more than its records"):
             got.extend(transformer.records(BytesInput(data), skip=skip))
         assert got == [b"1"][skip : max(0, count - 1)]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_two_fields_of_one_name_are_an_error(wrapped):
+    """fastavro keeps the last of both values."""
+    twice = {"type": "record", "name": "T", "namespace": "n", "fields": [{"name": "a", "type": "int"}] * 2}
+    got, error = read(record("int", ["null", {"type": "array", "items": twice}]) if wrapped else twice, b"\2\4", 1)
+    assert got == []
+    assert error.message == (
+        "the Avro schema cannot be used (two fields of the record n.T have the same name, a: as JSON one of them would be lost)"
+    )
