@@ -100,7 +100,7 @@ def ours(props: dict[str, Any]) -> Run:
     client is made before, as the bare loops' clients are: that takes boto3 some 70 ms, once in a process's life.
     """
     from framework.engine.local import LocalEngine
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.task.object_store import StoreSourceTask
     from gcs_source.task import GcsSourceTask
     from s3_source.task import S3SourceTask
@@ -124,7 +124,7 @@ def ours(props: dict[str, Any]) -> Run:
             mark()
             super().stop()
 
-    tune_memory()  # both as the program does at its start
+    set_up_process()  # both as the program does at its start
     engine = LocalEngine(TimedTask, source().configure(props), once=True)
     began = time.perf_counter()
     progress = engine.run()

@@ -96,10 +96,10 @@ def list_on_spark(
 def peak_of_engine(url: str, objects: int) -> tuple[float, float, float]:
     """Run so many synthetic objects through Spark: this process's highest resident size, that before, MB; seconds."""
     from benchmarks.synthetic import SyntheticTask
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.engine.spark.engine import SparkEngine
 
-    tune_memory()
+    set_up_process()
     open_spark("local[2]", {})
     name = f"bench-{uuid.uuid4().hex[:8]}"
     config = SyntheticTask().configure(

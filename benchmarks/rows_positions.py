@@ -211,12 +211,12 @@ def _config(url: str, objects: int, *, window: str = "forever") -> Any:
 def keep_positions(url: str, objects: int, window: str = "forever") -> Kept:
     """List and finish every object; then list them again."""
     from framework.engine.iggy_target import IggyTarget
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.engine.session import Session
     from framework.model.batches import Acknowledgement, RecordBatch
     from framework.model.objects import ObjectState
 
-    tune_memory()
+    set_up_process()
     config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
         session = Session.begin(target.connect(), config)
@@ -264,13 +264,13 @@ def fold_positions(url: str, objects: int) -> Kept:
     import numpy  # noqa: F401, ICN001 - the table of positions loads it; it is code, not positions
 
     from framework.engine.iggy_target import IggyTarget
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.engine.session import Session
     from framework.iggy.offset_log.loading import newest_snapshot
     from framework.model.batches import Acknowledgement, RecordBatch
     from framework.model.objects import ObjectState
 
-    tune_memory()
+    set_up_process()
     config = _config(url, objects, window="24h")
     with IggyTarget(config) as target:
         session = Session.begin(target.connect(), config)
@@ -319,10 +319,10 @@ def fold_positions(url: str, objects: int) -> Kept:
 def start_folded(url: str, objects: int) -> Kept:
     """A start after that, and a pass that finds nothing to do."""
     from framework.engine.iggy_target import IggyTarget
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.engine.session import Session
 
-    tune_memory()
+    set_up_process()
     config = _config(url, objects, window="24h")
     with IggyTarget(config) as target:
         connection = target.connect()
@@ -362,10 +362,10 @@ def start_again(url: str, objects: int, window: str = "forever") -> Kept:
     import numpy  # noqa: F401, ICN001 - as above: code, not positions
 
     from framework.engine.iggy_target import IggyTarget
-    from framework.engine.memory import tune_memory
+    from framework.engine.process_setup import set_up_process
     from framework.engine.session import Session
 
-    tune_memory()
+    set_up_process()
     config = _config(url, objects, window=window)
     with IggyTarget(config) as target:
         connection = target.connect()

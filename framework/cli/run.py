@@ -20,7 +20,7 @@ from framework.cli.signals import stopped_by_signals
 from framework.config.bucket import BucketConfig
 from framework.config.layers import environment_layers, file_layers, merge, setting_layers
 from framework.config.loading import Loaded, load, noted
-from framework.engine.memory import tune_memory
+from framework.engine.process_setup import set_up_process
 from framework.engine.progress import Progress
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
 from framework.model.open_files import allow_open_files
@@ -155,7 +155,7 @@ def run_source(
     allow_open_files()
     if config.http.enabled and with_api is not None:
         return with_api(config)
-    tune_memory()
+    set_up_process()
     with Output(format=config.log.format, level=config.log.level, source=log_source) as output:
         last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby, channel=channel)
         if once and last.state == "stopped":

@@ -57,6 +57,9 @@ FOLLOW_SECONDS = 0.2
 
 STOP_SECONDS = 3.5
 
+_EXIT_SECONDS = 0.2
+"""A process that ends closes its pipe a little before."""
+
 
 class WorkerProcess(Protocol):
     """A process as this module uses it; `multiprocessing.Process` is one."""
@@ -66,6 +69,10 @@ class WorkerProcess(Protocol):
     @property
     def pid(self) -> int | None:
         """The number of the process; None before it starts."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """How it ended: the number of a signal is below zero. None before."""
 
     def start(self) -> None:
         """Start it."""
@@ -249,15 +256,15 @@ class ProcessGroup:
                     self._take_message(worker, discovery, kind, value)
                     self._changed.notify_all()
         except (EOFError, OSError):
-            pass
+            worker.process.join(_EXIT_SECONDS)
+            how = _ending(worker.process.exitcode)
+            with self._changed:
+                if not worker.ended and worker.failure is None:
+                    worker.failure = UnknownOutcomeError(f"{worker.process.name} (process {worker.process.pid}) {how}")
         except Exception as error:
             log.exception("a message of %s could not be taken", worker.process.name)
             self._fail(worker, error)
         with self._changed:
-            if not worker.ended and worker.failure is None:
-                worker.failure = UnknownOutcomeError(
-                    f"{worker.process.name} (process {worker.process.pid}) ended and said nothing"
-                )
             self._changed.notify_all()
 
     def _write(self, worker: _Worker) -> None:
@@ -342,3 +349,14 @@ class ProcessGroup:
             for thread in worker.threads:
                 thread.join(1.0)
             worker.pipe.close()
+
+
+def _ending(exitcode: int | None) -> str:
+    """What is known of a process that ended without a message."""
+    if exitcode is None or exitcode >= 0:
+        return "ended and said nothing"
+    number = -exitcode
+    if number == signal.SIGKILL:
+        return "was killed (SIGKILL), as when memory runs out"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"was ended by {name}: a crash in a library, whose place stands above"

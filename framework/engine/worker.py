@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.iggy_target import open_connection
 from framework.engine.log_forwarding import LogForwarder
-from framework.engine.memory import tune_memory
 from framework.engine.process_exit import leave
+from framework.engine.process_setup import set_up_process
 from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
 from framework.errors import SourceError
 
@@ -54,7 +54,7 @@ class LeaderPipe:
 
 def work(plan: WorkerPlan, pipe: Connection) -> None:
     """Run one task over the assigned objects until the leader closes the feed or stops it."""
-    tune_memory()
+    set_up_process()
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # blocked while the modules were loaded

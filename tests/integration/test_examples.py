@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 
+import pytest
+
 from tests.support.docs import ROOT, blocks
 
 EXAMPLES = ROOT / "examples"
@@ -73,6 +75,22 @@ def test_the_library_example_reads_without_iggy(tmp_path):
         "weather.jsonl records 1 to 3",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_library_that_ends_the_process_leaves_the_place_of_each_thread(tasks, tmp_path):
+    """With several tasks it is a worker that ends."""
+    (tmp_path / "program.py").write_text(
+        "from examples.shelf import *\nShelfStore.open = lambda *_: os.abort()\n"
+        "if __name__ == '__main__':\n    main(ShelfTask)\n"
+    )
+    arguments = ("--config", EXAMPLES / "shelf.toml", "--set", f"runner.tasks_max={tasks}", "--once")
+    shutil.copytree(EXAMPLES / "data", tmp_path / "examples" / "data")
+    done = run("program.py", *arguments, cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Fatal Python error: Aborted" in done.stderr
+    assert f'File "{tmp_path}/program.py", line 2 in <lambda>' in done.stderr
+    assert tasks == 1 or "was ended by SIGABRT: a crash in a library, whose place stands above" in done.stderr
 
 
 def test_the_tutorial_builds_the_example_and_shows_what_it_writes(tmp_path):

@@ -833,13 +833,13 @@ def prepare():
     replace(
         worker,
         leave=lambda _: None,
-        tune_memory=lambda: None,
+        set_up_process=lambda: None,
         LogForwarder=lambda tell: silent,
         signal=signal_stub,
         FIGURES_SECONDS=2.0,
     )
     replace(spark_group, WAIT_SECONDS=0.1, spark_lister=lambda *_, **__: lambda _: None)
-    replace(spark_job, TaskContext=_SimTaskContext, tune_memory=lambda: None, LogForwarder=lambda _: silent)
+    replace(spark_job, TaskContext=_SimTaskContext, set_up_process=lambda: None, LogForwarder=lambda _: silent)
     replace(discovery, WAIT_SECONDS=0.1)
     replace(session, FOLLOW_SECONDS=0.5)
     logging.disable(logging.CRITICAL)

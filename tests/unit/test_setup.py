@@ -93,7 +93,8 @@ def test_where_all_pythons_are_too_new_uv_fetches_one(machine, tmp_path, place):
     assert done.stderr.startswith("setup: python3 is 3.14.3; fetching Python 3.13, which fits, into .python\n")
     assert done.stderr.endswith("error: " + f"{tmp_path}/bin/python-of-uv could not make .venv: no room on the disk\n")
     folder = machine.project / ".python"
-    assert (tmp_path / "calls").read_text() == f"{folder}: python install 3.13\n{folder}: python find --no-project 3.13\n"
+    calls = (tmp_path / "calls").read_text()
+    assert calls == f"{folder}: python install 3.13\n{folder}: python find --no-project 3.13\n"
     assert "setup: making .venv with Python 3." in done.stdout
     assert not (machine.project / ".setup.log").exists()
 
@@ -103,10 +104,10 @@ def test_what_uv_said_is_kept_when_it_cannot_fetch_one(machine):
     machine.put("uv", "#!/bin/sh\necho no network\nexit 2\n")
     done = machine.run()
     assert done.returncode == 1
-    assert done.stderr.splitlines()[1:] == [
-        "error: this project needs Python 3.10 to 3.13, and uv could not fetch one (see .setup.log); "
-        "install one, or name it: PYTHON=/path/to/python3.12"
-    ]
+    assert done.stderr.endswith(
+        "\nerror: this project needs Python 3.10 to 3.13, and uv could not fetch one (see .setup.log); "
+        "install one, or name it: PYTHON=/path/to/python3.12\n"
+    )
     assert (machine.project / ".setup.log").read_text() == "no network\n"
 
 

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder, LogLine
-from framework.engine.memory import tune_memory
+from framework.engine.process_setup import set_up_process
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import SourceError, UnknownOutcomeError
@@ -93,7 +93,7 @@ def run_job(job: SparkJob) -> JobResult:
     if attempt is not None and attempt.attemptNumber() > 0:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
         return JobResult(statistics=TaskStatistics(), failure=UnknownOutcomeError("Spark lost an executor at work"))
-    tune_memory()
+    set_up_process()
     with _listening() as heard:
         result = _run(job)
     return attrs.evolve(result, log_lines=heard.log_lines, more_lines=heard.more_lines)

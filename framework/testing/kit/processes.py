@@ -177,6 +177,11 @@ class ThreadProcess:
         """Start the thread."""
         self._thread.start()
 
+    @property
+    def exitcode(self) -> int | None:
+        """None: a thread has none."""
+        return None
+
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end of the thread."""
         self._thread.join(timeout)

@@ -38,6 +38,7 @@ class Frozen:
             join=self.killed.wait,
             is_alive=lambda: not self.killed.is_set(),
             kill=self.killed.set,
+            exitcode=None,
         )
 
     def send(self, _):

@@ -77,7 +77,7 @@ def world(monkeypatch):
     monkeypatch.setattr(
         jobs.TaskRun, "start", lambda plan, feed: start(plan, feed, connect=lambda *_: server.connect())
     )
-    monkeypatch.setattr(jobs, "tune_memory", lambda: None)
+    monkeypatch.setattr(jobs, "set_up_process", lambda: None)
 
     def run(store, *, await_spark=None, page_size=1000, **options):
         config = source_config(engine="spark", **options)

@@ -41,7 +41,7 @@ def channel():
 
 
 def result_of(monkeypatch, run, channel):
-    monkeypatch.setattr(jobs, "tune_memory", lambda: None)
+    monkeypatch.setattr(jobs, "set_up_process", lambda: None)
     monkeypatch.setattr(jobs.TaskRun, "start", lambda *_: run)
     return run_job(SparkJob(plan=SimpleNamespace(), assignments=[], channel=channel.address))
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import gc
 import os
 
+_STDERR = 2
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -17,8 +19,8 @@ OBJECTS_PER_COLLECTION = 50_000
 """Number of new Python objects after which cycles are looked for."""
 
 
-def tune_memory() -> None:
-    """Set up the memory of the C library, Python's search for cycles, and the threads of numpy.
+def set_up_process() -> None:
+    """Set up the memory of the C library, Python's search for cycles, the threads of numpy, and what a crash leaves.
 
     glibc gets one arena, which keeps what it frees, and pyarrow uses it.
 
@@ -32,7 +34,10 @@ def tune_memory() -> None:
 
     numpy's library for linear algebra starts a thread for each core, each with a buffer of its own, when numpy is imported;
     they wait for work in a loop for some 0.1 s of CPU, while a source is starting. No source has such work.
+
+    A library in C that ends the process over the bytes of an object leaves the place of each thread on stderr.
     """
+    faulthandler.enable(_STDERR)
     gc.set_threshold(OBJECTS_PER_COLLECTION)
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -9,15 +9,15 @@ def _said(code):
 
 
 def test_a_process_of_the_program_seldom_looks_for_cycles():
-    code = "import gc; from framework.engine.memory import tune_memory; tune_memory(); print(gc.get_threshold()[0])"
+    code = "import gc; from framework.engine.process_setup import set_up_process; set_up_process(); print(gc.get_threshold()[0])"
     assert _said(code) == "50000\n"
 
 
 def test_numpy_starts_no_thread_for_each_core():
     code = """if True:
         import os, sys
-        from framework.engine.memory import tune_memory
-        tune_memory()
+        from framework.engine.process_setup import set_up_process
+        set_up_process()
         assert "numpy" not in sys.modules, "its threads are there already"
         import numpy
         print(len(os.listdir("/proc/self/task")))"""
