@@ -18,12 +18,14 @@ def make_envelope(config: SourceCommonConfig) -> Sequence[tuple[Transform, str]]
     options = config.input.envelope_options()
     if options is None:
         return []
-    from framework.envelopes.transform import EnvelopeTransform  # noqa: PLC0415 - loaded when used
+    from framework.envelopes.restore import EnvelopeTransform  # noqa: PLC0415 - loaded when used
 
-    return [(EnvelopeTransform(options, origin_by(config.naming.parsed())), f"envelope {options.envelope}")]
+    origin_of = _origin_by(config.naming.parsed())
+    transform = EnvelopeTransform(options.layout(), origin_of, check_origin=options.check_origin)
+    return [(transform, f"envelope {options.envelope}")]
 
 
-def origin_by(template: NameTemplate | None) -> Callable[[str], Origin]:
+def _origin_by(template: NameTemplate | None) -> Callable[[str], Origin]:
     """Return the function that reads from a key of which topic and partition its records were archived."""
     if template is None:
         return lambda _key: Origin()

@@ -1,26 +1,26 @@
-"""A batch of archived records -> payloads, headers and times.
+"""The envelope as the first transform of a source: archived records -> payloads, headers and times.
 
-One call of JSON's parser reads a block of lines, and takes each payload's bytes as they are. Only when something in a batch is
-wrong, each record is read alone, so that the wrong ones are known.
+One call of JSON's parser reads a block of lines, and takes each payload's bytes as they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
 from framework.envelopes.headers import HeaderDecoder, HeaderError
 from framework.envelopes.layout import Layout, Origin
 from framework.model.headers import HeaderValue, SharedHeaders
-from framework.model.objects import length_only
 from framework.model.payloads import PayloadColumn, decode_objects
+from framework.transform import Transform, TransformBatch, TransformContext
 
 Headers = Mapping[str, HeaderValue]
 
@@ -34,33 +34,23 @@ class _RecordError(ValueError):
 _WRONG = (msgspec.DecodeError, HeaderError, TimeError, _RecordError, UnicodeError, RecursionError)
 
 
-@attrs.frozen(kw_only=True, slots=True, eq=False)
-class Restored:
-    """The good records of a batch, and the bad ones.
+class EnvelopeTransform(Transform):
+    """Take archived records out of their envelopes. Deterministic: a function of the record and its object's key.
 
-    Attributes:
-        payloads: of the good records, in order.
-        headers: headers of each; None when none has any.
-        timestamps_us: microseconds since 1970 of each, 0 without a time; None when none has a time.
-        wrong: place in the batch, counted from 0 -> why that record is bad.
-    """
-
-    payloads: Sequence[bytes] = attrs.field(repr=length_only)
-    headers: Sequence[Headers | None] | None = attrs.field(default=None, repr=False)
-    timestamps_us: NDArray[np.int64] | None = attrs.field(default=None, repr=False)
-    wrong: Mapping[int, str] = attrs.field(factory=dict)
-
-
-class Envelope:
-    """Archived records of one form. Not thread-safe: it keeps the headers and times that it has read.
+    Not thread-safe: it keeps the headers and times that it has read.
 
     Args:
-        layout: the form.
+        layout: how the topic was archived.
+        origin_of: what a key says of the object's records.
         check_origin: whether a record of another topic or partition than its object's is bad.
     """
 
-    def __init__(self, layout: Layout, *, check_origin: bool = True) -> None:
+    name = "envelope"
+
+    def __init__(self, layout: Layout, origin_of: Callable[[str], Origin], *, check_origin: bool = True) -> None:
+        super().__init__(None)
         self._layout = layout
+        self._origin_of = origin_of
         self._check_origin = check_origin
         self._parts = layout.named_fields()
         self._objects = layout.payload is not None and not layout.columns
@@ -69,63 +59,43 @@ class Envelope:
         self._times = TimeReader(layout.time_unit)
         self._headers = _KnownHeaders(HeaderDecoder(layout.header_encoding, layout.header_kinds))
 
-    def restore(self, records: Sequence[bytes], origin: Origin) -> Restored:
-        """Return the records without their envelopes. A record's result does not depend on the records around it.
-
-        Args:
-            records: archived records of one object.
-            origin: what the object's key says of them.
-        """
+    @override
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         if not self._layout.is_parsed:
-            return Restored(payloads=records)
+            return batch
         try:
-            return self._restore(records, origin)
-        except _WRONG:
-            return self._one_by_one(records, origin)
+            return self._restore(batch, self._origin_of(context.native.key))
+        except _WRONG as error:
+            if len(batch) == 1:
+                return batch.reject({0: _reason(error)})
+        # halves again and again, until each wrong record is alone
+        return batch.join([self.apply(half, context) for half in batch.slices((len(batch) + 1) // 2)])
 
-    def _one_by_one(self, records: Sequence[bytes], origin: Origin) -> Restored:
-        good, wrong = [], {}
-        for place, record in enumerate(records):
-            try:
-                good.append(self._restore([record], origin))
-            except _WRONG as error:
-                wrong[place] = _reason(error)
-        return Restored(
-            payloads=[payload for found in good for payload in found.payloads],
-            headers=[found.headers[0] if found.headers else None for found in good]
-            if any(found.headers for found in good)
-            else None,
-            timestamps_us=np.array(
-                [0 if found.timestamps_us is None else found.timestamps_us[0] for found in good], np.int64
-            )
-            if any(found.timestamps_us is not None for found in good)
-            else None,
-            wrong=wrong,
-        )
-
-    def _restore(self, records: Sequence[bytes], origin: Origin) -> Restored:
+    def _restore(self, batch: TransformBatch, origin: Origin) -> TransformBatch:
         """Restore records that are all good.
 
         Raises:
             DecodeError, HeaderError, TimeError, _RecordError: one of them is not.
         """
+        records = batch.payloads
         rows = self._rows(records)
         if self._check_origin:
             self._check(rows, origin)
-        return Restored(
+        return attrs.evolve(
+            batch,
             payloads=self._payloads(rows, records),
             headers=self._headers_of(rows) if "headers" in self._parts or "key" in self._parts else None,
             timestamps_us=self._times_of(rows) if "timestamp" in self._parts else None,
         )
 
     def _rows(self, records: Sequence[bytes]) -> list[Any]:
-        if self._objects and isinstance(records, PayloadColumn):
+        for text in [records.data] if isinstance(records, PayloadColumn) else records:
+            check_text(text)
+        # of a single record, the decoder's errors name no place in a list
+        if self._objects and isinstance(records, PayloadColumn) and len(records) > 1:
             rows = decode_objects(records, self._decoder)
             if rows is not None:
-                check_text(records.data)
                 return rows
-        for record in records:
-            check_text(record)
         return list(map(self._decoder.decode, records))
 
     def _payloads(self, rows: list[Any], records: Sequence[bytes]) -> Sequence[bytes]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -13,9 +15,13 @@ from hypothesis import strategies as st
 from framework.envelopes.encodings import TimeReader
 from framework.envelopes.layout import Layout, Origin
 from framework.envelopes.options import EnvelopeOptions
-from framework.envelopes.restore import Envelope
+from framework.envelopes.restore import EnvelopeTransform
 from framework.envelopes.sinks import AIVEN, CONFLUENT, IGGY_S3_SINK
+from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import PayloadColumn
+from framework.pipeline.transforming import TransformChain
+from framework.transform import TransformContext
+from framework.transformer import PayloadBatch
 
 NOWHERE = Origin()
 SECOND = 1_000_000
@@ -27,9 +33,31 @@ IGGY_LINE = (
 )
 
 
+CONTEXT = TransformContext(
+    native=NativeObject(bucket="b", key="k", size=1, version="v"), topic_partition=TopicPartition("t", 0), source="s"
+)
+
+
+@attrs.define
+class Restored:
+    payloads: Sequence[bytes]
+    headers: Sequence[Mapping[str, object] | None] | None
+    timestamps_us: Any
+    wrong: dict[int, str]
+    """Place of a bad record in the batch -> why it is bad."""
+
+
 def restore(layout: Layout, *records: bytes, origin: Origin = NOWHERE, column: bool = False, check: bool = True):
     batch = PayloadColumn(b"".join(record + b"\n" for record in records)) if column else list(records)
-    return Envelope(layout, check_origin=check).restore(batch, origin)
+    return restored(EnvelopeTransform(layout, lambda _key: origin, check_origin=check), batch)
+
+
+def restored(envelope: EnvelopeTransform, batch: Sequence[bytes]) -> Restored:
+    found = TransformChain([(envelope, "envelope")]).apply(
+        PayloadBatch(first_record=0, payloads=batch, size_bytes=1), CONTEXT
+    )
+    wrong = {skipped.record_number: skipped.error.message for skipped in found.bad}
+    return Restored(found.batch.payloads, found.batch.headers, found.batch.timestamps_us, wrong)
 
 
 # ---- Iggy's S3 sink
@@ -281,7 +309,7 @@ def test_a_tombstone_is_null_as_json_and_bad_as_text():
 
 def test_confluents_value_passes_unchanged():
     batch = PayloadColumn(b'{"name": "John"}\nnot json\n')
-    found = Envelope(CONFLUENT).restore(batch, NOWHERE)
+    found = restored(EnvelopeTransform(CONFLUENT, lambda _key: NOWHERE), batch)
     assert found.payloads is batch
     assert found.headers is None
     assert found.timestamps_us is None
@@ -380,12 +408,12 @@ def test_numbers_of_128_bits_are_archived_as_text():
 
 
 def test_many_different_headers_and_times_do_not_stay_in_memory():
-    envelope = Envelope(IGGY_S3_SINK)
+    envelope = EnvelopeTransform(IGGY_S3_SINK, lambda _key: NOWHERE)
     for start in range(0, 25_000, 5000):
-        envelope.restore(
-            [b'{"payload":1,"timestamp":%d,"headers":{"n":%d}}' % (n, n) for n in range(start, start + 5000)], NOWHERE
+        restored(
+            envelope, [b'{"payload":1,"timestamp":%d,"headers":{"n":%d}}' % (n, n) for n in range(start, start + 5000)]
         )
-    envelope.restore([b'{"payload":1,"headers":{"n":"%s"}}' % (b"x" * 600)], NOWHERE)
+    restored(envelope, [b'{"payload":1,"headers":{"n":"%s"}}' % (b"x" * 600)])
     assert all(len(text) < 600 for text in envelope._headers)
     assert len(envelope._headers) <= envelope._headers.MAX_KEPT
     assert len(envelope._times) <= envelope._times.MAX_KEPT
