@@ -19,7 +19,6 @@ neither.
 from __future__ import annotations
 
 import difflib
-import ipaddress
 import re
 from urllib.parse import parse_qsl, unquote
 
@@ -27,6 +26,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import ConfigError
+from framework.model.hosts import is_this_machine
 
 DEFAULT_PORTS = {"tcp": 8090, "quic": 8080, "websocket": 8092}
 DEFAULT_PORT = DEFAULT_PORTS["tcp"]
@@ -115,21 +115,12 @@ class IggyAddress:
     @property
     def unchecked(self) -> bool:
         """Whether the connection leaves this machine encrypted, to a server whose certificate is not checked."""
-        return self.tls and not self.tls_validate_certificate and not self._on_this_machine
+        return self.tls and not self.tls_validate_certificate and not is_this_machine(self.host)
 
     @property
     def in_the_clear(self) -> bool:
         """Whether password and records leave this machine unencrypted."""
-        return not self.tls and self.embedded_path is None and not self._on_this_machine
-
-    @property
-    def _on_this_machine(self) -> bool:
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False  # a name
+        return not self.tls and self.embedded_path is None and not is_this_machine(self.host)
 
     @property
     def login(self) -> str:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from ipaddress import ip_address
 
 import attrs
 
@@ -32,6 +31,7 @@ from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, op
 from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
 from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
 from framework.envelopes.options import ENVELOPES, EnvelopeOptions
+from framework.model.hosts import is_this_machine
 from framework.model.positions import canonical_options
 from framework.transformer import (
     COMPRESSIONS,
@@ -731,11 +731,7 @@ class HttpSection:
     @property
     def only_local(self) -> bool:
         """Whether only this machine can reach the address."""
-        host = self.host_and_port()[0]
-        try:
-            return host == "localhost" or ip_address(host).is_loopback
-        except ValueError:  # a name: other machines may reach what it resolves to
-            return False
+        return is_this_machine(self.host_and_port()[0])
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid address, and for one that everybody can use."""

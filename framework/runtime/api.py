@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable, Mapping
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import anyio
@@ -15,6 +14,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
+from framework.model.hosts import is_this_machine
 from framework.runtime import answers
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.metrics import exposition, registry_of
@@ -137,19 +137,11 @@ class Guard:
         host = headers.get(b"host", b"localhost").decode(errors="replace").rpartition(":")
         name = host[0] if host[1] and host[2].isdecimal() else "".join(host)
         # a name that resolves to this machine, or a script of a page: the browser of a person here may send it
-        if not _is_this_machine(name):
+        if not is_this_machine(name.removeprefix("[").removesuffix("]")):
             return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
         if b"origin" in headers:
             return 403, "forbidden", "requests of web pages need [http] api_key"
         return None
-
-
-def _is_this_machine(name: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address; no other name is, whatever it begins with."""
-    try:
-        return ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return name.lower() == "localhost"
 
 
 async def _body(receive: Receive) -> bytes | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import ipaddress
 import json
 import os
 import secrets
@@ -19,6 +18,7 @@ from framework.iggy.embedded.commands import Commands
 from framework.iggy.embedded.connection import Connection
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.notices import announce, warn
+from framework.model.hosts import is_this_machine
 from framework.model.private_files import make_private, open_lock
 
 if TYPE_CHECKING:
@@ -293,11 +293,7 @@ class Service:
 
 def check_loopback(host: str) -> None:
     """Raise ValueError unless `host` is an address of this machine only."""
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if not is_this_machine(host):
         raise ValueError(
             f"The embedded server listens on this machine only, not on {host!r}: use 127.0.0.1, "
             "or run a real Iggy server for other machines."
