@@ -9,12 +9,11 @@ project's pyproject.toml:
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from framework.config.plugins import find, is_known, known_names, named_failure
+from framework.config.plugins import Registry, named_failure
 from framework.errors import ConfigError
 from framework.transformer import InputOptions, Transformer
 
@@ -47,7 +46,10 @@ def make_transformer(options: InputOptions) -> Transformer:
     """
     mistakes = list(options.validate_options())
     try:
-        factory = _find_factory(options.format)
+        factory: TransformerFactory = FORMATS.find(options.format, shown=f"input.format: {options.format!r}")
+    except KeyError:
+        unknown = FORMATS.unknown(options.format)
+        raise ConfigError([f'input.format = "{options.format}": {unknown}', *mistakes]) from None
     except ConfigError as exc:
         raise ConfigError([*exc.mistakes, *mistakes]) from exc
     if mistakes:
@@ -82,28 +84,6 @@ def _made(factory: TransformerFactory, options: InputOptions) -> Transformer:
     return made
 
 
-def is_format(name: str) -> bool:
-    """Return whether `input.format` may have that name."""
-    return is_known(name, _shipped(), ENTRY_POINT_GROUP)
-
-
-def known_formats() -> tuple[str, ...]:
-    """Return the possible names of `input.format`, sorted."""
-    return known_names(_shipped(), ENTRY_POINT_GROUP)
-
-
-def _find_factory(name: str) -> TransformerFactory:
-    shown = f"input.format: {name!r}"
-    try:
-        found = find(name, _shipped(), ENTRY_POINT_GROUP, shown=shown, fits=callable, misfit="which cannot be called")
-    except KeyError:
-        known = known_formats()
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ConfigError(f"input.format: there is no format {name!r}; {hint}known: {', '.join(known)}") from None
-    return cast("TransformerFactory", found)
-
-
 def _shipped() -> Mapping[str, str]:
     """Return name -> `module:factory` of shipped formats. Works in a source tree, where no entry points are installed."""
     package = importlib.import_module("transformers")
@@ -115,3 +95,9 @@ def _shipped() -> Mapping[str, str]:
             "the machine-learning library of the same name: the two cannot share one environment, so make a new one"
         )
     return cast("Mapping[str, str]", formats)
+
+
+FORMATS = Registry(
+    kind="format", group=ENTRY_POINT_GROUP, shipped=_shipped, fits=callable, misfit="which cannot be called"
+)
+"""The possible values of `input.format`."""

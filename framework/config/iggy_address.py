@@ -18,13 +18,13 @@ neither.
 
 from __future__ import annotations
 
-import difflib
 import re
 from urllib.parse import parse_qsl, unquote
 
 import attrs
 from typing_extensions import override
 
+from framework.config.option import nearest
 from framework.errors import ConfigError
 from framework.model.hosts import is_this_machine
 
@@ -241,8 +241,8 @@ def _parse_options(query: str, *, tls: bool, mistakes: list[str]) -> dict[str, s
     # A plus sign is a plus sign: tokens are base64.
     for name, value in parse_qsl(query.replace("+", "%2B"), keep_blank_values=True):
         if name not in _OPTIONS:
-            near = difflib.get_close_matches(name, _OPTIONS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(_OPTIONS)}"
+            near = nearest(name, _OPTIONS)
+            hint = f"; did you mean {near}?" if near else f"; there are {', '.join(_OPTIONS)}"
             # not the name itself: it may be a piece of a password
             mistakes.append(f"unknown option in the address{hint}; a ? in a password may be written %3F")
         elif name in options:

@@ -24,7 +24,7 @@ import attrs
 from framework.config.layers import INCLUDE, Layer, Merged, environment_layers, file_layers, merge, setting_layers
 from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
 from framework.config.substitution import Substitution
-from framework.config.transforms import NOT_SHIPPED, TransformConfig, is_transform, known_transforms, transform_class
+from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
 from framework.config.values import (
     InvalidValueError,
     LiteralText,
@@ -258,13 +258,11 @@ class _Reading:
             self.mistakes.append(f"{place}: must be a table")
             return None
         name = entry.get("type")
-        if not isinstance(name, str) or not is_transform(name):
-            known = known_transforms()
-            guess = nearest(name, known) if isinstance(name, str) else None
-            advice = f'did you mean "{guess}"?' if guess else f"known are {', '.join(known)}"
-            advice = NOT_SHIPPED.get(str(name), advice)
-            what = f'type = "{name}": unknown transform' if isinstance(name, str) else "type: missing"
-            self.mistakes.append(f"{place}.{what}; {advice}")
+        if not isinstance(name, str):
+            self.mistakes.append(f"{place}.type: missing; known are {', '.join(TRANSFORMS.names())}")
+            return None
+        if name not in TRANSFORMS:
+            self.mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
             return None
         enabled = entry.get("enabled", True)
         if not isinstance(enabled, bool):

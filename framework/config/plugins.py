@@ -8,53 +8,74 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import attrs
+
+from framework.config.option import nearest
 from framework.errors import ConfigError, SourceError, raised_at
 
 
-def is_known(name: str, shipped: Mapping[str, str], group: str) -> bool:
-    """Return whether a part has that name. For a shipped part only the table is read.
+@attrs.frozen(kw_only=True)
+class Registry:
+    """The parts of one kind, by name. A shipped name always means the shipped part.
 
-    For registered parts the metadata of every installed distribution is searched: some hundredths of a second.
-    """
-    return name in shipped or any(entry.name == name for entry in registered(group))
-
-
-def known_names(shipped: Mapping[str, str], group: str) -> tuple[str, ...]:
-    """Return all names, sorted."""
-    return tuple(sorted({*shipped, *(entry.name for entry in registered(group))}))
-
-
-def find(
-    name: str, shipped: Mapping[str, str], group: str, *, shown: str, fits: Callable[[object], bool], misfit: str
-) -> Any:
-    """Return a part; only its module is imported. A shipped name always means the shipped part.
-
-    Args:
-        name: the part's name.
-        shipped: name -> `module:attribute` of the shipped parts.
+    Attributes:
+        kind: what the parts are, in messages: `format`.
         group: group of the entry points.
-        shown: the part in messages.
+        shipped: returns name -> `module:attribute` of the shipped parts.
         fits: whether what a package registered is such a part.
         misfit: the end of the message when it is none: `which cannot be called`.
-
-    Raises:
-        ConfigError: a registered part cannot be imported, or does not fit.
-        KeyError: there is no part of that name.
     """
-    if name in shipped:
-        return pkgutil.resolve_name(shipped[name])
-    entry = next((entry for entry in registered(group) if entry.name == name), None)
-    if entry is None:
-        raise KeyError(name)
-    place = f"{shown} is registered as {entry.value}"
-    try:
-        found = entry.load()
-    except Exception as exc:  # a module runs when it is imported, and may raise anything
-        text = str(exc) if isinstance(exc, ImportError | AttributeError) else f"{type(exc).__name__}: {exc}"
-        raise ConfigError(f"{place} and cannot be loaded: {text}") from exc
-    if not fits(found):
-        raise ConfigError(f"{place}, {misfit}")
-    return found
+
+    kind: str
+    group: str
+    shipped: Callable[[], Mapping[str, str]]
+    fits: Callable[[object], bool]
+    misfit: str
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a part has that name. For a shipped part only the table is read.
+
+        For registered parts the metadata of every installed distribution is searched: some hundredths of a second.
+        """
+        return name in self.shipped() or any(entry.name == name for entry in registered(self.group))
+
+    def names(self) -> tuple[str, ...]:
+        """Return all names, sorted."""
+        return tuple(sorted({*self.shipped(), *(entry.name for entry in registered(self.group))}))
+
+    def unknown(self, name: str) -> str:
+        """Return the end of the message about a name that no part has."""
+        known = self.names()
+        guess = nearest(name, known)
+        advice = f'did you mean "{guess}"?' if guess else f"known are {', '.join(known)}"
+        return f"unknown {self.kind}; {advice}"
+
+    def find(self, name: str, *, shown: str) -> Any:
+        """Return a part; only its module is imported.
+
+        Args:
+            name: the part's name.
+            shown: the part in messages.
+
+        Raises:
+            ConfigError: a registered part cannot be imported, or does not fit.
+            KeyError: there is no part of that name.
+        """
+        shipped = self.shipped()
+        if name in shipped:
+            return pkgutil.resolve_name(shipped[name])
+        entry = next((entry for entry in registered(self.group) if entry.name == name), None)
+        if entry is None:
+            raise KeyError(name)
+        place = f"{shown} is registered as {entry.value}"
+        try:
+            found = entry.load()
+        except Exception as exc:  # a module runs when it is imported, and may raise anything
+            text = str(exc) if isinstance(exc, ImportError | AttributeError) else f"{type(exc).__name__}: {exc}"
+            raise ConfigError(f"{place} and cannot be loaded: {text}") from exc
+        if not self.fits(found):
+            raise ConfigError(f"{place}, {self.misfit}")
+        return found
 
 
 def registered(group: str) -> tuple[importlib.metadata.EntryPoint, ...]:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from difflib import get_close_matches
 
 import attrs
 
-from framework.config.format_registry import NO_COLUMNS, is_format, known_formats
+from framework.config.format_registry import FORMATS, NO_COLUMNS
 from framework.config.globs import compile_globs
 from framework.config.iggy_section import IggySection
 from framework.config.key_template import (
@@ -336,11 +335,8 @@ class InputSection:
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an unknown format, and for options that contradict each other."""
-        if not is_format(self.format):
-            known = known_formats()
-            guess = get_close_matches(self.format, known, n=1)
-            advice = f'did you mean "{guess[0]}"?' if guess else f"known are {', '.join(known)}"
-            yield f'format = "{self.format}": unknown format; {advice}'
+        if self.format not in FORMATS:
+            yield f'format = "{self.format}": {FORMATS.unknown(self.format)}'
         if self.split_size is not None and self.format in _READ_WHOLE:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import attrs
 import xxhash
 
-from framework.config.plugins import find, is_known, known_names, named_failure
+from framework.config.plugins import Registry, named_failure
 from framework.model.positions import PARTITION_BY, PARTITION_DIGEST
 from framework.transform import Transform
 
@@ -42,9 +42,10 @@ SHIPPED: Mapping[str, str] = {
 """Type -> `module:class` of the shipped transforms. Only the modules of the configured ones are imported."""
 
 NOT_SHIPPED: Mapping[str, str] = {
-    "flatbuffer_convert": "only Iggy's connector runtime has it; register a transform of your own under this name"
+    "flatbuffer_convert": "unknown transform; only Iggy's connector runtime has it; register a transform of your own "
+    "under this name"
 }
-"""Types that users of Iggy know -> what to do without them."""
+"""Types that users of Iggy know -> the end of the message about them."""
 
 
 PARTITION_RULE = 1
@@ -68,14 +69,14 @@ class TransformConfig:
     place: str
 
 
-def is_transform(name: str) -> bool:
-    """Return whether an entry may have that `type`."""
-    return is_known(name, SHIPPED, ENTRY_POINT_GROUP)
-
-
-def known_transforms() -> tuple[str, ...]:
-    """Return the possible values of `type`, sorted."""
-    return known_names(SHIPPED, ENTRY_POINT_GROUP)
+TRANSFORMS = Registry(
+    kind="transform",
+    group=ENTRY_POINT_GROUP,
+    shipped=lambda: SHIPPED,
+    fits=lambda found: isinstance(found, type) and issubclass(found, Transform),
+    misfit="which is no subclass of Transform",
+)
+"""The possible values of an entry's `type`."""
 
 
 def transform_class(name: str) -> type[Transform]:
@@ -85,19 +86,7 @@ def transform_class(name: str) -> type[Transform]:
         ConfigError: it cannot be imported, or is no transform.
         KeyError: there is none of that name.
     """
-    found = find(
-        name,
-        SHIPPED,
-        ENTRY_POINT_GROUP,
-        shown=f'"{name}"',
-        fits=_is_transform,
-        misfit="which is no subclass of Transform",
-    )
-    return cast("type[Transform]", found)
-
-
-def _is_transform(found: object) -> bool:
-    return isinstance(found, type) and issubclass(found, Transform)
+    return cast("type[Transform]", TRANSFORMS.find(name, shown=f'"{name}"'))
 
 
 def make_transforms(configs: Iterable[TransformConfig]) -> Sequence[tuple[Transform, str]]:

@@ -8,7 +8,7 @@ import json
 import attrs
 import pytest
 
-from framework.config.format_registry import known_formats
+from framework.config.format_registry import FORMATS
 from framework.config.sections import InputSection
 from framework.discovery.feed import ListingFeed
 from framework.errors import PositionMismatchError, SkippableError
@@ -35,7 +35,7 @@ OBJECTS = {
     "a.bin": bytes(range(256)) * 40,
 }
 CHANGES = {
-    "format": [*known_formats()],
+    "format": [*FORMATS.names()],
     "compression": ["auto", "none", "gzip", "bzip2"],
     "chunk_size": [7, 4096, 5000],
     "whole_object": [False, True],
@@ -90,7 +90,7 @@ def test_the_list_of_options_above_is_complete():
 
 
 def option_pairs(name):
-    formats = HAVE_COLUMNS if name == "columns" else known_formats()
+    formats = HAVE_COLUMNS if name == "columns" else FORMATS.names()
     others = [{}] if name == "format" else [{"format": form} for form in formats]
     for base in others:
         for one, other in itertools.combinations(CHANGES[name], 2):
@@ -119,7 +119,7 @@ def test_two_readings_that_number_other_records_depend_on_other_options(name):
     assert bool(differed) == (name not in NUMBERS_NOTHING), f"{differed} readings differed"
 
 
-@pytest.mark.parametrize("format", known_formats())  # fails when a new format is not looked at
+@pytest.mark.parametrize("format", FORMATS.names())  # fails when a new format is not looked at
 @pytest.mark.parametrize("half", [True, False])
 def test_a_start_under_other_options_names_the_command_that_helps(format, half):  # noqa: A002
     ours = canonical_options(make_transformer(InputOptions(format=format)).numbering_options())

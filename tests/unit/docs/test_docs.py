@@ -13,7 +13,7 @@ import textwrap
 import pytest
 
 from framework import errors
-from framework.config.format_registry import known_formats
+from framework.config.format_registry import FORMATS
 from framework.config.loading import structure
 from framework.config.option import options_of, sections_of, subsections_of
 from framework.engine.metrics import reference_rows
@@ -157,7 +157,7 @@ def test_commands_that_pages_show_exist_with_their_options():
 
 def test_every_format_is_in_the_reference_and_explained():
     explained = reference("formats.md")
-    for name in known_formats():
+    for name in FORMATS.names():
         assert f'`"{name}"`' in reference("configuration.md"), name
         assert f"| `{name}` |" in explained, name
 
