@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 from msgspec import Raw
@@ -23,6 +23,7 @@ class AddedField:
 
     key: str = option(doc="Name of the field.")
     value: FieldValue = option(doc="Its value: `{ static = ... }` or `{ computed = ... }`.")
+    condition: str = attrs.field(default="always", init=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -36,22 +37,25 @@ class AddFields(DocumentTransform):
     """Give each JSON object further fields, behind its own. A field that it has already gets the new value in its place."""
 
     name = "add_fields"
-    options_class = AddFieldsOptions
+    options_class: ClassVar[type] = AddFieldsOptions
 
     def __init__(self, options: object) -> None:
         super().__init__(options)
-        self._fields = [(field.key, field.value.of(field.key)) for field in cast("AddFieldsOptions", options).fields]
+        fields = cast("AddFieldsOptions", options).fields
+        self._fields = [(field.key, field.value.of(field.key), field.condition) for field in fields]
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
-        for key, computed in self._fields:
+        for key, computed, condition in self._fields:
+            always, wanted = condition == "always", condition == "key_exists"
             value = computed(documents.batch, context)
-            if isinstance(value, Raw):
+            if always and isinstance(value, Raw):
                 for document in documents.objects():
                     document[key] = value
                 continue
-            for row, own in zip(documents.whole(), value, strict=True):
-                if row is not None:
+            values = itertools.repeat(value, len(documents)) if isinstance(value, Raw) else value
+            for row, own in zip(documents.whole(), values, strict=True):
+                if row is not None and (always or (key in row) is wanted):
                     row[key] = own
 
 
@@ -62,11 +66,9 @@ CONDITIONS = ("always", "key_exists", "key_not_exists")
 
 
 @attrs.frozen(kw_only=True)
-class UpdatedField:
+class UpdatedField(AddedField):
     """A field, its value, and when it gets it."""
 
-    key: str = option(doc="Name of the field.")
-    value: FieldValue = option(doc="Its value: `{ static = ... }` or `{ computed = ... }`.")
     condition: str = option("always", choices=CONDITIONS, doc="When the field gets the value.")
 
 
@@ -77,28 +79,11 @@ class UpdateFieldsOptions:
     fields: tuple[UpdatedField, ...] = option(doc="The fields.", minimum=1)
 
 
-class UpdateFields(DocumentTransform):
+class UpdateFields(AddFields):
     """Set fields of each JSON object, always or only if they are there or are not."""
 
     name = "update_fields"
     options_class = UpdateFieldsOptions
-
-    def __init__(self, options: object) -> None:
-        super().__init__(options)
-        self._fields = [
-            (field.key, field.value.of(field.key), field.condition)
-            for field in cast("UpdateFieldsOptions", options).fields
-        ]
-
-    @override
-    def change(self, documents: Documents, context: TransformContext) -> None:
-        for key, computed, condition in self._fields:
-            wanted = condition == "key_exists"
-            values = computed(documents.batch, context)
-            each = itertools.repeat(values, len(documents)) if isinstance(values, Raw) else values
-            for document, value in zip(documents.whole(), each, strict=True):
-                if document is not None and (condition == "always" or (key in document) is wanted):
-                    document[key] = value
 
 
 @attrs.frozen(kw_only=True)

@@ -13,6 +13,7 @@ from framework.config.option import option
 from framework.model.headers import HeaderValue
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
+from framework.transforms.values import choice_errors
 
 OBJECT_VALUES = ("bucket", "key", "version", "size", "last_modified", "storage_class", "content_type")
 _CONTENT_TYPE = "content_type"
@@ -45,11 +46,7 @@ class HeaderOptions:
     def validate_options(self) -> Iterator[str]:
         """Yield an error for no source of the value, or several."""
         sources = ("field", "object", "metadata", "tag", "static")
-        given = [name for name in sources if getattr(self, name) is not None]
-        if not given:
-            yield f"field: missing; give one of {', '.join(sources)}"
-        for name in given[1:]:
-            yield f"{name}: {given[0]} is there too; leave one of the two out"
+        yield from choice_errors(sources, [name for name in sources if getattr(self, name) is not None])
 
 
 @attrs.frozen(kw_only=True)

@@ -66,31 +66,6 @@ def _said(failure: Exception) -> str:
     )
 
 
-def _no_mappings() -> dict[str, str]:
-    return {}
-
-
-@attrs.frozen(kw_only=True)
-class AvroConvertOptions:
-    """Options of `avro_convert`."""
-
-    source_format: str = option("avro", choices=("avro", "json"), doc="What the payloads are.")
-    target_format: str = option("json", choices=("avro", "json"), doc="What they become.")
-    schema_json: str | None = option(None, doc="The schema, as JSON text. `${file:PATH}` reads it from a file.")
-    schema_path: str | None = option(
-        None, doc="A file with the schema. On Spark every executor needs it; `schema_json` goes along by itself."
-    )
-    field_mappings: dict[str, str] = option(
-        {}, doc="Field name -> other name: of the JSON object, after decoding from Avro or before encoding to it."
-    )
-
-    def validate_options(self) -> Iterator[str]:
-        """Yield errors for a missing or invalid schema, and for equal formats."""
-        if self.source_format == self.target_format:
-            yield f'target_format: is "{self.target_format}", as source_format; leave the transform out'
-        yield from _schema_errors(self.schema_json, self.schema_path)
-
-
 @attrs.frozen(kw_only=True)
 class AvroOptions:
     """Options of `avro`."""
@@ -103,6 +78,24 @@ class AvroOptions:
     def validate_options(self) -> Iterator[str]:
         """Yield errors for a missing or invalid schema."""
         yield from _schema_errors(self.schema_json, self.schema_path)
+
+
+@attrs.frozen(kw_only=True)
+class AvroConvertOptions(AvroOptions):
+    """Options of `avro_convert`."""
+
+    source_format: str = option("avro", choices=("avro", "json"), doc="What the payloads are.")
+    target_format: str = option("json", choices=("avro", "json"), doc="What they become.")
+    field_mappings: dict[str, str] = option(
+        {}, doc="Field name -> other name: of the JSON object, after decoding from Avro or before encoding to it."
+    )
+
+    @override
+    def validate_options(self) -> Iterator[str]:
+        """Yield errors for a missing or invalid schema, and for equal formats."""
+        if self.source_format == self.target_format:
+            yield f'target_format: is "{self.target_format}", as source_format; leave the transform out'
+        yield from super().validate_options()
 
 
 def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator[str]:

@@ -250,6 +250,14 @@ def _equal(value: Any, wanted: Any) -> bool:
     return bool(value == wanted)
 
 
+def choice_errors(names: Sequence[str], given: Sequence[str]) -> Iterator[str]:
+    """Yield errors for several options, or none, where one of these names must be given."""
+    if not given:
+        yield f"{names[0]}: missing; give one of {', '.join(names)}"
+    for name in given[1:]:
+        yield f"{name}: {given[0]} is there too; leave one of the two out"
+
+
 def _given(pattern: Any) -> list[tuple[str, Any]]:
     """Return the patterns that the configuration gives, of all that there are."""
     values = [(field.name, getattr(pattern, field.name)) for field in attrs.fields(type(pattern))]
@@ -262,12 +270,8 @@ def _pattern_of(pattern: Any) -> tuple[str, Any]:
 
 
 def _one_pattern(pattern: Any) -> Iterator[str]:
-    names = [field.name for field in attrs.fields(type(pattern))]
     given = _given(pattern)
-    if not given:
-        yield f"{names[0]}: missing; give one of {', '.join(names)}"
-    for name, _ in given[1:]:
-        yield f"{name}: {given[0][0]} is there too; leave one of the two out"
+    yield from choice_errors([field.name for field in attrs.fields(type(pattern))], [name for name, _ in given])
     for name, value in given:
         if name == "regex":
             try:
