@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Iterator
 from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_errors, bucket_errors
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_bytes, customer_key_errors
 from framework.config.option import option
 
-CUSTOMER_KEY_BYTES = 32
 MAX_PAGE_SIZE = 5000
 
 # https://cloud.google.com/storage/docs/buckets#naming: parts between dots of at most 63, all together of at most 222.
@@ -54,42 +51,23 @@ class GcsConfig(BucketConfig):
     page_size: int = option(1000, minimum=1, maximum=MAX_PAGE_SIZE, doc="Keys in one page of a listing.")
 
     def validate_options(self) -> Iterator[str]:
-        """Yield the errors that `check` finds."""
-        yield from check(self)
+        """Yield all errors of combined options, or of an option's form; each begins with the option's name.
 
-
-def check(config: GcsConfig) -> list[str]:
-    """Return all errors of combined options, or of an option's form; empty without errors.
-
-    Each begins with the option's name. Ranges of single options are checked when the file is read. No
-    I/O; no error contains a secret.
-    """
-    mistakes = [*_names(config), *address_errors(endpoint=config.endpoint, proxy=config.proxy), *_identity(config)]
-    if config.customer_key and _key_bytes(config.customer_key) is None:
-        mistakes.append("customer_key: must be the base64 form of exactly 32 bytes")
-    return mistakes
+        Ranges of single options are checked when the file is read. No I/O; no error contains a secret.
+        """
+        yield from _names(self)
+        yield from address_errors(endpoint=self.endpoint, proxy=self.proxy)
+        yield from _identity(self)
+        yield from customer_key_errors(customer_key=self.customer_key)
 
 
 def customer_key(config: GcsConfig) -> bytes:
     """Return the 32 bytes of the customer's key; empty without one.
 
     Raises:
-        ValueError: it is not the base64 form of 32 bytes; `check` reports this earlier.
+        ValueError: it is not the base64 form of 32 bytes; `validate_options` reports this earlier.
     """
-    if not config.customer_key:
-        return b""
-    key = _key_bytes(config.customer_key)
-    if key is None:
-        raise ValueError("gcs.customer_key: must be the base64 form of exactly 32 bytes")
-    return key
-
-
-def _key_bytes(text: str) -> bytes | None:
-    try:
-        key = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return key if len(key) == CUSTOMER_KEY_BYTES else None
+    return customer_key_bytes(config.customer_key, "gcs.customer_key")
 
 
 def _names(config: GcsConfig) -> Iterator[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import ipaddress
 import re
 from collections.abc import Iterator
@@ -11,10 +9,9 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_errors, bucket_errors
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_bytes, customer_key_errors
 from framework.config.option import Seconds, option
 
-SSE_CUSTOMER_KEY_BYTES = 32
 ROLE_SECONDS = (900, 43_200)
 
 
@@ -66,46 +63,27 @@ class S3Config(BucketConfig):
     sts_endpoint: str = option("", doc="Address of the token service, with its scheme; empty = the region's.")
 
     def validate_options(self) -> Iterator[str]:
-        """Yield the errors that `check` finds."""
-        yield from check(self)
+        """Yield all errors of combined options, or of an option's form; each begins with the option's name.
 
-
-def check(config: S3Config) -> list[str]:
-    """Return all errors of combined options, or of an option's form; empty without errors.
-
-    Each begins with the option's name. Ranges and choices of single options are checked when the file is
-    read. No I/O; no error contains a secret.
-    """
-    addresses = address_errors(endpoint=config.endpoint, sts_endpoint=config.sts_endpoint, proxy=config.proxy)
-    mistakes = [*_names(config), *addresses, *_identity(config), *_role(config)]
-    owner = config.expected_bucket_owner
-    if owner and re.fullmatch(r"\d{12}", owner, re.ASCII) is None:
-        mistakes.append("expected_bucket_owner: an account's number, 12 digits")
-    if config.sse_customer_key and _customer_key(config.sse_customer_key) is None:
-        mistakes.append("sse_customer_key: must be the base64 form of exactly 32 bytes")
-    return mistakes
+        Ranges and choices of single options are checked when the file is read. No I/O; no error contains a secret.
+        """
+        yield from _names(self)
+        yield from address_errors(endpoint=self.endpoint, sts_endpoint=self.sts_endpoint, proxy=self.proxy)
+        yield from _identity(self)
+        yield from _role(self)
+        owner = self.expected_bucket_owner
+        if owner and re.fullmatch(r"\d{12}", owner, re.ASCII) is None:
+            yield "expected_bucket_owner: an account's number, 12 digits"
+        yield from customer_key_errors(sse_customer_key=self.sse_customer_key)
 
 
 def sse_customer_key(config: S3Config) -> bytes:
     """Return the 32 bytes of the SSE-C key; empty without one.
 
     Raises:
-        ValueError: it is not the base64 form of 32 bytes; `check` reports this earlier.
+        ValueError: it is not the base64 form of 32 bytes; `validate_options` reports this earlier.
     """
-    if not config.sse_customer_key:
-        return b""
-    key = _customer_key(config.sse_customer_key)
-    if key is None:
-        raise ValueError("s3.sse_customer_key: must be the base64 form of exactly 32 bytes")
-    return key
-
-
-def _customer_key(text: str) -> bytes | None:
-    try:
-        key = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        return None
-    return key if len(key) == SSE_CUSTOMER_KEY_BYTES else None
+    return customer_key_bytes(config.sse_customer_key, "s3.sse_customer_key")
 
 
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html; other stores keep old, looser names
@@ -132,40 +110,36 @@ def _is_bucket_name(bucket: str, *, aws: bool) -> bool:
     return False
 
 
-def _identity(config: S3Config) -> list[str]:
-    mistakes: list[str] = []
+def _identity(config: S3Config) -> Iterator[str]:
     if config.access_key_id and not config.secret_access_key:
-        mistakes.append("secret_access_key: missing, access_key_id is set")
+        yield "secret_access_key: missing, access_key_id is set"
     if config.secret_access_key and not config.access_key_id:
-        mistakes.append("access_key_id: missing, secret_access_key is set")
+        yield "access_key_id: missing, secret_access_key is set"
     if config.session_token and not (config.access_key_id and config.secret_access_key):
-        mistakes.append("session_token: goes with access_key_id and secret_access_key only")
+        yield "session_token: goes with access_key_id and secret_access_key only"
     static = bool(config.access_key_id or config.secret_access_key)
     if static and config.profile:
-        mistakes.append("profile, access_key_id: give one of them")
+        yield "profile, access_key_id: give one of them"
     if config.anonymous:
         keys = {"access_key_id": static, "profile": bool(config.profile), "role_arn": bool(config.role_arn)}
-        mistakes.extend(f"anonymous: unsigned requests have no use for {name}" for name, given in keys.items() if given)
+        yield from (f"anonymous: unsigned requests have no use for {name}" for name, given in keys.items() if given)
         if config.requester_pays:
-            mistakes.append("requester_pays: an anonymous requester cannot pay")
-    return mistakes
+            yield "requester_pays: an anonymous requester cannot pay"
 
 
-def _role(config: S3Config) -> list[str]:
-    mistakes: list[str] = []
+def _role(config: S3Config) -> Iterator[str]:
     if not config.role_arn:
         lonely = {
             "role_session_name": config.role_session_name,
             "role_external_id": config.role_external_id,
             "sts_endpoint": config.sts_endpoint,
         }
-        mistakes.extend(f"{name}: has no effect without role_arn" for name, value in lonely.items() if value)
+        yield from (f"{name}: has no effect without role_arn" for name, value in lonely.items() if value)
         if config.role_duration != attrs.fields(S3Config).role_duration.default:
-            mistakes.append("role_duration: has no effect without role_arn")
+            yield "role_duration: has no effect without role_arn"
     elif re.fullmatch(r"arn:[\w-]+:iam::\d{12}:role/.+", config.role_arn) is None:
-        mistakes.append("role_arn: must look like arn:aws:iam::123456789012:role/name")
+        yield "role_arn: must look like arn:aws:iam::123456789012:role/name"
     if config.role_session_name and re.fullmatch(r"[\w+=,.@-]{2,64}", config.role_session_name, re.ASCII) is None:
-        mistakes.append("role_session_name: 2 to 64 of letters, digits and _+=,.@-")
+        yield "role_session_name: 2 to 64 of letters, digits and _+=,.@-"
     if not ROLE_SECONDS[0] <= config.role_duration <= ROLE_SECONDS[1]:
-        mistakes.append(f"role_duration: {ROLE_SECONDS[0]} to {ROLE_SECONDS[1]}")
-    return mistakes
+        yield f"role_duration: {ROLE_SECONDS[0]} to {ROLE_SECONDS[1]}"

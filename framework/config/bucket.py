@@ -5,6 +5,7 @@ A store's section adds its own options: the bucket's name, the identity.
 
 from __future__ import annotations
 
+import base64
 import itertools
 from collections.abc import Iterator
 from typing import ClassVar
@@ -14,6 +15,8 @@ import attrs
 
 from framework.config.option import Seconds, option
 from framework.storage.retry import RetryPolicy
+
+_CUSTOMER_KEY_BYTES = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -124,3 +127,31 @@ def address_errors(**addresses: str) -> Iterator[str]:
             yield f"{name}: must be an address with its scheme, like http://host:port"
         elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
             yield f"{name}: must hold neither a user nor a query; keys go into their own options"
+
+
+def customer_key_bytes(text: str, option: str) -> bytes:
+    """Return the 32 bytes of a customer's own key; empty without one.
+
+    Args:
+        text: the key in base64.
+        option: its option in messages, which never show the key.
+
+    Raises:
+        ValueError: it is not the base64 form of 32 bytes.
+    """
+    try:
+        key = base64.b64decode(text, validate=True)
+    except ValueError:
+        key = b"?"
+    if text and len(key) != _CUSTOMER_KEY_BYTES:
+        raise ValueError(f"{option}: must be the base64 form of exactly {_CUSTOMER_KEY_BYTES} bytes")
+    return key
+
+
+def customer_key_errors(**keys: str) -> Iterator[str]:
+    """Yield errors of a customer's own keys, each given under its option's name."""
+    for name, text in keys.items():
+        try:
+            customer_key_bytes(text, name)
+        except ValueError as error:
+            yield str(error)

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from framework.config.option import options_of
-from s3_source.config import S3Config, check, sse_customer_key
+from s3_source.config import S3Config, sse_customer_key
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 KEYS = {"access_key_id": "AKIA-visible", "secret_access_key": "very-secret"}
@@ -39,7 +39,7 @@ def config(**changed):
     ],
 )
 def test_nothing_is_wrong_with(good):
-    assert check(config(**good)) == []
+    assert list(config(**good).validate_options()) == []
 
 
 @pytest.mark.parametrize(
@@ -84,14 +84,14 @@ def test_nothing_is_wrong_with(good):
     ],
 )
 def test_a_mistake_is_one_sentence_that_begins_with_its_option(bad, option, word):
-    mistakes = check(config(**bad))
+    mistakes = list(config(**bad).validate_options())
     assert len(mistakes) == 1, mistakes
     assert mistakes[0].startswith(option)
     assert word in mistakes[0]
 
 
 def test_several_mistakes_come_at_once():
-    mistakes = check(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y"))
+    mistakes = list(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y").validate_options())
     assert len(mistakes) == 4
     assert list(config(bucket="", access_key_id="A", endpoint="x", role_external_id="y").validate_options()) == mistakes
 
@@ -106,8 +106,8 @@ def test_no_secret_stands_in_a_repr_or_a_mistake():
     }
     made = config(**secrets, profile="p", anonymous=True)
     assert "SECRET" not in repr(made) + str(made)
-    assert "SECRET" not in " ".join(check(made))
-    assert len(check(made)) >= 4
+    assert "SECRET" not in " ".join(made.validate_options())
+    assert len(list(made.validate_options())) >= 4
 
 
 def test_every_option_is_documented_and_its_default_lies_in_its_range():
