@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from framework.cli.run import load_checked
 from framework.cli.text import write_lines
-from framework.config.option import Option, options_of
+from framework.config.option import options_of, sections_of
 from framework.config.sections import ordered_sections
-from framework.config.substitution import is_reference
+from framework.config.shown import plain, shown_mapping, value_at
 from framework.config.toml_text import default_text, toml_value
 from framework.errors import EXIT_DONE
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from framework.config.layers import Merged
     from framework.task import AbstractSourceTask
 
-MASK = "***"
 _MAX_WIDTH = 60
 
 
@@ -61,7 +60,7 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
     entries = loaded.merged.values.get("transforms")
     transforms: list[dict[str, object]] = [dict(entry) for entry in entries] if isinstance(entries, list) else []
     if as_json:
-        found: dict[str, object] = {**_as_json(shown), **({"transforms": _plain(transforms)} if transforms else {})}
+        found: dict[str, object] = {**_as_json(shown), **({"transforms": plain(transforms)} if transforms else {})}
         sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
         write_lines([*_lines(shown), *_transform_lines(transforms)])
@@ -70,56 +69,22 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
 
 def shown_options(root: type, merged: Merged, address: str, file: str) -> Iterator[ShownOption]:
     """Yield every option. `address` is that of Iggy, without its secrets."""
+    shown = shown_mapping(merged.values, sections_of(root))
     for section, cls in ordered_sections(root).items():
         for option in options_of(cls):
             path = (*section.split("."), option.name)
             origins = tuple(origin or file for origin in merged.origins_of(path))
-            if not _is_given(merged.values, path):
+            value = value_at(shown, path)
+            if value is None:
                 text = "" if option.default is None else default_text(option)
-                value = _plain(option.default)
+                value = plain(option.default)
                 yield ShownOption(section=section, name=option.name, value=value, text=text, origins=("default",))
                 continue
-            value = _masked(option, _given(merged.values, path))
-            if path == ("iggy", "url") and value == MASK:
+            if path == ("iggy", "url") and "${" not in value:
                 value = address
             yield ShownOption(
                 section=section, name=option.name, value=value, text=toml_value(value), origins=origins or (file,)
             )
-
-
-def _given(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    for name in path:
-        values = values[name]
-    return values
-
-
-def _is_given(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
-    for name in path:
-        if name not in values:
-            return False
-        values = values[name]
-    return True
-
-
-def _masked(option: Option, value: Any) -> Any:
-    """Return the value as it was written. A secret is masked unless it is a reference."""
-    if isinstance(value, Mapping):
-        return {name: _masked(option, item) for name, item in value.items()}
-    if isinstance(value, str):
-        return MASK if option.metadata.secret and value and not is_reference(value) else str(value)
-    if isinstance(value, (list, tuple)):
-        return [_masked(option, item) for item in value]
-    return _plain(MASK if option.metadata.secret else value)
-
-
-def _plain(value: Any) -> Any:
-    """Return the value as JSON has it."""
-    if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    finite = not isinstance(value, float) or abs(value) != float("inf")
-    return value if isinstance(value, (str, bool, int, float, type(None))) and finite else str(value)
 
 
 def _lines(shown: list[ShownOption]) -> Iterator[str]:

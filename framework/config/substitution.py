@@ -19,12 +19,6 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _MAX_FILE_BYTES = 1 << 20
 
 
-def is_reference(text: str) -> bool:
-    """Return whether a text is one reference and nothing else, so that it contains no secret itself."""
-    found = _REFERENCE.fullmatch(text)
-    return found is not None and found[1] is not None
-
-
 class Substitution:
     """Replaces the references in a configuration, and remembers the secrets for masking.
 

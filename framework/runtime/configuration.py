@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import date, time
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from framework.config.layers import file_layers, included_files, merge
-from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS, Loaded
-from framework.config.option import options_of, sections_of
+from framework.config.loading import CONNECTOR_KEY, Loaded
+from framework.config.option import sections_of
 from framework.config.sections import SourceCommonConfig
+from framework.config.shown import MASK, shown_mapping
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.kinds import Kind, Kinds
@@ -23,13 +22,7 @@ from framework.task import AbstractSourceTask
 Load = Callable[[type[AbstractSourceTask], Path], Loaded[SourceCommonConfig]]
 """Reads and checks a file, as the program itself does."""
 
-MASK = "***"
-TRANSFORMS = "transforms"
-"""The list of transforms: no section, and without secrets."""
-
-_IGGY = re.compile(r"iggy(\+\w+)?")
 _LOGIN = re.compile(r"@|token=")
-_REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)+")
 
 
 @attrs.frozen(kw_only=True)
@@ -149,70 +142,3 @@ def _without_logins(value: object) -> Any:
     if isinstance(value, list):
         return [_without_logins(inner) for inner in value]
     return MASK if isinstance(value, str) and MASK not in value and _LOGIN.search(value) else value
-
-
-def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:
-    """Return the sections of a mapping for others to see, as `shown` does."""
-    return {
-        name: _plain(_shown_section(name, content, sections) if name in {*sections, TRANSFORMS} else _masked(content))
-        for name, content in mapping.items()
-        if name not in CONNECTOR_OPTIONS
-    }
-
-
-def _plain(value: object) -> Any:
-    """Return the value in types that JSON has."""
-    if isinstance(value, Mapping):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, str):
-        return unicode_text(value)
-    if isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
-        return value
-    return value.isoformat() if isinstance(value, (date, time)) else str(value)
-
-
-def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> Any:
-    if name == TRANSFORMS:
-        return content
-    if not isinstance(content, Mapping):
-        return _masked(content)
-    options = {option.name: option for option in options_of(sections[name])}
-    shown_options: dict[str, Any] = {}
-    for option, value in content.items():
-        inner = f"{name}.{option}"
-        if inner in sections:
-            shown_options[option] = _shown_section(inner, value, sections)
-        elif option not in options or options[option].metadata.secret:
-            shown_options[option] = _masked(value)
-        else:
-            shown_options[option] = value
-    return shown_options
-
-
-def _masked(value: object) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _masked(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_masked(inner) for inner in value]
-    if not isinstance(value, str):
-        return MASK
-    scheme, mark, rest = value.partition("://")
-    _, at, host = rest.rpartition("@")
-    if _REFERENCES.fullmatch(value) or value.startswith("embedded:"):
-        return value
-    if mark and _IGGY.fullmatch(scheme):
-        shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
-        return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
-    return MASK
-
-
-def has_mask(value: object, place: str = "") -> list[str]:
-    """Return the places of values that hold the mask in place of a secret."""
-    if isinstance(value, Mapping):
-        return [found for name, inner in value.items() for found in has_mask(inner, f"{place}.{name}".lstrip("."))]
-    if isinstance(value, list):
-        return [found for inner in value for found in has_mask(inner, place)]
-    masked = isinstance(value, str) and (value == MASK or f"//{MASK}@" in value or f"token={MASK}" in value)
-    return [place] if masked else []

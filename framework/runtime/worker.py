@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import json
 import socket
@@ -17,20 +16,13 @@ from framework.config.format_registry import DISTRIBUTION
 from framework.config.layers import INCLUDE, file_layers, merge
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
+from framework.config.shown import MASK, has_mask, plain, shown_mapping, value_at
 from framework.config.toml_text import toml_name, toml_value
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
-from framework.runtime.configuration import (
-    MASK,
-    Configuration,
-    Load,
-    has_mask,
-    read_configuration,
-    shown,
-    shown_mapping,
-)
+from framework.runtime.configuration import Configuration, Load, read_configuration, shown
 from framework.runtime.folder import ConfigFolder, content_of
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
@@ -220,16 +212,13 @@ class Worker:
         _check_values(content, nulls=False)
         sections = sections_of(kind.config_class)
         mistakes = [(_place(mistake), mistake) for mistake in self.mistakes_of(kind, content)]
-        inner_view: Any = shown_mapping(content, sections)
+        view = shown_mapping(content, sections)
         checks: list[dict[str, Any]] = []
         for section, cls in sections.items():
-            given = functools.reduce(
-                lambda inner, name: inner.get(name) if isinstance(inner, dict) else None, section.split("."), inner_view
-            )
             for option in options_of(cls):
                 name = f"{section}.{option.name}"
                 errors = [text for place, text in mistakes if place == name]
-                default = None if option.required else _json_value(option.default)
+                default = None if option.required else plain(option.default)
                 checks.append(
                     {
                         "definition": {
@@ -242,7 +231,7 @@ class Worker:
                         },
                         "value": {
                             "name": name,
-                            "value": given.get(option.name) if isinstance(given, dict) else None,
+                            "value": value_at(view, name.split(".")),
                             "recommended_values": list(option.metadata.choices or ()),
                             "errors": errors,
                         },
@@ -411,14 +400,6 @@ def _place(mistake: str) -> str:
 def _unknown_check(place: str, mistake: str) -> dict[str, Any]:
     definition = {"name": place, "type": "", "required": False, "documentation": "", "group": ""}
     return {"definition": definition, "value": {"name": place, "errors": [mistake]}}
-
-
-def _json_value(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, tuple):
-        return list(value)
-    return str(value) if isinstance(value, float) and value == float("inf") else value
 
 
 def _offset(row: dict[str, Any]) -> dict[str, Any]:

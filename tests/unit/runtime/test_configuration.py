@@ -4,9 +4,10 @@ import os
 
 import pytest
 
+from framework.config.shown import MASK, has_mask, shown_mapping
 from framework.errors import ConfigError
 from framework.runtime.answers import transforms_of
-from framework.runtime.configuration import MASK, has_mask, shown, shown_mapping
+from framework.runtime.configuration import shown
 from framework.runtime.kinds import Kinds
 from framework.runtime.state import KeptState, StateFolder
 from s3_source.task import S3SourceTask
@@ -242,6 +243,15 @@ def test_a_login_in_an_option_that_takes_none_is_not_shown(tmp_path, section, op
     assert found.mistake
     assert SECRET not in found.mistake
     assert shown(found)[section][option] == MASK
+
+
+@pytest.mark.parametrize("start", ["embedded:", "iggy://"])
+def test_a_secret_that_looks_like_an_address_is_masked(tmp_path, start):
+    content = text().replace("iggy://iggy:iggy@localhost:8090", "iggy://localhost:8090")
+    content = content.replace("[iggy]", f'[iggy]\nusername = "iggy"\npassword = "{start}{SECRET}"')
+    found = made(tmp_path, content)
+    assert found.mistake == ""
+    assert shown(found)["iggy"]["password"] == MASK
 
 
 def test_a_file_with_transforms_runs_and_shows_them(tmp_path):

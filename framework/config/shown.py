@@ -1,0 +1,104 @@
+"""A configuration as others may see it: without its secrets, in types that JSON has."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from typing import Any
+
+from framework.config.loading import CONNECTOR_OPTIONS
+from framework.config.option import options_of
+from framework.model.text import unicode_text
+
+MASK = "***"
+_TRANSFORMS = "transforms"
+"""The list of transforms: no section, and without secrets."""
+
+_IGGY = re.compile(r"iggy(\+\w+)?")
+_REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
+
+
+def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:
+    """Return the sections of a mapping, as they were written, for others to see.
+
+    Values of secret options are masked, and so are values of unknown options: a misspelt `password` is one, too.
+    References such as `${env:NAME}` are shown, they are no secrets.
+    """
+    return {
+        name: plain(_shown_section(name, content, sections) if name in {*sections, _TRANSFORMS} else _masked(content))
+        for name, content in mapping.items()
+        if name not in CONNECTOR_OPTIONS
+    }
+
+
+def plain(value: object) -> Any:
+    """Return the value in types that JSON has; infinity and dates become text."""
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, str):
+        return unicode_text(value)
+    if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> Any:
+    if name == _TRANSFORMS:
+        return content
+    if not isinstance(content, Mapping):
+        return _masked(content)
+    options = {option.name: option for option in options_of(sections[name])}
+    shown_options: dict[str, Any] = {}
+    for option, value in content.items():
+        inner = f"{name}.{option}"
+        if inner in sections:
+            shown_options[option] = _shown_section(inner, value, sections)
+        elif inner == "iggy.url":
+            shown_options[option] = _masked_address(value)
+        elif option not in options or options[option].metadata.secret:
+            shown_options[option] = _masked(value)
+        else:
+            shown_options[option] = value
+    return shown_options
+
+
+def _masked(value: object) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _masked(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_masked(inner) for inner in value]
+    return value if isinstance(value, str) and _REFERENCES.fullmatch(value) else MASK
+
+
+def _masked_address(value: object) -> Any:
+    """Return `[iggy] url` without its login."""
+    if not isinstance(value, str) or _REFERENCES.fullmatch(value):
+        return _masked(value)
+    scheme, mark, rest = value.partition("://")
+    _, at, host = rest.rpartition("@")
+    if mark and _IGGY.fullmatch(scheme):
+        shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
+        return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
+    return value if value.startswith("embedded:") else MASK
+
+
+def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """Return the value at a path of nested tables; None when there is none."""
+    found: Any = mapping
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def has_mask(value: object, place: str = "") -> list[str]:
+    """Return the places of values that hold the mask in place of a secret."""
+    if isinstance(value, Mapping):
+        return [found for name, inner in value.items() for found in has_mask(inner, f"{place}.{name}".lstrip("."))]
+    if isinstance(value, list):
+        return [found for inner in value for found in has_mask(inner, place)]
+    masked = isinstance(value, str) and (value == MASK or f"//{MASK}@" in value or f"token={MASK}" in value)
+    return [place] if masked else []
