@@ -103,19 +103,23 @@ def _merge_into(
 # ---- files
 
 
-def file_layers(path: str | Path) -> list[Layer]:
+def file_layers(path: str | Path, files: list[Path] | None = None) -> list[Layer]:
     """Return the layers of a file: what it includes, in order, then the file itself.
+
+    Args:
+        path: the file.
+        files: receives each file that is read, this one first; after an error the last one is at fault.
 
     Raises:
         ConfigError: a file cannot be read, is not TOML, or includes itself.
     """
-    return list(_file_layers(Path(path), (), [0]))
+    return list(_file_layers(Path(path), (), [] if files is None else files))
 
 
-def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Iterator[Layer]:
-    count[0] += 1
-    if count[0] > _MAX_FILES:
+def _file_layers(path: Path, chain: tuple[Path, ...], files: list[Path]) -> Iterator[Layer]:
+    if len(files) == _MAX_FILES:
         raise ConfigError(f"include: more than {_MAX_FILES} files are included", origin=str(chain[0]))
+    files.append(path)
     values = read_toml(path, may_wait=not chain)
     for name in _included(values.pop(INCLUDE, []), path):
         target = path.parent / name
@@ -123,31 +127,12 @@ def _file_layers(path: Path, chain: tuple[Path, ...], count: list[int]) -> Itera
             way = " -> ".join(str(known) for known in (*chain, path, target))
             raise ConfigError(f"include: a file must not include itself: {way}", origin=str(path))
         try:
-            yield from _file_layers(target, (*chain, path), count)
+            yield from _file_layers(target, (*chain, path), files)
         except ConfigError as exc:
             if exc.origin == str(target):
                 raise ConfigError([f"{text} (included by {path})" for text in exc.mistakes], origin=exc.origin) from exc
             raise
     yield Layer(origin=str(path) if chain else "", values=values)
-
-
-def included_files(path: Path) -> tuple[Path, ...]:
-    """Return what a file includes, as far as it can be read; a file that is missing is named, too.
-
-    No more than a configuration may have: a worker looks at each of them every few seconds.
-    """
-    found: dict[Path, None] = {}
-    waiting = [path]
-    while waiting and len(found) < _MAX_FILES:
-        current = waiting.pop()
-        try:
-            names = _included(read_toml(current, may_wait=not found).get(INCLUDE, []), current)
-        except (ConfigError, RecursionError):
-            continue
-        new = [current.parent / name for name in names if current.parent / name not in found]
-        found.update(dict.fromkeys(new))
-        waiting += new
-    return tuple(found)[:_MAX_FILES]
 
 
 def _included(value: object, path: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from framework.config.layers import file_layers, included_files, merge
+from framework.config.layers import file_layers, merge
 from framework.config.loading import CONNECTOR_KEY, Loaded
 from framework.config.option import sections_of
 from framework.config.sections import SourceCommonConfig
@@ -84,10 +84,12 @@ def read_configuration(
 
 
 def _read(made: Configuration, kinds: Kinds, load: Load, key: str) -> Configuration:
-    path = made.path
+    path, files = made.path, list[Path]()
     try:
-        made = attrs.evolve(made, includes=included_files(path))  # a change of one corrects its mistake
-        mapping: Mapping[str, Any] = merge(file_layers(path)).values
+        try:
+            mapping: Mapping[str, Any] = merge(file_layers(path, files)).values
+        finally:
+            made = attrs.evolve(made, includes=tuple(dict.fromkeys(files[1:])))  # a change of one corrects its mistake
         made = _described(made, mapping, key)
         kind = _kind(mapping, path, kinds)
         made = attrs.evolve(made, kind=kind)

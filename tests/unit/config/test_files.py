@@ -7,7 +7,7 @@ import pytest
 
 from framework.config import files
 from framework.config.files import read_file
-from framework.config.layers import file_layers, included_files
+from framework.config.layers import file_layers
 from framework.config.substitution import Substitution
 from framework.errors import ConfigError
 
@@ -63,13 +63,19 @@ def test_a_pipe_is_not_included(pipe, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "PIPE_SECONDS", 600.0)
     main = tmp_path / "main.toml"
     main.write_text('include = ["pipe.toml"]\n')
+    read = []
     with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe, not a file \(included by"):
-        file_layers(main)
-    assert included_files(main) == (pipe,)
+        file_layers(main, read)
+    assert read == [main, pipe]
 
 
-def test_of_countless_included_files_some_are_looked_at(tmp_path):
+def test_of_countless_included_files_some_are_read(tmp_path):
     main = tmp_path / "main.toml"
-    main.write_text(f"include = {[f'{number}.toml' for number in range(5000)]}\n")
-    assert included_files(main)[:2] == (tmp_path / "0.toml", tmp_path / "1.toml")
-    assert len(included_files(main)) == 100
+    main.write_text(f"include = {[f'{number}.toml' for number in range(200)]}\n")
+    for number in range(200):
+        (tmp_path / f"{number}.toml").touch()
+    read = []
+    with pytest.raises(ConfigError, match="more than 100 files"):
+        file_layers(main, read)
+    assert read[:3] == [main, tmp_path / "0.toml", tmp_path / "1.toml"]
+    assert len(read) == 100
