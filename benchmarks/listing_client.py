@@ -38,10 +38,8 @@ from framework.config.loading import structure
 from framework.iterator.object_store import StoreRecordIterator
 from framework.store import ObjectStore
 from gcs_source.client import GcsStore
-from gcs_source.iterator import GcsSourceRecordIterator
 from gcs_source.task import GcsSourceConfig
 from s3_source.client import S3Store
-from s3_source.iterator import S3SourceRecordIterator
 from s3_source.task import S3SourceConfig
 
 BUCKET, PREFIX, DAYS = "lake", "events/", 28
@@ -194,20 +192,20 @@ def serving(count: int) -> Iterator[str]:
 
 @attrs.frozen(kw_only=True)
 class Client:
-    """One way to list: a store with an identity, and its source's iterator."""
+    """One way to list: a store with an identity."""
 
     section: str
     identity: Mapping[str, object]
     token: str = ""
 
     _kinds: ClassVar = {
-        "s3": (S3SourceConfig, S3Store, S3SourceRecordIterator),
-        "gcs": (GcsSourceConfig, GcsStore, GcsSourceRecordIterator),
+        "s3": (S3SourceConfig, S3Store),
+        "gcs": (GcsSourceConfig, GcsStore),
     }
 
     def list_all(self, address: str, calls: int | None = None) -> tuple[int, int, int]:
         """Keys and bytes that one pass of the source shows, and the requests it took; `calls` at once, or the default."""
-        config_class, store_class, iterator_class = self._kinds[self.section]
+        config_class, store_class = self._kinds[self.section]
         config = structure(
             {
                 "source": {"name": "bench"},
@@ -222,7 +220,7 @@ class Client:
         store: ObjectStore = store_class(bucket, *([Credentials(self.token)] if self.token else []))
         store.order_is_documented = True  # as at the vendor's own address
         store.bounds_pages = self.section == "gcs"
-        iterator: StoreRecordIterator = iterator_class(
+        iterator = StoreRecordIterator(
             config,
             make_transformer(config.input.options()),
             store=store,

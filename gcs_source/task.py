@@ -11,7 +11,6 @@ from framework.config.sections import SourceCommonConfig
 from framework.task.object_store import StoreSourceTask
 from gcs_source.config import GcsConfig
 from gcs_source.connector import OPTIONS
-from gcs_source.iterator import GcsSourceRecordIterator
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -31,7 +30,6 @@ class GcsSourceTask(StoreSourceTask):
 
     config_class = GcsSourceConfig
     section = "gcs"
-    iterator_class = GcsSourceRecordIterator
     connector_options = OPTIONS
     needs_modules: ClassVar[tuple[str, ...]] = ("google.cloud.storage", "pycurl", "requests")
 

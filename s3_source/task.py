@@ -11,7 +11,6 @@ from framework.config.sections import SourceCommonConfig
 from framework.task.object_store import StoreSourceTask
 from s3_source.config import S3Config
 from s3_source.connector import OPTIONS
-from s3_source.iterator import S3SourceRecordIterator
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -31,7 +30,6 @@ class S3SourceTask(StoreSourceTask):
 
     config_class = S3SourceConfig
     section = "s3"
-    iterator_class = S3SourceRecordIterator
     connector_options = OPTIONS
     needs_modules: ClassVar[tuple[str, ...]] = ("boto3", "pycurl")
 
