@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -15,6 +15,7 @@ import attrs
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
 from framework.cli.text import printable, write_json_lines, write_lines
+from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
-
-_SINCE = re.compile(r"([0-9]{1,99})\s*(s|m|h|d)")
-_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 @attrs.frozen(kw_only=True)
@@ -75,16 +73,12 @@ def chosen(
 def _since_us(text: str | None, now: float) -> float:
     if text is None:
         return 0
-    found = _SINCE.fullmatch(text.strip())
-    if found is not None:
-        return (now - int(found[1]) * _UNIT_SECONDS[found[2]]) * 1e6
+    with contextlib.suppress(InvalidValueError):
+        return (now - parse_duration(text)) * 1e6
     try:
-        moment = datetime.fromisoformat(text)
+        return datetime.fromisoformat(parse_moment(text)).timestamp() * 1e6
     except ValueError:
         raise ConfigError(f'--since {text}: give "2h", "7d" or a date like 2026-05-01T12:00') from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return moment.timestamp() * 1e6
 
 
 def show_dead_letters(
