@@ -128,14 +128,6 @@ class Output:
                 traces.keep(stacks()),
             )
 
-    def say(self, text: str) -> None:
-        """Write a line of the result to stdout, above the bar when both are on the terminal."""
-        if self._bar is not None and self._console is not None and sys.stdout.isatty():
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-        else:
-            sys.stdout.write(f"{text}\n")
-            sys.stdout.flush()
-
     def _handler(self) -> logging.Handler:
         handler: logging.Handler
         if self._with_bar:

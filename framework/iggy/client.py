@@ -125,11 +125,6 @@ class IggyConnection:
             self._requests.stop("it was closed")
         self._closed = True
 
-    @property
-    def alive(self) -> bool:
-        """Whether it can be used, as far as is known."""
-        return self._requests is not None and self._requests.failure is None and not self._closed
-
     def __enter__(self) -> Self:
         return self if self._requests is not None else self.connect()
 

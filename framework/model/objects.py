@@ -78,19 +78,11 @@ class ResumePoint:
 
 
 class ObjectState(str, enum.Enum):
-    """The progress of an object. The members are in the order in which an object passes through them."""
+    """The progress of an object."""
 
     READING = "reading"
     DONE = "done"
     FAILED = "failed"
-
-    @property
-    def rank(self) -> int:
-        """Numeric rank, larger is further: 0 reading, 1 done, 2 failed."""
-        return _STATE_RANKS[self]
-
-
-_STATE_RANKS = {ObjectState.READING: 0, ObjectState.DONE: 1, ObjectState.FAILED: 2}
 
 
 @attrs.frozen(slots=True)

@@ -184,15 +184,13 @@ def test_an_embedded_address_has_to_be_started():
 
 def test_life_of_a_connection(address):
     connection = IggyConnection(address)
-    assert not connection.alive
     with pytest.raises(TaskClosedError, match="not made yet"):
         connection.own_client()
     with connection:
-        assert connection.alive
+        assert connection.own_client()
         with pytest.raises(TaskClosedError, match="made once"):
             connection.connect()
     connection.close()
-    assert not connection.alive
     with pytest.raises(TaskClosedError, match="was closed"):
         connection.own_client()
     assert "closed" in repr(connection)
@@ -232,7 +230,7 @@ def test_a_script_ends_cleanly(iggy_url):
     script = (
         "import sys; from framework.iggy.client import IggyConnection; from framework.config.iggy_address import IggyAddress\n"
         "assert 'apache_iggy' not in sys.modules\n"
-        "connection = IggyConnection(IggyAddress.parse(sys.argv[1])).connect(); print(connection.alive)"
+        "connection = IggyConnection(IggyAddress.parse(sys.argv[1])).connect(); print(bool(connection.own_client()))"
     )
     for _ in range(3):
         ended = subprocess.run([sys.executable, "-c", script, iggy_url], capture_output=True, timeout=60, text=True)
@@ -285,10 +283,11 @@ def test_missing_things_are_named(connection, topic_partition, stream_name):
         connection.poll(stream_name, "none", 0, offset=0, count=1)
     with pytest.raises(IggyTopicError, match='topic "orders", partition 9'):
         connection.poll(stream_name, "orders", 9, offset=0, count=1)
-    assert connection.alive
+    assert connection.own_client()
     with pytest.raises(IggyTopicError, match='send to topic "none", partition 0'):
         connection.append(stream_name, "none", 0, b"x")
-    assert not connection.alive
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        connection.own_client()
 
 
 # ---- messages
@@ -444,7 +443,6 @@ def test_a_large_message_and_one_too_large(address, connection, topic_partition,
     broken = IggyConnection(address).connect()
     with pytest.raises((UnknownOutcomeError, IggyProtocolError)):
         broken.send_raw(stream_name, "orders", 1, body)
-    assert not broken.alive
     with pytest.raises(IggyUnavailableError, match="not sent"):
         broken.own_client()
     assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 3
@@ -532,7 +530,6 @@ def test_a_server_killed_in_the_middle(tmp_path):
                 first += 500
         assert begun.seconds < 10
         assert isinstance(caught.value, UnknownOutcomeError) or "not sent" in str(caught.value)
-        assert not connection.alive
         with pytest.raises(IggyUnavailableError, match="not sent"):
             producer.send(topic_partition, [batch(topic_partition, first, [b"x"])])
         with pytest.raises(IggyUnavailableError, match="not sent"):

@@ -170,10 +170,6 @@ class SimConnection(IggyConnection):
             if self._link is not None:
                 self._link.close()
 
-    @property
-    def alive(self):
-        return self._link is not None and self._link.over is None and not self._over
-
     def __enter__(self):
         return self
 

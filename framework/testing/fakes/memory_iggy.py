@@ -307,11 +307,6 @@ class MemoryConnection(IggyConnection):
         self._over = True
         self._server.leave(self.number)
 
-    @property
-    @override
-    def alive(self) -> bool:
-        return not (self._over or self.broken)
-
     @override
     def __enter__(self) -> Self:
         return self

@@ -328,11 +328,6 @@ def test_a_named_format_has_no_bar_on_a_terminal(format_):
     assert "\x1b" not in written(act, format=format_, terminal=True)
 
 
-def test_results_go_to_stdout(capsys):
-    assert written(lambda output: output.say("result [x]")) == ""
-    assert capsys.readouterr().out == "result [x]\n"
-
-
 def test_rate_covers_the_last_ten_seconds():
     rate = Rate()
     assert rate.records_per_second == 0

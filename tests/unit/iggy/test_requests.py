@@ -8,7 +8,13 @@ import weakref
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import IggyProtocolError, IggyTopicError, IggyUnavailableError, UnknownOutcomeError
+from framework.errors import (
+    IggyProtocolError,
+    IggyTopicError,
+    IggyUnavailableError,
+    TaskClosedError,
+    UnknownOutcomeError,
+)
 from framework.iggy.client import IggyConnection
 from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue
@@ -175,4 +181,5 @@ def test_a_process_that_stood_still_while_it_connected_connects_again(monkeypatc
     connection = IggyConnection(IggyAddress.parse("iggy://user:pass@127.0.0.1:1"), connect_timeout_seconds=0.01)
     with pytest.raises(IggyUnavailableError, match=r"127\.0\.0\.1:1"):
         connection.connect()
-    assert not connection.alive
+    with pytest.raises(TaskClosedError, match="not made yet"):
+        connection.own_client()
