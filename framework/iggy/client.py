@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
@@ -31,7 +31,6 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.errors_map import Answer, answer_of
-from framework.iggy.headers import encode_headers
 from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue, Start
@@ -287,57 +286,27 @@ class IggyConnection:
         """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))
 
-    def append(
-        self,
-        stream: str,
-        topic: str,
-        partition: int,
-        payload: bytes,
-        *,
-        message_id: int | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> int:
-        """Store a message and wait; not for the hot path.
+    def submit_append(
+        self, stream: str, topic: str, partition: int, payload: bytes, *, on_stored: Callable[[int], None] | None = None
+    ) -> Future[int]:
+        """Send a message with a random id, not for the hot path. The future holds the offset.
+
+        After a failure, later submissions are not sent.
 
         Args:
             stream: its name.
             topic: its name.
             partition: counted from 0.
             payload: 1 byte or more.
-            message_id: 128 bits; random when left out.
-            headers: text each.
-
-        Returns:
-            The message's offset.
-
-        Raises:
-            UnknownOutcomeError: the connection broke, or the server does not tell where it stored the message.
+            on_stored: called with the offset in the background loop's thread, before any later request of this
+                connection is sent. A callback of the future may run after the answers to those.
         """
-        return self.wait(self.submit_append(stream, topic, partition, payload, message_id=message_id, headers=headers))
-
-    def submit_append(
-        self,
-        stream: str,
-        topic: str,
-        partition: int,
-        payload: bytes,
-        *,
-        message_id: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        on_stored: Callable[[int], None] | None = None,
-    ) -> Future[int]:
-        """Append without waiting; the future holds the offset. When it fails, later submissions are not sent.
-
-        `on_stored` is called with the offset in the background loop's thread, before any later request of this connection
-        is sent. A callback of the future may run after the answers to those.
-        """
-        number = secrets.randbits(128) if message_id is None else message_id
+        number = secrets.randbits(128)
         segment = wire.Segment(
             id_high=number >> 64,
             split_number=number >> 40 & MAX_SPLIT,
             first_record=number & MAX_RECORD,
             payloads=[payload],
-            headers=encode_headers(headers or {}),
         )
         body = wire.encode_send(stream, topic, partition, [segment])
         place = _place(stream, topic, partition)

@@ -39,6 +39,7 @@ from framework.model.header_kinds import NUMBER_KINDS, header_number
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
+from tests.support.iggy_messages import append
 from tests.support.stopwatch import Stopwatch
 
 NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/\u00fc b.jsonl" + "\u00e9" * 400, size=1, version="etag@1")
@@ -285,7 +286,7 @@ def test_missing_things_are_named(connection, topic_partition, stream_name):
         connection.poll(stream_name, "orders", 9, offset=0, count=1)
     assert connection.own_client()
     with pytest.raises(IggyTopicError, match='send to topic "none", partition 0'):
-        connection.append(stream_name, "none", 0, b"x")
+        append(connection, stream_name, "none", 0, b"x")
     with pytest.raises(IggyUnavailableError, match="not sent"):
         connection.own_client()
 
@@ -385,14 +386,14 @@ def test_times_far_apart_need_many_requests(connection, topic_partition, stream_
 def test_header_borders(connection, topic_partition, stream_name, length):
     for value in ("k" * length, ("\u00fc" * length)[: length // 2] + "k" * (length % 2)):
         if value:
-            offset = connection.append(stream_name, "orders", 0, b"x", headers={"key": value, "n" * 255: "v"})
+            offset = append(connection, stream_name, "orders", 0, b"x", headers={"key": value, "n" * 255: "v"})
             (message,) = connection.poll(stream_name, "orders", 0, offset=offset, count=1)
             assert join_provenance(message.headers) == {"key": value, "n" * 255: "v"}
 
 
 def test_polls(connection, topic_partition, stream_name):
     for number in range(7):
-        offset = connection.append(stream_name, "orders", 1, b"%d" % number, message_id=2**127 + number)
+        offset = append(connection, stream_name, "orders", 1, b"%d" % number, message_id=2**127 + number)
         assert offset == number
     poll = lambda offset, count: [  # noqa: E731
         int(one.payload) for one in connection.poll(stream_name, "orders", 1, offset=offset, count=count)
@@ -418,7 +419,7 @@ def test_reading_in_steps(connection, topic_partition, stream_name):
         1,
         wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=with_numbers)]),
     )
-    connection.append(stream_name, "orders", 2, b"last")
+    append(connection, stream_name, "orders", 2, b"last")
     read = list(read_topic(connection, stream_name, "orders", [0, 1, 2]))
     assert [payload.payload for _, payload in read] == [*with_numbers, b"last"]
     assert [partition for partition, _ in read] == [1] * 1234 + [2]
@@ -551,7 +552,7 @@ def test_a_server_that_stops_answering(tmp_path):
         try:
             begun = Stopwatch()
             with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.5 s"):
-                connection.append("s", "t", 0, b"x")
+                append(connection, "s", "t", 0, b"x")
             assert begun.seconds < 5
             with pytest.raises(IggyUnavailableError, match="not sent"):
                 connection.own_client()

@@ -18,6 +18,7 @@ from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
 from tests.support.core import lines, put_lines
+from tests.support.iggy_messages import append
 
 NATIVE = NativeObject(bucket="b", key="a/é", size=9, version="v1")
 
@@ -73,7 +74,7 @@ def test_what_is_missing_is_none_and_what_is_made_stays(connection, stream):
 
 def test_single_messages_get_offsets_in_order(connection, stream):
     ensure_topic(connection, stream, "t", 2)
-    offsets = [connection.append(stream, "t", 1, b"m%d" % n, message_id=n, headers={"n": str(n)}) for n in range(1, 6)]
+    offsets = [append(connection, stream, "t", 1, b"m%d" % n, message_id=n, headers={"n": str(n)}) for n in range(1, 6)]
     assert offsets == [0, 1, 2, 3, 4]
     found = connection.poll(stream, "t", 1, offset=0, count=100)
     assert [(m.offset, m.message_id, m.payload, dict(m.headers)) for m in found] == [
@@ -81,6 +82,10 @@ def test_single_messages_get_offsets_in_order(connection, stream):
     ]
     assert connection.poll(stream, "t", 0, offset=0, count=100) == []
     assert connection.get_topic(stream, "t").partitions[1].current_offset == 4
+    seen = []
+    sent = [connection.submit_append(stream, "t", 0, b"x", on_stored=seen.append) for _ in range(2)]
+    assert [connection.wait(future) for future in sent] == seen == [0, 1]
+    assert len({message.message_id for message in connection.poll(stream, "t", 0, offset=0, count=100)}) == 2
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_single_messages_get_offsets_in_order(connection, stream):
 def test_polls_begin_where_they_are_told(connection, stream, offset, count, expected):
     ensure_topic(connection, stream, "t", 1)
     for n in range(5):
-        connection.append(stream, "t", 0, b"%d" % n)
+        append(connection, stream, "t", 0, b"%d" % n)
     assert [m.offset for m in connection.poll(stream, "t", 0, offset=offset, count=count)] == expected
 
 
@@ -112,7 +117,7 @@ def test_a_topic_that_is_missing_is_an_error(connection, stream):
     with pytest.raises(IggyTopicError):
         connection.poll(stream, "none", 0, offset=0, count=1)
     with pytest.raises(IggyTopicError):
-        connection.append(stream, "none", 0, b"x")
+        append(connection, stream, "none", 0, b"x")
 
 
 def test_the_producer_stores_ids_headers_and_payloads(server, connection, stream):

@@ -258,10 +258,10 @@ class SimConnection(IggyConnection):
     def wait(self, future):
         return future.result()
 
-    def submit_append(self, stream, topic, partition, payload, *, message_id=None, headers=None, on_stored=None):
-        number = runtime.world.rng.getrandbits(128) if message_id is None else message_id
+    def submit_append(self, stream, topic, partition, payload, *, on_stored=None):
+        number = runtime.world.rng.getrandbits(128)
         name = runtime.world.current.process.name
-        new = [(number, payload, dict(headers or {}), int(runtime._time_of_day() * 1e6))]
+        new = [(number, payload, {}, int(runtime._time_of_day() * 1e6))]
         what = f"append {topic} {told(payload)}"
         return self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored)
 

@@ -15,6 +15,7 @@ from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.options import source_config
 from tests.conformance.rigs import MemoryRig
 from tests.support.core import lines, put_lines
+from tests.support.iggy_messages import append
 
 LOG = "kit-offsets"
 OPTIONS = {"batch_length": 4, "queue_records": 13, "linger_time": 0.0, "prefetch_objects": 2}
@@ -72,7 +73,7 @@ def server_with_log(*payloads, topic=LOG):
     connection.ensure_stream("kit")
     connection.create_topic("kit", topic, 1)
     for payload in payloads:
-        connection.append("kit", topic, 0, payload)
+        append(connection, "kit", topic, 0, payload)
     connection.close()
     return server
 

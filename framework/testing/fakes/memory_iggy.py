@@ -373,20 +373,11 @@ class MemoryConnection(IggyConnection):
 
     @override
     def submit_append(
-        self,
-        stream: str,
-        topic: str,
-        partition: int,
-        payload: bytes,
-        *,
-        message_id: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        on_stored: Callable[[int], None] | None = None,
+        self, stream: str, topic: str, partition: int, payload: bytes, *, on_stored: Callable[[int], None] | None = None
     ) -> Future[int]:
         self._check()
         self._event("append")
-        number = secrets.randbits(128) if message_id is None else message_id
-        confirmed = self._server.store(stream, topic, partition, [(number, payload, dict(headers or {}), 0)])
+        confirmed = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
         self._event("appended")
         future: Future[int] = Future()
         if self.broken:

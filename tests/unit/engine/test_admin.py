@@ -31,6 +31,7 @@ from framework.offsets.watermark import CoveredRange, Watermark
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support.core import lines
+from tests.support.iggy_messages import append
 from tests.support.positions import LOG, Source, as_saved, kinds, loaded, records
 
 FOREIGN = b"of somebody else"
@@ -67,7 +68,7 @@ def twice(*names):
 def others(source, count=1, partition=0):
     connection = source.server.connect()
     for _ in range(count):
-        connection.append("kit", "records", partition, FOREIGN)
+        append(connection, "kit", "records", partition, FOREIGN)
     connection.close()
 
 

@@ -24,6 +24,7 @@ from framework.task import SourceContext
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support import transforms as own
 from tests.support.core import lines
+from tests.support.iggy_messages import append
 from tests.unit.pipeline.test_dead_letters import DEAD, Source, rest_failed, usual
 from transformers.jsonl import JsonlTransformer
 
@@ -162,7 +163,7 @@ def test_a_dead_letter_that_names_a_place_where_no_record_may_go_stays_and_ends_
     connection.ensure_stream("kit")
     connection.create_topic("kit", "theirs", 1)
     dead_letter = source.server.messages("kit", DEAD)[0]
-    connection.append("kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, **forged})
+    append(connection, "kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, **forged})
     connection.close()
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (2, 1)
@@ -175,7 +176,7 @@ def test_one_partition_is_said_to_be_one():
     source.live()
     connection = source.server.connect()
     dead_letter = source.server.messages("kit", DEAD)[0]
-    connection.append("kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, "partition": "7"})
+    append(connection, "kit", DEAD, 0, dead_letter.payload, headers={**dead_letter.headers, "partition": "7"})
     connection.close()
     counts, _ = replay(source, validate=False)
     assert any("has 1 partition, and the dead letter names partition 7" in sentence for sentence in counts.bad)
@@ -261,7 +262,7 @@ def test_dead_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     source.live()
     connection = source.server.connect()
     for message in source.server.messages("kit", DEAD):
-        connection.append("kit", DEAD, 0, message.payload, message_id=message.message_id, headers=message.headers)
+        append(connection, "kit", DEAD, 0, message.payload, message_id=message.message_id, headers=message.headers)
     assert len(open_dead_letters(source)) == 2 * len(source.dead_letters)
     counts, _ = replay(source, validate=False)
     assert counts.sent == len(source.dead_letters)

@@ -14,6 +14,7 @@ from framework.iggy.topic_refusal import topic_refusal
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
+from tests.support.iggy_messages import append
 
 
 def config(name="orders", partitions=1, **iggy):
@@ -51,7 +52,7 @@ def test_positions_of_another_source_are_recognised(connection):
     assert "positions of a source" in topic_refusal(connection, config(), "other.positions")
     # ... and a later version's, which cannot be read here
     connection.create_topic("lake", "later", 1)
-    connection.append("lake", "later", 0, b"ICSP\x63" + bytes(20))
+    append(connection, "lake", "later", 0, b"ICSP\x63" + bytes(20))
     assert "positions of a source" in topic_refusal(connection, config(), "later")
 
 
@@ -77,7 +78,7 @@ def test_dead_letters_of_another_source_are_recognised(connection):
 def test_records_of_others_are_no_reason_to_refuse(connection):
     connection.create_topic("lake", "t", 1)
     assert topic_refusal(connection, config(), "t") is None
-    connection.append("lake", "t", 0, b'{"a":1}')
+    append(connection, "lake", "t", 0, b'{"a":1}')
     assert topic_refusal(connection, config(), "t") is None
 
 

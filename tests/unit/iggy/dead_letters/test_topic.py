@@ -18,6 +18,7 @@ from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
+from tests.support.iggy_messages import append
 
 DEAD = "dead"
 
@@ -41,7 +42,7 @@ def server():
         box = IggyDeadLetters(connection, source_config(dead_letter_bytes=9), DEAD)
         box.send([dead_letter])
         for kind in ("note", "replayed"):
-            connection.append("kit", DEAD, 0, b"{}", headers={"letter": kind, "source": "kit"})
+            append(connection, "kit", DEAD, 0, b"{}", headers={"letter": kind, "source": "kit"})
     return made
 
 

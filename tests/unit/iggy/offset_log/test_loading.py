@@ -31,6 +31,7 @@ from framework.offsets.position_map import position_map
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
 from tests.support.iggy_batches import decode_batches, encode_batch
+from tests.support.iggy_messages import append
 from tests.support.positions import LOG, Source, as_saved, loaded, log_over, position, server_with_log
 
 PARTITIONS = [TopicPartition("records", 0), TopicPartition("records", 1)]
@@ -510,7 +511,7 @@ def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_be
         if not calls:
             connection = server.connect()
             for payload in written[ends[-2] :]:
-                connection.append("kit", LOG, 0, payload)
+                append(connection, "kit", LOG, 0, payload)
             server.drop_head("kit", LOG, 0, int(newest.header["at"]))
         calls.append([part.offset for part in parts])
         return parts
@@ -570,7 +571,7 @@ def test_late_claims_do_not_make_a_new_log_one_without_its_front(late):
     assert (len(state.positions), state.epoch, state.last_epoch, len(state.claims)) == (0, 0, newest, len(late))
     connection = server.connect()
     for payload in (claim(newest + 1), opening(newest + 1, fenced=len(late)), begin(position("a"), epoch=newest + 1)):
-        connection.append("kit", LOG, 0, payload)
+        append(connection, "kit", LOG, 0, payload)
     assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
 
 
@@ -707,7 +708,7 @@ def test_a_session_over_foreign_messages_begins_and_says_nothing_of_them(caplog)
     connection = server.connect()
     connection.ensure_stream("kit")
     connection.create_topic("kit", LOG, 1)
-    connection.append("kit", LOG, 0, b"garbage")
+    append(connection, "kit", LOG, 0, b"garbage")
     session = Session.begin(server.connect(), source_config())
     assert (session.epoch.number, len(session.offsets.table)) == (1, 0)
     assert caplog.text == ""

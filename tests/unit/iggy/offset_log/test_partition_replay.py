@@ -30,6 +30,7 @@ from framework.offsets.partition_ledger import UnsavedCount
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import CrashPoint
 from tests.support.core import lines
+from tests.support.iggy_messages import append
 from tests.support.positions import LOG, Source, kinds, loaded, message_id_of, position
 
 WAYS_OUT = r"offsets accept-data-loss.*offsets reset --all"
@@ -70,7 +71,7 @@ class Rig:
 
     def others(self, count=1, partition=0, headers=None):
         for _ in range(count):
-            self.connection.append("kit", "records", partition, FOREIGN, headers=headers)
+            append(self.connection, "kit", "records", partition, FOREIGN, headers=headers)
         return self.end(partition)
 
     def end(self, partition=0):
@@ -598,7 +599,7 @@ def test_what_is_already_in_the_topic_is_neither_read_nor_touched_at_the_first_s
     connection = source.server.connect()
     connection.ensure_stream("kit")
     connection.create_topic("kit", "records", 1)
-    connection.append("kit", "records", 0, FOREIGN)
+    append(connection, "kit", "records", 0, FOREIGN)
     connection.close()
     source.live()
     assert [m.payload for m in source.messages()] == [FOREIGN, *lines("a", 3)]
@@ -611,8 +612,8 @@ def test_messages_of_others_between_ours_do_not_matter():
         others = bool(source.server.topic_info("kit", "records"))
         if others:
             connection = source.server.connect()
-            connection.append("kit", "records", 0, FOREIGN)
-            connection.append("kit", LOG, 0, b"of somebody else, in the log")
+            append(connection, "kit", "records", 0, FOREIGN)
+            append(connection, "kit", LOG, 0, b"of somebody else, in the log")
             connection.close()
         source.live()
         assert source.payloads() == source.once() + collections.Counter([FOREIGN] * others), at
@@ -740,7 +741,7 @@ def test_a_lost_or_renamed_log_is_noticed_before_anything_is_sent(headers, other
     connection = source.server.connect()
     for partition in range(2):
         for _ in range(others):
-            connection.append("kit", stored, partition, FOREIGN)
+            append(connection, "kit", stored, partition, FOREIGN)
     source.server.delete_topic("kit", LOG)
     with pytest.raises(PartitionGoneError, match=r'was written by source "kit", and its offsets topic knows nothing'):
         source.live()
@@ -755,7 +756,7 @@ def test_messages_of_others_alone_keep_no_new_source_from_its_work():
     connection.ensure_stream("kit")
     connection.create_topic("kit", "records", 2)
     for number in range(1, 41):
-        connection.append("kit", "records", number % 2, FOREIGN, message_id=number)
+        append(connection, "kit", "records", number % 2, FOREIGN, message_id=number)
     connection.close()
     source.live()
     assert source.payloads() == source.once() + collections.Counter({FOREIGN: 40})
@@ -766,7 +767,7 @@ def test_an_orderly_end_lets_everything_expire_and_a_kill_does_not():
     source.live()
     connection = source.server.connect()
     for _ in range(5):
-        connection.append("kit", "records", 0, FOREIGN)
+        append(connection, "kit", "records", 0, FOREIGN)
     connection.close()
     source.server.drop_head("kit", "records", 0, len(source.messages()) - 2)
     source.live()
