@@ -29,7 +29,6 @@ from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from framework.config.sections import SourceCommonConfig
     from framework.task import AbstractSourceTask
 
 OnceOption = Annotated[bool, typer.Option("--once", help="Send everything there is now, then end.")]
@@ -199,28 +198,31 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
             reporter.channel = ChildChannel(channel)
-        flags = {"--once": once, "--take-over": take_over, "--standby": standby}
+        options = {"--once": once, "--take-over": take_over, "--standby": standby}
+        flags = [name for name, given in options.items() if given]
         if context.invoked_subcommand is not None:
-            _refuse_flags([name for name, given in flags.items() if given], context.invoked_subcommand)
+            _refuse_flags(flags, context.invoked_subcommand)
             return None
-        from framework.cli.run import run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.run import read_config, run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
         file = chosen(context, config, None)
         reporter.json = wants_json(task_class, file.path, file.settings)
-
-        def with_api(read: SourceCommonConfig) -> int:
+        if standby and take_over:
+            raise ConfigError(
+                "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
+            )
+        read = read_config(task_class, file)
+        reporter.follow(read.log)
+        if read.http.enabled and channel is None:
             from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
 
-            return run_with_api(program, task_class, file, read, flags=[name for name, given in flags.items() if given])
-
+            return run_with_api(program, task_class, file, read, flags=flags)
         return run_source(
             task_class,
-            file,
+            read,
             once=once,
             take_over=take_over,
             standby=standby,
-            on_read=lambda read: reporter.follow(read.log),
-            with_api=with_api if channel is None else None,
             channel=reporter.channel,
             log_source=log_source,
         )
@@ -334,21 +336,14 @@ def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceT
     ) -> int:
         """Run all sources of a folder, and answer an HTTP API. Each source has its own process."""
         from framework.cli.run import wants_json  # noqa: PLC0415
-        from framework.cli.worker import run_worker  # noqa: PLC0415
+        from framework.cli.worker import read_worker_config, run_worker  # noqa: PLC0415
 
-        own = config or context.obj.config
+        path = config or context.obj.config
         overrides = (*context.obj.settings, *(settings or ()))
-        context.obj.json = wants_json(task_class, own, overrides)
-        return run_worker(
-            program,
-            task_class,
-            config_dir,
-            config=own,
-            settings=overrides,
-            state_dir=state_dir,
-            standby=standby,
-            on_read=lambda read: context.obj.follow(read.log),
-        )
+        context.obj.json = wants_json(task_class, path, overrides)
+        own = read_worker_config(path, overrides)
+        context.obj.follow(own.log)
+        return run_worker(program, task_class, config_dir, own, state_dir=state_dir, standby=standby)
 
 
 def _refuse_flags(flags: Sequence[str], command: str) -> None:

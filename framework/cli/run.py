@@ -7,7 +7,7 @@ import importlib.util
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -119,13 +119,11 @@ def _ignore(_mistake: str) -> None:
 
 def run_source(
     task_class: type[AbstractSourceTask],
-    file: ConfigFile,
+    config: SourceCommonConfig,
     *,
     once: bool,
     take_over: bool = False,
     standby: bool = False,
-    on_read: Callable[[SourceCommonConfig], None] = lambda _: None,
-    with_api: Callable[[SourceCommonConfig], int] | None = None,
     channel: ChildChannel | None = None,
     log_source: str = "",
 ) -> int:
@@ -133,28 +131,17 @@ def run_source(
 
     Args:
         task_class: the source.
-        file: its configuration.
+        config: its configuration.
         once: read everything that exists now, then return.
         take_over: begin although another instance of the source is running.
         standby: wait for the end of another instance.
-        on_read: called with the configuration once it is read.
-        with_api: runs it in another process, and its HTTP API in this one, when `[http]` is enabled.
         channel: the line to the worker that started this process.
         log_source: the source's key, on each line of the log.
 
     Raises:
-        ConfigError: mistakes in the file.
         SourceError: the error that ended the run.
     """
-    if standby and take_over:
-        raise ConfigError(
-            "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
-        )
-    config = read_config(task_class, file)
-    on_read(config)
     allow_open_files()
-    if config.http.enabled and with_api is not None:
-        return with_api(config)
     set_up_process()
     with Output(format=config.log.format, level=config.log.level, source=log_source) as output:
         last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby, channel=channel)

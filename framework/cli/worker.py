@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,16 +34,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def read_worker_config(path: Path | None, settings: Sequence[str]) -> WorkerConfig:
+    """Return the worker's own options: of its file, if it has one, of variables and of the command line.
+
+    Raises:
+        ConfigError: mistakes in them.
+    """
+    return load_config(path, WorkerConfig, environment=_own_variables(), settings=settings)
+
+
 def run_worker(
     program: str,
     task_class: type[AbstractSourceTask],
     folder: Path,
+    own: WorkerConfig,
     *,
-    config: Path | None = None,
-    settings: Sequence[str] = (),
     state_dir: Path | None = None,
     standby: bool = False,
-    on_read: Callable[[WorkerConfig], None] = lambda _: None,
 ) -> int:
     """Run the sources of a folder until the worker is stopped; return 0.
 
@@ -51,17 +58,13 @@ def run_worker(
         program: the name of this program.
         task_class: its source; the folder may hold others, too.
         folder: the configuration files.
-        config: the worker's own file.
-        settings: overrides of the worker's own options.
+        own: the worker's own options.
         state_dir: what survives a restart; by default as the file says, or `.state` in the folder.
         standby: each source waits for the end of another instance of it.
-        on_read: called with the worker's own options once they are read.
 
     Raises:
-        ConfigError: mistakes in the worker's options, no such folder, or an address that cannot be used.
+        ConfigError: no such folder, or an address that cannot be used.
     """
-    own = load_config(config, WorkerConfig, environment=_own_variables(), settings=settings)
-    on_read(own)
     allow_open_files()
     if folder.is_file():
         raise ConfigError(f"--config-dir: {folder} is a file, not a folder; to run its source alone: --config {folder}")
@@ -97,6 +100,7 @@ def run_with_api(
     Raises:
         ConfigError: the address or the state folder cannot be used, or the configuration is a pipe.
     """
+    allow_open_files()
     state = state_folder(file, config.http)
 
     def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
