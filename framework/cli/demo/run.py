@@ -45,8 +45,6 @@ from framework.errors import FatalError, SourceError
 from framework.model.text import counted
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from framework.cli.demo.store import DemoStore
     from framework.iggy.embedded.launcher import EmbeddedServer
 
@@ -340,11 +338,7 @@ def _interrupted_by_sigterm() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:
