@@ -1,4 +1,4 @@
-"""Hosts that are this machine: what is sent there stays here, and what listens there answers nobody else."""
+"""Hosts that are this machine: what is sent there stays here, and what listens there answers no other machine."""
 
 from __future__ import annotations
 
