@@ -149,7 +149,8 @@ class ObjectStore(abc.ABC):
 
         An object counts as deleted, and is not read again, only after two proofs. The store reports it in its own
         words, *and* a check such as a listing confirms it. A 404, 403 or 5xx from an intermediary (an ingress, a
-        firewall) is a `StoreUnavailableError`.
+        firewall) is a `StoreUnavailableError`. So is its page with status 200, which names no version and has another
+        length: it must never become bytes of the object.
 
         Raises:
             ObjectNotFoundError: the object was deleted.

@@ -44,7 +44,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, expected_bytes
+from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_head import pattern_of
@@ -262,6 +262,7 @@ class GcsStore(HttpStore):
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
         generation = headers.get("x-goog-generation")
+        check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
         if generation and generation != native.version:
             raise ObjectChangedError(
                 f"it was overwritten after it was listed (generation {generation}, listed {native.version})",

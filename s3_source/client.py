@@ -33,7 +33,7 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, expected_bytes
+from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_head import pattern_of
 from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
@@ -415,14 +415,15 @@ class S3Store(HttpStore):
             self._find_bucket(native, error)
             answer.close()
             return self._send_get(native, get.start, get.stop).result()
-        headers = answer.headers
+        headers, etag = answer.headers, listed_etag(native)
+        named = bool(headers.get("etag") or (not etag and headers.get("last-modified")))
+        check_named(native, named=named, status=status, headers=headers, section="s3")
         announced = announces_length(headers)
         if not announced and not get.repeats:
             other = self._in_other_form(get, headers)
             if other is not None:
                 answer.close()
                 return other
-        etag = listed_etag(native)
         check_version(native, etag, headers)
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:

@@ -29,6 +29,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.model.objects import NativeObject
+from framework.storage.prefetch import Prefetcher
 from framework.storage.preflight import check_store
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
@@ -375,6 +376,21 @@ class TestFaults:
         with pytest.raises(StoreUnavailableError):
             store.list_page()
         assert read(store, native) == CONTENT
+
+    @pytest.mark.parametrize("drop", [(), ("content-length",)], ids=["length", "no-length"])
+    @pytest.mark.parametrize("begin", [0, 70_000])
+    def test_a_page_that_names_no_version_is_no_beginning_of_the_object(self, rig, begin, drop):
+        bucket, proxy, store, native = rig
+        page = b"<html><body>We will be back soon.</body></html>"
+        proxy.add(Fault(path=bucket.reading("k"), status=200, body=page, drop=drop, times=2))
+        with pytest.raises(StoreUnavailableError, match=r"/k: the answer names no version of it .*\.endpoint"):
+            store.open(native, begin)
+        assert drain(StoreInput(store, native, RetryPolicy().without_waiting()).open(begin)) == CONTENT[begin:]
+        proxy.add(Fault(path=bucket.reading("k"), status=200, body=page, drop=drop, times=2))
+        ahead = Prefetcher(objects=4, max_bytes=1 << 20)
+        with contextlib.closing(ahead):
+            source = StoreInput(store, native, RetryPolicy().without_waiting())
+            assert drain(ahead.fetch(source, begin).open(begin)) == CONTENT[begin:]
 
     def test_an_object_that_is_said_to_be_gone_and_is_listed_is_tried_again(self, rig):
         bucket, proxy, store, native = rig
