@@ -10,7 +10,8 @@ ListObjectsV2, with `encoding-type=url`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from sys import intern
 from urllib.parse import unquote_plus
 
@@ -25,11 +26,13 @@ from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
 from s3_source.plain_items import PlainItems, plain_items
 
+Decode = Callable[[str], str]
+
 ROUNDING_MS = 1000
 """Tolerance of times: a listing may have milliseconds, an answer's headers have seconds, rounded either way."""
 
 REPLACEMENT = "\ufffd"
-"""In a key: a byte that is not UTF-8, or the substitute for invalid XML of a server that ignores `encoding-type=url`.
+"""In a key: stands for bytes that are not UTF-8, or is the substitute for invalid XML of a server that ignores `encoding-type=url`.
 """
 
 _CHECKSUMS = {f"x-amz-checksum-{name}": name for name in ("crc64nvme", "crc32c", "crc32")}
@@ -49,7 +52,8 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
     """Parse the body of an answer to a request with `encoding-type=url`.
 
     Keys are decoded once, and only when the answer says that they are encoded. The plus sign means a
-    space, as in botocore: S3 sends `+` for a space and `%2B` for a plus.
+    space, as in botocore: S3 sends `+` for a space and `%2B` for a plus. A page with a key that is not
+    UTF-8 is not exact.
 
     Raises:
         ListingError: there are more pages, but no continuation.
@@ -62,10 +66,11 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
             plain = None
             fields, items = _fields_of(body)
         encoded = fields.get("EncodingType") == "url"
-        if plain is None:
-            objects = [_object(item, bucket, encoded=encoded) for item in items]
-        else:
-            objects = _plain_objects(plain, bucket, encoded=encoded)
+        try:
+            objects = _objects(plain or items, bucket, _unquote if encoded else None)
+            exact = encoded or not any(REPLACEMENT in native.key for native in objects)
+        except UnicodeDecodeError:  # a gateway over files shows their names, and those need not be UTF-8
+            objects, exact = _objects(plain or items, bucket, _unquote_anything), False
         truncated = _truth(fields["IsTruncated"])
         _check_count(fields.get("KeyCount"), len(objects) + int(fields.get("CommonPrefixes", "0")))
     except (ParseError, KeyError, TypeError, ValueError) as exc:
@@ -80,7 +85,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
         objects=objects,
         continuation=continuation,
         server_time_ms=server_time_ms(headers.get("date")),
-        exact=encoded or not any(REPLACEMENT in native.key for native in objects),
+        exact=exact,
     )
 
 
@@ -135,10 +140,20 @@ def _check_count(key_count: str | None, found: int) -> None:
         raise ValueError(f"KeyCount says {key_count.strip()}, {found} objects are shown")
 
 
-def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[NativeObject]:
+_unquote = partial(unquote_plus, errors="strict")
+_unquote_anything = partial(unquote_plus, errors="replace")
+
+
+def _objects(items: PlainItems | list[Element], bucket: str, decode: Decode | None) -> list[NativeObject]:
+    if isinstance(items, PlainItems):
+        return _plain_objects(items, bucket, decode)
+    return [_object(item, bucket, decode) for item in items]
+
+
+def _plain_objects(items: PlainItems, bucket: str, decode: Decode | None) -> list[NativeObject]:
     keys = items.keys
-    if encoded:
-        keys = [unquote_plus(key) if "%" in key or "+" in key else key for key in keys]
+    if decode is not None:
+        keys = [decode(key) if "%" in key or "+" in key else key for key in keys]
     times = map(milliseconds, items.times)
     rows = zip(keys, times, items.etags, map(int, items.sizes), items.storage_classes, strict=True)
     return [
@@ -155,14 +170,14 @@ def _plain_objects(items: PlainItems, bucket: str, *, encoded: bool) -> list[Nat
     ]
 
 
-def _object(item: Element, bucket: str, *, encoded: bool) -> NativeObject:
+def _object(item: Element, bucket: str, decode: Decode | None) -> NativeObject:
     """Parse an item in any form that XML allows."""
     fields = {_local(part.tag): part.text or "" for part in item}
     key = fields["Key"]
     if not key:
         raise ValueError("an object without a key")
-    if encoded and ("%" in key or "+" in key):
-        key = unquote_plus(key)
+    if decode is not None and ("%" in key or "+" in key):
+        key = decode(key)
     modified_ms = milliseconds(fields["LastModified"])
     return NativeObject(
         scheme="s3",

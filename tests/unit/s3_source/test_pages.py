@@ -185,6 +185,20 @@ def test_a_key_that_may_not_be_what_is_shown_is_told(encoded, exact):
     assert parse_page(answer(["a"], encoded=encoded), {}, "b").exact
 
 
+@pytest.mark.parametrize("gap", ["", "\n"], ids=["plain", "by-the-xml-parser"])
+def test_a_key_that_is_not_utf8_is_not_shown_as_it_is(gap):
+    # a gateway over files: their names may be Latin-1
+    def page(key):
+        item = ITEM.replace("<Key>k</Key>", f"<Key>{key}</Key>{gap}")
+        body = f"<ListBucketResult>{PLAIN}<EncodingType>url</EncodingType>{item}</ListBucketResult>"
+        parsed = parse_page(body.encode(), {}, "b")
+        return [native.key for native in parsed.objects], parsed.exact
+
+    assert page("caf%C3%A9+%2B") == (["caf\u00e9 +"], True)
+    assert page("caf%EF%BF%BD") == (["caf\ufffd"], True)
+    assert page("caf%E9") == (["caf\ufffd"], False)
+
+
 @pytest.mark.parametrize("tag", ["StartAfter", "ns2:StartAfter"])
 def test_a_key_that_is_repeated_unencoded_does_not_break_the_page(tag):
     declared = " xmlns:ns2='urn:x'"
