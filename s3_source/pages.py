@@ -32,8 +32,7 @@ ROUNDING_MS = 1000
 """Tolerance of times: a listing may have milliseconds, an answer's headers have seconds, rounded either way."""
 
 REPLACEMENT = "\ufffd"
-"""In a key: stands for bytes that are not UTF-8, or is the substitute for invalid XML of a server that ignores `encoding-type=url`.
-"""
+"""In a key: stands for bytes that are not UTF-8, or for what XML cannot show, of a server that ignores `encoding-type=url`."""
 
 _CHECKSUMS = {f"x-amz-checksum-{name}": name for name in ("crc64nvme", "crc32c", "crc32")}
 
@@ -42,7 +41,7 @@ CHECKSUM_HEADERS = (_CHECKSUM_TYPE, *_CHECKSUMS)
 
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
-_START_AFTER = re.compile(rb"<(?:\w+:)?StartAfter>[^<]*</(?:\w+:)?StartAfter>")
+_REPEATED = re.compile(rb"<(?:\w+:)?(StartAfter|Prefix)>[^<]*</(?:\w+:)?\1>")
 
 EMPTY_ANSWER = b"<ListBucketResult/>"
 """Body for botocore's parser, instead of the real one."""
@@ -94,8 +93,8 @@ def _fields_of(body: bytes) -> tuple[dict[str, str], list[Element]]:
     try:
         root = fromstring(body)  # noqa: S314 - see the import
     except ParseError:
-        # Some servers repeat in it, unencoded, the key that was asked for, and XML takes no control characters.
-        bare = _START_AFTER.sub(b"", body)
+        # Some servers repeat in it, unencoded, the key and prefix that were asked for, and XML takes no control characters.
+        bare = _REPEATED.sub(b"", body)
         if bare == body:
             raise
         root = fromstring(bare)  # noqa: S314

@@ -199,7 +199,7 @@ def test_a_key_that_is_not_utf8_is_not_shown_as_it_is(gap):
     assert page("caf%E9") == (["caf\ufffd"], False)
 
 
-@pytest.mark.parametrize("tag", ["StartAfter", "ns2:StartAfter"])
+@pytest.mark.parametrize("tag", ["StartAfter", "ns2:StartAfter", "Prefix"])
 def test_a_key_that_is_repeated_unencoded_does_not_break_the_page(tag):
     declared = " xmlns:ns2='urn:x'"
     body = f"<ListBucketResult{declared}><{tag}>a\x01&b</{tag}>{PLAIN}<EncodingType>url</EncodingType>{ITEM}</ListBucketResult>"
