@@ -412,7 +412,7 @@ class S3Store(HttpStore):
             error = self._refused(get, answer)
             if isinstance(error, ObjectNotFoundError):
                 raise self._missing(native, error) from error
-            self._find_bucket(native, error)
+            self._find_bucket(native, answer, error)
             answer.close()
             return self._send_get(native, get.start, get.stop).result()
         headers, etag = answer.headers, listed_etag(native)
@@ -454,18 +454,21 @@ class S3Store(HttpStore):
             self._accepts_gzip = False
         return None
 
-    def _find_bucket(self, native: NativeObject, refused: SourceError) -> None:
-        """Have boto3 follow a redirect to the bucket's region, and learn how it asks there.
+    def _find_bucket(self, native: NativeObject, answer: HttpAnswer, refused: SourceError) -> None:
+        """Have boto3 follow a redirect to the bucket's region, and learn how it asks there, unless another read has.
 
         Raises:
             SourceError: it finds no other place: the refusal itself.
         """
-        before = self._signer.template if self._signer is not None else None
+        if self._signer is None:
+            raise refused
+        if not self._signer.template.has_made(answer.url, answer.request_headers):
+            return  # of several that were requested ahead, the first one has found it
         with contextlib.suppress(Exception):  # whatever the answer there: where the bucket is, boto3 knows then
             self._client.head_object(Bucket=self.bucket, Key=native.key, **self._get_options)
         url, made = self._as_boto3(native.key, {})
         found = template_of(url, made, native.key)
-        if found is None or before is None or (found.base, found.region) == (before.base, before.region):
+        if found is None or found.has_made(answer.url, answer.request_headers):
             raise refused
         self._signer = Signer(found)
 

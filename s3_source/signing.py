@@ -87,6 +87,11 @@ class Template:
         """The address of an object. The same characters stay as they are as in botocore."""
         return self.base + (key if _PLAIN.fullmatch(key) else quote(key, safe="/~"))
 
+    def has_made(self, url: str, lines: Sequence[str]) -> bool:
+        """Whether a request with this address and these headers was made after this template."""
+        scope = f"/{self.region}/{self.service}/aws4_request"
+        return url.startswith(self.base) and (not self.service or any(scope in line for line in lines))
+
 
 def template_of(url: str, headers: Mapping[str, object], key: str) -> Template | None:
     """The template in a request that boto3 made and signed for `key`.

@@ -1,6 +1,8 @@
 """A bucket in another region than the configured one: boto3 follows the redirect, and reads are signed for that region."""
 
 import io
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from botocore.awsrequest import AWSResponse, HeadersDict
@@ -19,6 +21,23 @@ class Empty(io.BytesIO):
 
     def stream(self, *_, **__):
         return iter(())
+
+
+class Refused:
+    """The answer that a request to the wrong region gets."""
+
+    status = 301
+    headers: ClassVar = {"x-amz-bucket-region": "eu-west-3"}
+
+    def __init__(self, url, lines):
+        self.url = url
+        self.request_headers = lines
+
+    def wait_refusal(self):
+        return b"<Error><Code>PermanentRedirect</Code></Error>"
+
+    def close(self):
+        """Nothing is under way."""
 
 
 @pytest.fixture
@@ -53,7 +72,7 @@ def test_reads_are_signed_for_the_region_that_boto3_finds(store):
         return (200, {}) if "eu-west-3" in host else (301, {"x-amz-bucket-region": "eu-west-3"})
 
     asked = answering(store, answer)
-    store._find_bucket(NATIVE, ConfigError("elsewhere"))
+    store._find_bucket(NATIVE, Refused(url, lines), ConfigError("elsewhere"))
     url, lines = store._request(ObjectGet(store, NATIVE, 0, 3), {})
     assert url == "https://lake.s3.eu-west-3.amazonaws.com/a/k"
     assert any("/eu-west-3/s3/" in line for line in lines)
@@ -61,7 +80,20 @@ def test_reads_are_signed_for_the_region_that_boto3_finds(store):
 
 
 def test_a_redirect_to_nowhere_is_the_refusal_itself(store):
-    store._request(ObjectGet(store, NATIVE, 0, 3), {})
+    asked = store._request(ObjectGet(store, NATIVE, 0, 3), {})
     answering(store, lambda _: (403, {}))
     with pytest.raises(ConfigError, match="elsewhere"):
-        store._find_bucket(NATIVE, ConfigError("elsewhere"))
+        store._find_bucket(NATIVE, Refused(*asked), ConfigError("elsewhere"))
+
+
+def test_all_reads_that_were_refused_before_the_region_was_found_are_made_again(store):
+    gets = [ObjectGet(store, NATIVE, 0, 3) for _ in range(3)]
+    refused = [Refused(*store._request(get, {})) for get in gets]  # made ahead, before an answer came
+    answering(store, lambda host: (200, {}) if "eu-west-3" in host else (301, {"x-amz-bucket-region": "eu-west-3"}))
+    sent = []
+    store._send_get = lambda *_: SimpleNamespace(result=lambda: sent.append(store._request(gets[0], {})[0]))
+    for get, answer in zip(gets, refused, strict=True):
+        store.stream_of(get, answer)
+    assert sent == ["https://lake.s3.eu-west-3.amazonaws.com/a/k"] * 3
+    with pytest.raises(ConfigError, match="eu-west-3"):
+        store.stream_of(gets[0], Refused(*store._request(gets[0], {})))
