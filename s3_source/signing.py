@@ -221,7 +221,8 @@ class Signer:
         of_second = {"x-amz-date": moment, "x-amz-content-sha256": _EMPTY_BODY}
         if credentials.token:
             of_second["x-amz-security-token"] = credentials.token
-        always = {name: " ".join(value.split()) for name, value in template.headers.items() if name not in _UNSIGNED}
+        texts = {**template.headers, **of_second}
+        always = {name: " ".join(value.split()) for name, value in texts.items() if name not in _UNSIGNED}
         return _Second(
             at=at,
             credentials=credentials,
@@ -229,7 +230,7 @@ class Signer:
             moment=moment,
             hashes=hashes,
             begun=begun,
-            always={**always, "host": self._host, **of_second},
+            always={**always, "host": self._host},
             lines=[*self._common, *(f"{name}: {value}" for name, value in of_second.items())],
         )
 
