@@ -1,8 +1,8 @@
 """The one door to boto3 and botocore: an S3 bucket as an `ObjectStore`.
 
 Credentials, roles, addressing and signing are boto3's and botocore's. boto3's own retries are off:
-`framework.storage.retry` makes them. Pages and objects are read over `framework.storage.http_loop`. boto3 makes and signs
-the request for a page; of objects it finds out address, headers and keys, and `s3_source.signing` signs.
+`framework.storage.retry` makes them. All requests go over `framework.storage.http_loop`. boto3 makes and signs
+them; for the bytes of objects it finds out address, headers and keys, and `s3_source.signing` signs.
 
 boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
 door means one file: who may talk to boto3 can be checked.
@@ -75,7 +75,9 @@ _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstrai
 _STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
 _METADATA_ATTEMPTS = 3
 _CAPTURED = "GetObject"
-"""boto3 makes this request to show how; it is never sent over its connections."""
+"""boto3 makes this request to show how; it is never sent as such."""
+_SENT = ("ListObjectsV2", "HeadObject", "HeadBucket", "GetObjectTagging", "CreateSession")
+"""What boto3 makes and signs, and the loop sends: every other operation that is used."""
 
 
 _BODY = "_Body"
@@ -193,7 +195,8 @@ class S3Store(HttpStore):
             events.register("before-call.s3", _stay)
         events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
         events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
-        events.register_first("before-send.s3.ListObjectsV2", self._send_listing)
+        for operation in _SENT:
+            events.register_first(f"before-send.s3.{operation}", self._send)
         # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
         events.register("before-parse.*.ListObjectsV2", _keep_body)
 
@@ -534,8 +537,8 @@ class S3Store(HttpStore):
         head: Any = {}  # the published types name a class of botocore's own
         return AWSResponse(request.url, HTTPStatus.OK.value, head, io.BytesIO())
 
-    def _send_listing(self, *, request: Any, **_: Any) -> Any:
-        """Send the request for a page over the loop, which limits the size of its answer; called by botocore.
+    def _send(self, *, request: Any, **_: Any) -> Any:
+        """Send a request over the loop, which limits size and time of its answer; called by botocore.
 
         Raises:
             HttpError: there was no answer, it did not come whole, or is too large.
@@ -544,7 +547,8 @@ class S3Store(HttpStore):
 
         made = {_ACCEPT_ENCODING: "identity", **request.headers}
         lines = [f"{name}: {value.decode() if isinstance(value, bytes) else value}" for name, value in made.items()]
-        with contextlib.closing(self._http.get(request.url, lines)) as answer:
+        send = self._http.head if request.method == "HEAD" else self._http.get
+        with contextlib.closing(send(request.url, lines)) as answer:
             status = answer.status
             head: Any = answer.headers  # the published types name classes of botocore's own
             body: Any = _Document(answer.read_all())

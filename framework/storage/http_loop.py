@@ -1,4 +1,4 @@
-"""All GETs of a store in one thread: libcurl's multi interface. The one door to pycurl.
+"""All GETs and HEADs of a store in one thread: libcurl's multi interface. The one door to pycurl.
 
 Callers start a request and wait for its answer later, so hundreds can be under way. A store signs requests and judges
 answers; here are connections, time limits, back-pressure, the number of requests at once, and retries of what was
@@ -92,6 +92,7 @@ class HttpAnswer:
 
     Attributes:
         room: memory that the body may take; None: `WINDOW_BYTES`.
+        is_head: whether the request is a HEAD, which has no body.
         started: whether the reader may look at it: it will not be requested again.
         complete: whether the transfer has ended.
         ended: whether it has ended for the reader, too.
@@ -112,6 +113,7 @@ class HttpAnswer:
         "complete",
         "ended",
         "failure",
+        "is_head",
         "lines",
         "measured_at",
         "measured_bytes",
@@ -137,7 +139,7 @@ class HttpAnswer:
         self.transfer: _Transfer | None = None
         self.sent_at = self.active_at = self.measured_at = 0.0
         self.measured_bytes = 0
-        self.paused = self.permitted = self._whole = False
+        self.paused = self.permitted = self._whole = self.is_head = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
         self._reserved = 0  # bytes, with a room; used by the loop's thread alone
@@ -390,12 +392,13 @@ class HttpAnswer:
 class _Transfer:
     """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
 
-    __slots__ = ("_loop", "answer", "curl", "lines")
+    __slots__ = ("_is_head", "_loop", "answer", "curl", "lines")
 
     def __init__(self, loop: HttpLoop, options: HttpOptions) -> None:
         self._loop = loop
         self.answer: HttpAnswer | None = None
         self.lines: list[bytes] = []
+        self._is_head = False
         self.curl = curl = pycurl.Curl()
         for option, value in (
             (pycurl.NOSIGNAL, 1),
@@ -421,6 +424,9 @@ class _Transfer:
         """Take the next request."""
         self.answer = answer
         curl = self.curl
+        if answer.is_head is not self._is_head:
+            self._is_head = answer.is_head
+            curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)
         curl.setopt(pycurl.URL, answer.url)
         curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
         curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
@@ -439,7 +445,7 @@ class _Transfer:
 
 
 class HttpLoop:
-    """The GETs of one store. Threads may share it; its thread starts with the first request, also in a forked process.
+    """The GETs and HEADs of one store. Threads may share it; its thread starts with the first request, also in a forked process.
 
     Requests made ahead are started in order, as many at once as `CallLimiter` allows: it starts low, and halves when the
     store throttles. A request that a reader waits for is started at once.
@@ -491,6 +497,13 @@ class HttpLoop:
         """
         answer = HttpAnswer(self, url, headers, room, retry)
         self.post(self._start if room is None else self._queue, answer)
+        return answer
+
+    def head(self, url: str, headers: Sequence[str]) -> HttpAnswer:
+        """Start a HEAD and return at once."""
+        answer = HttpAnswer(self, url, headers, None, None)
+        answer.is_head = True
+        self.post(self._start, answer)
         return answer
 
     def post(self, command: Callable[[HttpAnswer], None], answer: HttpAnswer) -> None:

@@ -1,9 +1,11 @@
 """What is S3 alone: two ways to read, lookups by HEAD, keys, roles and profiles. What stores have in common: test_stores."""
 
 import base64
+import contextlib
 import http.server
 import json
 import os
+import socket
 import threading
 import time
 from urllib.parse import parse_qs
@@ -21,6 +23,7 @@ from framework.errors import (
     ObjectError,
     ObjectNotFoundError,
     StoreUnavailableError,
+    TaskClosedError,
 )
 from framework.model.objects import NativeObject
 from framework.storage import http_loop
@@ -31,6 +34,7 @@ from s3_source.client import AWS_SUFFIXES, S3Store, _session
 from s3_source.config import S3Config
 from tests.integration.test_stores import CONTENT, difficult_keys
 from tests.support.reading import only, read, warm
+from tests.support.stopwatch import Stopwatch
 
 
 @pytest.fixture
@@ -177,9 +181,65 @@ def test_a_page_that_is_larger_than_any_page_is_not_read_whole(moto_bucket, open
     moto_bucket.put("a")
     store = opened(moto_bucket.config())
     assert len(store.list_page().objects) == 1
+    native = only(store)
     monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 100)
-    with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
-        store.list_page()
+    for ask in (store.list_page, lambda: store.tags(native)):
+        with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
+            ask()
+
+
+@pytest.fixture
+def endless():
+    """A server that begins every answer and never ends its head."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = []
+
+        def answer():
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(listener.accept()[0])
+                    taken[-1].sendall(b"HTTP/1.1 200 OK\r\nx: ")
+                    for _ in range(50):
+                        taken[-1].sendall(b"x")
+                        time.sleep(0.1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        for connection in taken:
+            connection.close()
+        thread.join(10)
+
+
+LISTED = NativeObject(scheme="s3", bucket="b", key="k", size=5, version="e@1")
+SMALL = {"bucket": "b", "region": "us-east-1", "access_key_id": "a", "secret_access_key": "s"}
+ASKS = pytest.mark.parametrize(
+    "ask",
+    [S3Store.list_page, lambda store: store.metadata(LISTED), lambda store: store.tags(LISTED)],
+    ids=["list", "head", "tags"],
+)
+
+
+@ASKS
+def test_a_head_of_an_answer_that_trickles_is_silence(endless, opened, ask):
+    store = opened(S3Config(**SMALL, endpoint=endless, read_timeout=0.5))
+    began = Stopwatch()
+    with pytest.raises(StoreUnavailableError, match="nothing came for"):
+        ask(store)
+    assert began.seconds < 4
+
+
+@ASKS
+def test_whoever_waits_for_an_answer_is_ended_with_the_store(endless, opened, ask):
+    store = opened(S3Config(**SMALL, endpoint=endless))
+    closer = threading.Timer(0.2, store.close)
+    closer.start()
+    began = Stopwatch()
+    with pytest.raises(TaskClosedError):
+        ask(store)
+    assert began.seconds < 4
+    closer.join()
 
 
 def test_a_listing_goes_on_behind_a_key_with_a_control_character(moto_bucket, opened):

@@ -581,6 +581,17 @@ def test_a_connection_is_used_again(serving):
     assert server.connections == 1
 
 
+def test_a_head_and_a_get_take_turns_on_one_connection(serving):
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: e\r\n\r\n"
+    server, loop = serving(lambda path, _: [head if path == "/head" else ok(b"x")])
+    for _ in range(3):
+        answer = loop.head(f"{server.endpoint}/head", [])
+        assert (answer.status, answer.headers["etag"], answer.read_all()) == (200, "e", b"")
+        answer.close()
+        assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+    assert server.connections == 1
+
+
 def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):
     sent = http_loop.pycurl.INFOTYPE_HEADER_OUT
     prepare = http_loop._Transfer.prepare
