@@ -148,7 +148,7 @@ class ObjectStore(abc.ABC):
         object: see `framework.storage.checksum`.
 
         An object counts as deleted, and is not read again, only after two proofs. The store reports it in its own
-        words, *and* a check such as a listing confirms it. A 404, 403 or 5xx from an intermediary (an ingress, a
+        words, *and* a check such as a listing confirms it. A 4xx or 5xx from an intermediary (an ingress, a
         firewall) is a `StoreUnavailableError`. So is its page with status 200, which names no version and has another
         length: it must never become bytes of the object.
 

@@ -26,7 +26,15 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from framework.storage.error_messages import NO_DOCUMENT, StoreCall, innermost, make_error, redact, retry_after_seconds
+from framework.storage.error_messages import (
+    MEANT_BY_ANYBODY,
+    NO_DOCUMENT,
+    StoreCall,
+    innermost,
+    make_error,
+    redact,
+    retry_after_seconds,
+)
 
 _Kind = type[SourceError]
 
@@ -250,11 +258,12 @@ def _needs_document(status: int, failed: Failed) -> bool:
     """Return whether a refusal of that status only counts when the store itself sent it.
 
     An ingress whose route is being reloaded answers "404 page not found" to every request, which says
-    nothing about an object.
+    nothing about an object. So does 421 or 499 of a load balancer, and 203 of a proxy.
     """
     if failed.media and status == 404:  # noqa: PLR2004  # the description of the object tells: see `GcsStore._refused`
         return False
-    return status >= 500 or status in (403, 404)  # noqa: PLR2004
+    # who asks without an identity, or with a token that has expired, is told so in plain text, too
+    return status not in (*MEANT_BY_ANYBODY, 401) and (status >= 400 or status < 300)  # noqa: PLR2004
 
 
 def _status_kind(status: int, reason: str, failed: Failed, answer_text: str) -> _Kind:

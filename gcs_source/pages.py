@@ -22,6 +22,7 @@ ITEM_FIELDS = "name,size,generation,timeCreated,storageClass"
 APPENDABLE = "RAPID"
 
 _BY_KEY, _BY_TOKEN = "k", "t"
+_CHECK = "check gcs.endpoint and gcs.proxy"
 
 FIELDS = f"nextPageToken,items({ITEM_FIELDS})"
 
@@ -75,7 +76,9 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
         elif token:
             continuation = f"{_BY_TOKEN}{len(after)} {after}{token}"
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(f"gs://{bucket}: a page of the listing cannot be read ({exc})") from exc
+        raise StoreUnavailableError(
+            f"gs://{bucket}: a page of the listing cannot be read ({exc}); when that stays so, {_CHECK}"
+        ) from exc
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
 
 
@@ -110,7 +113,9 @@ def parse_object(body: bytes, bucket: str) -> NativeObject:
     try:
         return _native(_decode_item(body), bucket)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(f"gs://{bucket}: the description of an object cannot be read ({exc})") from exc
+        raise StoreUnavailableError(
+            f"gs://{bucket}: the description of an object cannot be read ({exc}); when that stays so, {_CHECK}"
+        ) from exc
 
 
 class Metadata(msgspec.Struct, rename="camel"):
@@ -131,7 +136,9 @@ def parse_metadata(body: bytes, native: NativeObject) -> dict[str, str]:
     try:
         found = msgspec.json.decode(body, type=Metadata)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(f"{native.location}: its description cannot be read ({exc})") from exc
+        raise StoreUnavailableError(
+            f"{native.location}: its description cannot be read ({exc}); when that stays so, {_CHECK}"
+        ) from exc
     if found.generation != native.version:
         raise ObjectChangedError(
             f"it was overwritten after it was listed (generation {found.generation}, listed {native.version})",

@@ -26,7 +26,15 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from framework.storage.error_messages import NO_DOCUMENT, StoreCall, innermost, make_error, redact, retry_after_seconds
+from framework.storage.error_messages import (
+    MEANT_BY_ANYBODY,
+    NO_DOCUMENT,
+    StoreCall,
+    innermost,
+    make_error,
+    redact,
+    retry_after_seconds,
+)
 
 _Kind = type[SourceError]
 
@@ -72,7 +80,7 @@ CODES: Mapping[str, _Kind] = {
     **_codes(
         ConfigError,
         "PermanentRedirect Redirect AuthorizationHeaderMalformed IllegalLocationConstraintException InvalidBucketName"
-        " InvalidRegion 301",
+        " InvalidRegion 301 407",
     ),
     **_codes(
         FatalError, "RequestTimeTooSkewed RequestExpired NotImplemented MethodNotAllowed InvalidRequest InvalidArgument"
@@ -122,6 +130,7 @@ _ADVICE: Mapping[str, str] = {
     "InvalidAccessKeyId": "the store does not know this access key; check s3.access_key_id",
     "SignatureDoesNotMatch": "the store refuses the signature; check s3.secret_access_key",
     "InvalidBucketName": "the store does not take this as a bucket's name; check s3.bucket",
+    "407": "the proxy wants to know who asks; give s3.proxy as http://user:password@host:port",
     "InvalidPayer": "the requester does not pay; check s3.requester_pays",
     "MethodNotAllowed": "the store does not allow this request here; check s3.endpoint",
     "NotImplemented": "the store does not implement this request; check s3.endpoint",
@@ -241,7 +250,7 @@ def from_code(
     """
     foreign = _is_foreign(code, status, failed, signed=signed)
     kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, message)
-    advice = _ADVICE.get(code) or _KIND_ADVICE.get(kind, "the store refuses the request")
+    advice = _ADVICE.get(code) or _ADVICE.get(str(status)) or _KIND_ADVICE.get(kind, "the store refuses the request")
     if foreign:
         where = f"; asked was {failed.endpoint}" if failed.endpoint else ""
         advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{where}"
@@ -257,7 +266,7 @@ def from_code(
             CredentialsError,
             f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy",
         )
-    elif kind is ConfigError and code != "InvalidBucketName":
+    elif kind is ConfigError and code != "InvalidBucketName" and status != 407:  # noqa: PLR2004
         there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
         advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
     elif _about_customer_key(code, message):
@@ -279,11 +288,11 @@ def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool
     """Return whether a refusal is not from S3 itself: S3 sends a code, except in answers to a HEAD.
 
     An ingress whose route is being reloaded answers "404 page not found" to every request, which says
-    nothing about an object.
+    nothing about an object. So does 421 or 499 of a load balancer, and 203 of a proxy.
     """
     if signed if failed.operation.startswith("Head") else code not in ("", str(status)):
         return False
-    return status >= 500 or status in (403, 404)  # noqa: PLR2004
+    return status not in MEANT_BY_ANYBODY and (status >= 400 or status < 300)  # noqa: PLR2004
 
 
 def _code_kind(code: str, status: int, failed: Failed, message: str) -> _Kind:

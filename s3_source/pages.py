@@ -74,7 +74,9 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
         _check_count(fields.get("KeyCount"), len(objects) + int(fields.get("CommonPrefixes", "0")))
     except (ParseError, KeyError, TypeError, ValueError) as exc:
         missing = f"no {exc.args[0]}" if isinstance(exc, KeyError) else str(exc)
-        raise StoreUnavailableError(f"s3://{bucket}: a page of the listing cannot be read ({missing})") from exc
+        raise StoreUnavailableError(
+            f"s3://{bucket}: a page of the listing cannot be read ({missing}); when that stays so, check s3.endpoint and s3.proxy"
+        ) from exc
     continuation = fields.get("NextContinuationToken") if truncated else None
     if truncated and not continuation:
         raise ListingError(

@@ -19,7 +19,10 @@ _MAX_DETAIL = 300
 MASK = "***"
 _MAX_RETRY_AFTER_DIGITS = 9
 NO_DOCUMENT = "this answer is no document of the store: an ingress, load balancer or proxy made it"
-"""Why a 403, 404 or 5xx is retried: it says nothing about the object, the bucket or the permissions."""
+"""Why such a refusal is retried: it says nothing about the object, the bucket or the permissions."""
+
+MEANT_BY_ANYBODY = frozenset((407, 408, 412, 416, 429))
+"""Refusals that say enough without a document, whoever sends them: the proxy's own, time, condition, range, rate."""
 
 
 @attrs.frozen(kw_only=True)

@@ -362,7 +362,7 @@ class TestFaults:
         assert caught.value.retry_after_seconds == 7
         assert len(proxy.requests) == 1
 
-    @pytest.mark.parametrize("status", [403, 404, 500, 502, 503])
+    @pytest.mark.parametrize("status", [400, 403, 404, 421, 500, 502, 503])
     @pytest.mark.parametrize("body", [b"", b"404 page not found\n", b"<html><body>no route</body></html>"])
     def test_what_is_no_document_of_the_store_says_nothing_of_the_object(self, rig, status, body):
         bucket, proxy, store, native = rig

@@ -149,7 +149,7 @@ FOREIGN = [b"", b"404 page not found", b"<html>no</html>", b'{"error": "no"}', b
 
 
 @pytest.mark.parametrize("body", FOREIGN)
-@pytest.mark.parametrize("status", [403, 404, 500, 502, 503])
+@pytest.mark.parametrize("status", [203, 400, 403, 404, 405, 421, 425, 431, 499, 500, 502, 503])
 @pytest.mark.parametrize("failed", [OBJECT, BUCKET])
 def test_what_is_no_document_of_the_store_is_tried_again(body, status, failed):
     error = from_answer(status, body, {}, failed)

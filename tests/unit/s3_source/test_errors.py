@@ -187,7 +187,9 @@ ANSWERS = [
     ("404", 404, StoreUnavailableError),
     ("", 404, StoreUnavailableError),
     ("403", 403, StoreUnavailableError),
-    ("", 400, FatalError),
+    ("", 400, StoreUnavailableError),
+    ("401", 401, StoreUnavailableError),
+    ("407", 407, ConfigError),
     ("", 502, StoreUnavailableError),
     ("503", 503, StoreUnavailableError),
     ("429", 429, ThrottledError),
@@ -208,7 +210,7 @@ def test_the_table_of_codes_is_covered():
     assert set(CODES.values()) <= {kind for _, _, kind in ANSWERS}
 
 
-@pytest.mark.parametrize("status", [403, 404, 500, 502, 503])
+@pytest.mark.parametrize("status", [203, 400, 401, 403, 404, 405, 421, 425, 431, 499, 500, 502, 503])
 @pytest.mark.parametrize("failed", [READ, LIST])
 def test_what_is_no_document_of_the_store_is_tried_again(status, failed):
     # "404 page not found" of an ingress that reloads its routes; a 403 of a firewall; a login page
@@ -216,6 +218,15 @@ def test_what_is_no_document_of_the_store_is_tried_again(status, failed):
     assert type(error) is StoreUnavailableError
     assert "no document of the store" in str(error)
     assert "s3.endpoint and s3.proxy" in str(error)
+
+
+@pytest.mark.parametrize("code", ["", "407"])
+@pytest.mark.parametrize("failed", [READ, LIST])
+def test_a_proxy_that_wants_to_know_who_asks_is_named(code, failed):
+    error = from_code(code, 407, failed)
+    assert type(error) is ConfigError
+    assert "s3.proxy as http://user:password@host:port" in str(error)
+    assert "region" not in str(error)
 
 
 def test_a_page_of_html_is_no_document_of_the_store():

@@ -57,9 +57,7 @@ def of_lines(lines):
     always=st.dictionaries(st.sampled_from(["x-amz-request-payer", "x-amz-expected-bucket-owner"]), plain),
     days=st.lists(st.integers(0, 3), min_size=1, max_size=4),
 )
-@example(
-    key="k", base="http://127.0.0.1/b/", region="r", token="two  spaces", secret="s", more={}, always={}, days=[0]
-)
+@example(key="k", base="http://127.0.0.1/b/", region="r", token="two  spaces", secret="s", more={}, always={}, days=[0])
 def test_signatures_are_those_of_botocore(key, base, region, token, secret, more, always, days):
     template = Template(base=base, headers={"user-agent": "Boto3/1", **always}, service="s3", region=region)
     moment = [NOON]
