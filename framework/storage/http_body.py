@@ -28,7 +28,13 @@ _LENGTH_DIGITS = 19
 
 
 class Body(Protocol):
-    """The required part of an answer; see `framework.storage.http_loop.HttpAnswer`."""
+    """The required part of an answer; see `framework.storage.http_loop.HttpAnswer`.
+
+    Attributes:
+        failure: why the connection ended before the body did.
+    """
+
+    failure: Exception | None
 
     def read(self, amt: int, /) -> bytes:
         """Return at most that many bytes; fewer, or none, when the connection ended."""
@@ -96,7 +102,8 @@ class HttpStream(ReadStream):
             return b""
         try:
             data = self._body.read(size if size < left else left)  # noqa: FURB136  # min() costs a call
-            more = self._body.read(1) if self._ends_there and len(data) == left else b""
+            last = self._ends_there and len(data) == left
+            more = self._body.read(1) if last else b""
         except Exception as error:
             self.abandon()
             if self._aborted:
@@ -109,6 +116,12 @@ class HttpStream(ReadStream):
             came = self._expected - left
             raise StoreUnavailableError(
                 f"{self._native.location}: the connection ended after {came} of {self._expected} bytes"
+            )
+        if last and self._body.failure is not None:
+            self.abandon()
+            raise StoreUnavailableError(
+                f"{self._native.location}: the connection ended before the body did, which announces no length, after "
+                f"{self._expected} bytes"
             )
         if more:
             self.abandon()

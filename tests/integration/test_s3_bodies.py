@@ -59,7 +59,10 @@ class Server:
                     for start in range(0, len(body), 1000):
                         part = body[start : start + 1000]
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-                    self.wfile.write(b"0\r\n\r\n")
+                    if framing == "chunked, cut":
+                        self.close_connection = True
+                    else:
+                        self.wfile.write(b"0\r\n\r\n")
                 elif framing == "broken":
                     self.send_header("Content-Length", str(len(body)))
                     self.end_headers()
@@ -347,6 +350,21 @@ def test_a_length_beside_chunks_is_not_believed(serving, ahead, body):
     assert store._http.connections == 0
     server.length = len(body)
     assert drain(StoreInput(store, listed(len(body)), RetryPolicy().without_waiting()).open(), 700_000) == body
+
+
+@pytest.mark.parametrize("end", [1000, 3000])
+def test_a_body_that_is_cut_where_the_listed_length_ends_is_not_known_to_end_there(serving, end):
+    def answer(headers, number):
+        if number <= 2:  # without a length it is asked for again the other way
+            return 200, {"ETag": ETAG}, LINES[:end], "chunked, cut"
+        return 200, {"ETag": ETAG}, LINES, "chunked"
+
+    _, store = serving(answer)
+    with pytest.raises(ObjectError, match=f"more than its {end} bytes came"):
+        read_all(store, listed(end), size=5000)
+    _, store = serving(lambda *_: (200, {"ETag": ETAG}, LINES[:end], "chunked, cut"))
+    with pytest.raises(StoreUnavailableError, match=rf"s3://bkt/k: .* before the body did, .* after {end} bytes"):
+        read_all(store, listed(end), size=5000)
 
 
 def test_chunked_answers_keep_their_connection(serving):
