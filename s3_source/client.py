@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote_plus, urlsplit
 
 from typing_extensions import override
 
@@ -492,6 +492,12 @@ class S3Store(HttpStore):
                     f"does not show in a listing. Rename the object",
                     location=native.location,
                 )
+            if self._shows_for_another(native.key):
+                return ObjectError(
+                    "the listing shows it and there is no such key: it writes keys with '+', '%' or a space in another form than "
+                    "its EncodingType says. Rename the object, and check s3.endpoint and s3.proxy",
+                    location=native.location,
+                )
             return error
         if (now.version, now.size) == (native.version, native.size):
             return StoreUnavailableError(
@@ -499,6 +505,16 @@ class S3Store(HttpStore):
                 f"lost its content, or what answers is not one store: check s3.endpoint"
             )
         return ObjectChangedError("it was overwritten after it was listed", location=native.location)
+
+    def _shows_for_another(self, key: str) -> bool:
+        """Return whether the listing shows this key for an object with another one, by encoding it wrongly."""
+        page_size = 1 if self.ordered else 1000
+        with contextlib.suppress(AccessDeniedError):
+            for other in {unquote_plus(key), key.replace(" ", "+"), quote(key)} - {key}:
+                page = self.list_page(prefix=other, page_size=page_size)
+                if any(native.key == key for native in page.objects):
+                    return True
+        return False
 
     def _look(self, key: str) -> NativeObject:
         if self.ordered:

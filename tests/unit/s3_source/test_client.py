@@ -1,5 +1,6 @@
 """What a store's client makes of answers that no ordinary server gives; those of a server are in tests/integration."""
 
+import contextlib
 from datetime import datetime, timezone
 from types import SimpleNamespace
 
@@ -8,6 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from s3_source.pages import condition_of
@@ -55,6 +57,30 @@ def test_gone_says_a_request_for_metadata_or_tags_only_when_a_look_confirms_it(a
     with pytest.raises(kind):
         getattr(store, ask)(native("k"))
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("a+b", "a b"),  # decoded, and was not encoded
+        ("a%20c", "a c"),
+        ("a b", "a+b"),  # encoded, and not said to be
+        ("a b", "a%20b"),
+        ("\u00e9", "%C3%A9"),
+    ],
+)
+def test_an_object_that_a_listing_shows_under_another_key_is_not_gone(key, shown, monkeypatch):
+    def list_page(_, *, prefix, **__):
+        return ListPage(objects=[native(shown)] if key.startswith(prefix) else [])
+
+    monkeypatch.setattr(S3Store, "list_page", list_page)
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    with contextlib.closing(store):
+        error = store._missing(native(shown), ObjectNotFoundError("gone"))
+        assert type(error) is ObjectError
+        assert "another form than its EncodingType says" in str(error)
+        monkeypatch.setattr(S3Store, "list_page", lambda *_, **__: ListPage(objects=[]))
+        assert type(store._missing(native(shown), ObjectNotFoundError("gone"))) is ObjectNotFoundError
 
 
 @pytest.mark.parametrize("key", ["x/../../b2/k", "./k", "a/.."])
