@@ -394,6 +394,8 @@ class ListingEngine:
             chain.check(page)
             before, keys = last, [native.key for native in page.objects]
             rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
+            if not rising:
+                check_prefix(self._where, page, self._prefix, in_order=False)
             last = keys[-1] if keys else last
             objects = emitted.without([native for native in page.objects if native.key > self._after])
             with self._work:

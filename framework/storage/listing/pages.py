@@ -22,7 +22,7 @@ Ask = Callable[..., ListPage]
 """`ObjectStore.list_page`, or a wrapper that retries it."""
 
 
-def check_prefix(where: str, page: ListPage, prefix: str) -> None:
+def check_prefix(where: str, page: ListPage, prefix: str, *, in_order: bool = True) -> None:
     """Check that a page shows keys of the prefix only; of a page in order its ends tell.
 
     Raises:
@@ -30,7 +30,7 @@ def check_prefix(where: str, page: ListPage, prefix: str) -> None:
     """
     objects = page.objects
     if objects and page.exact:
-        for native in (objects[0], objects[-1]):
+        for native in (objects[0], objects[-1]) if in_order else objects:
             if not native.key.startswith(prefix):
                 raise ListingError(
                     f"{where}: the listing shows {native.key!r}, which does not begin with the prefix that was asked for; "

@@ -373,6 +373,21 @@ def test_keys_of_another_prefix_are_an_error(concurrency, ordered, after):
         list(list_range(store, RangeTask(1, "b/05", None, 9), prefix="b/", page_size=7))
 
 
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_key_of_another_prefix_between_keys_out_of_order_is_an_error(ordered):
+    class Mixed(SortedStore):
+        def answer(self, prefix, after, continuation, page_size):
+            return ListPage(objects=[native(key) for key in ("b/2", "c/1", "b/1")])
+
+    store = Mixed([])
+    store.ordered = ordered
+    with (
+        pytest.raises(ListingError, match=r"memory://b/b/: the listing shows 'c/1'.*does not begin with the prefix"),
+        list_parallel(store, prefix="b/", policy=POLICY, concurrency=4, limiter=CallLimiter()) as listing,
+    ):
+        list(listing)
+
+
 @pytest.mark.parametrize(
     ("page", "found"),
     [
