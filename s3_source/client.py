@@ -172,6 +172,8 @@ class S3Store(HttpStore):
             self._get_options |= {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
         try:
             self._session = session if session is not None else _session(config)
+            if not config.anonymous:
+                _find_credentials(self._session)
             self._client = _s3_client(self._session, config)
             endpoint: str = self._client.meta.endpoint_url
             self._http = HttpLoop(_http_options(self._session, config, endpoint))
@@ -674,6 +676,21 @@ def _session(config: S3Config) -> Session:
         base = _base_session(config)
         base.register_component("credential_provider", resolver)
     return boto3.Session(botocore_session=base, region_name=config.region or None)
+
+
+def _find_credentials(session: Session) -> None:
+    """Have boto3 find the credentials, which it keeps.
+
+    Raises:
+        CredentialRetrievalError: what gives them out left a part out, or wrote one in another form.
+    """
+    from botocore.exceptions import CredentialRetrievalError  # noqa: PLC0415
+
+    try:
+        session.get_credentials()
+    except (KeyError, TypeError, ValueError) as error:
+        missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
+        raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
 
 
 def _base_session(config: S3Config) -> BotocoreSession:

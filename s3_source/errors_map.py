@@ -122,6 +122,7 @@ CLASSES: Mapping[str, _Kind] = {
     **_codes(FatalError, "BotoCoreError UndefinedModelAttributeError ClientError Exception"),
 }
 
+_EXPIRED = "CredentialsStillExpired"
 _ADVICE: Mapping[str, str] = {
     "RequestTimeTooSkewed": "the clock of this machine is more than 15 minutes off; set it",
     "RequestExpired": "the clock of this machine is off; set it",
@@ -152,6 +153,7 @@ _ADVICE: Mapping[str, str] = {
         "the store did not take the connection in time; check s3.endpoint and the network",
     ),
     **dict.fromkeys(("ReadTimeoutError", "HttpReadTimeoutError"), "the store did not answer in time"),
+    _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
 _KIND_ADVICE: Mapping[_Kind, str] = {
@@ -201,9 +203,13 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     kind, name = _class_kind(error)
     if isinstance(error, ValueError) and kind is FatalError and failed.operation != MAKING:
         kind = StoreUnavailableError  # botocore found a number or a date in the head that is none
+    if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
+        kind, name = StoreUnavailableError, _EXPIRED
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     detail = innermost(error)
-    where = f"; asked was {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
+    elsewhere = name in {_EXPIRED, "CredentialRetrievalError"}
+    asked = failed.endpoint and issubclass(kind, StoreUnavailableError) and not elsewhere
+    where = f"; asked was {failed.endpoint}" if asked else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
 
 

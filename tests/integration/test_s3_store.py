@@ -642,6 +642,22 @@ def test_addressing_style(moto_bucket, opened):
             assert [request.path for request in proxy.requests] == [expected]
 
 
+@pytest.mark.parametrize(
+    ("expiration", "said"),
+    [("soon", "what gives the credentials out did not"), ("2001-01-01T00:00:00Z", "had expired already")],
+)
+def test_keys_that_a_program_gives_out_wrongly_are_asked_for_again(monkeypatch, tmp_path, opened, expiration, said):
+    keys = {"Version": 1, "AccessKeyId": "A", "SecretAccessKey": "S", "SessionToken": "T", "Expiration": expiration}
+    (tmp_path / "keys.json").write_text(json.dumps(keys))
+    (tmp_path / "config").write_text(f"[profile given]\ncredential_process = cat {tmp_path / 'keys.json'}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    config = S3Config(bucket="b", region="us-east-1", profile="given", endpoint=f"http://127.0.0.1:{free_port()}")
+    for ask in (S3Store.list_page, lambda store: store.open(LISTED)):
+        with pytest.raises(StoreUnavailableError, match=rf"^s3://b.*: .*{said}.*s3\.profile") as caught:
+            ask(opened(config))
+        assert "asked was" not in str(caught.value)  # the store was not
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, failing):
     answers = {
