@@ -165,7 +165,7 @@ class GcsStore(HttpStore):
             self._check_bucket()
             raise
         self._bucket_seen = True
-        return parse_object(body, self.bucket)
+        return parse_object(body, self.bucket, key)
 
     @override
     def metadata(self, native: NativeObject) -> Mapping[str, str]:

@@ -24,7 +24,8 @@ APPENDABLE = "RAPID"
 _BY_KEY, _BY_TOKEN = "k", "t"
 _CHECK = "check gcs.endpoint and gcs.proxy"
 
-FIELDS = f"nextPageToken,items({ITEM_FIELDS})"
+FIELDS = f"kind,nextPageToken,items({ITEM_FIELDS})"
+_LISTING = "storage#objects"
 
 
 class Item(msgspec.Struct, rename="camel"):
@@ -38,6 +39,7 @@ class Item(msgspec.Struct, rename="camel"):
 
 
 class _Page(msgspec.Struct, rename="camel"):
+    kind: str = ""
     items: list[Item] = []
     next_page_token: str | None = None
 
@@ -67,6 +69,8 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
     try:
         page = _decode_page(body)
         items = page.items
+        if not items and page.kind != _LISTING:  # any other JSON document would be an empty bucket
+            raise ValueError("it shows no objects, and is no list of objects")  # noqa: TRY301
         if after and items and items[0].name == after:
             items = items[1:]
         objects = [_native(item, bucket) for item in items[:most]]
@@ -104,14 +108,17 @@ def resume(continuation: str | None, after: str) -> tuple[str, str]:
     return rest[: int(length)], rest[int(length) :]
 
 
-def parse_object(body: bytes, bucket: str) -> NativeObject:
-    """Parse the description of an object.
+def parse_object(body: bytes, bucket: str, key: str) -> NativeObject:
+    """Parse the description of the object of that key.
 
     Raises:
-        StoreUnavailableError: the body is truncated, or not a description.
+        StoreUnavailableError: the body is truncated, or not its description.
     """
     try:
-        return _native(_decode_item(body), bucket)
+        item = _decode_item(body)
+        if item.name != key:
+            raise ValueError(f"asked was for {key!r}, described is {item.name[:MAX_KEY_BYTES]!r}")  # noqa: TRY301
+        return _native(item, bucket)
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
         raise StoreUnavailableError(
             f"gs://{bucket}: the description of an object cannot be read ({exc}); when that stays so, {_CHECK}"
@@ -155,8 +162,10 @@ def _native(item: Item, bucket: str) -> NativeObject:
             f"becoming another generation, and what is appended after the first read would never be read"
         )
     size = int(item.size)
-    if not item.name or not 0 <= size <= MAX_SIZE:
-        raise ValueError(f"an object {item.name[:MAX_KEY_BYTES]!r} of {item.size[:20]} bytes")
+    if not item.name or not item.generation or not 0 <= size <= MAX_SIZE:
+        raise ValueError(
+            f"an object {item.name[:MAX_KEY_BYTES]!r} of {item.size[:20]} bytes and generation {item.generation[:20]!r}"
+        )
     return NativeObject(
         scheme="gs",
         bucket=bucket,

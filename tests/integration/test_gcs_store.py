@@ -76,7 +76,7 @@ def test_only_what_is_used_is_asked_for(gcs_bucket, opened):
         store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
         page = store.list_page(prefix="k", after="j", page_size=10)
         said = asked(proxy.requests[-1])
-        assert said["fields"].startswith("nextPageToken,items(")
+        assert said["fields"].startswith("kind,nextPageToken,items(")
         # neither soft-deleted objects, nor older generations, nor the folders of a hierarchical bucket
         assert set(said) <= {"prefix", "fields", "startOffset", "maxResults", "prettyPrint"}
         assert (said["startOffset"], said["maxResults"], said["prefix"]) == ("j", "11", "k")

@@ -659,7 +659,7 @@ def tls_store(tmp_path):
             if "list-type" in self.path:
                 body = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
             elif "nextPageToken" in self.path:
-                body = b"{}"
+                body = b'{"kind": "storage#objects"}'
             self.send_response(200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

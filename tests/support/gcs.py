@@ -43,7 +43,7 @@ class GcsVendor:
     throttled: ClassVar = (429, "rateLimitExceeded")
     denied: ClassVar = (403, "forbidden")
     may_read: ClassVar = "storage.objects.get"
-    empty_page: ClassVar = b'{"nextPageToken": "here"}'
+    empty_page: ClassVar = b'{"kind": "storage#objects", "nextPageToken": "here"}'
     refusal: ClassVar = staticmethod(gcs_refusal)
     faults: ClassVar = {
         Fault.THROTTLED: gcs_refusal(*throttled),

@@ -19,7 +19,7 @@ def item(name, **changed):
 
 
 def page(*items, token=None, **more):
-    body = {"items": list(items), **({"nextPageToken": token} if token else {}), **more}
+    body = {"kind": "storage#objects", "items": list(items), **({"nextPageToken": token} if token else {}), **more}
     return json.dumps(body).encode()
 
 
@@ -29,14 +29,14 @@ def test_an_object_is_what_the_store_says():
     assert (native.version, native.storage_class) == ("1717156800123456", "NEARLINE")
     assert native.modified_ms == 1717156800123
     assert native.location == "gs://lake/a b/é"
-    assert parse_object(json.dumps(item("k")).encode(), "lake").key == "k"
+    assert parse_object(json.dumps(item("k")).encode(), "lake", "k").key == "k"
 
 
 def test_objects_of_zonal_buckets_are_refused_and_not_read_in_part():
     with pytest.raises(ListingError, match=r"gs://lake/k: .*zonal buckets.*not supported"):
         parse_page(page(item("a"), item("k", storageClass="RAPID")), {}, "lake")
     with pytest.raises(ListingError):
-        parse_object(json.dumps(item("k", storageClass="RAPID")).encode(), "lake")
+        parse_object(json.dumps(item("k", storageClass="RAPID")).encode(), "lake", "k")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +47,7 @@ def test_objects_of_zonal_buckets_are_refused_and_not_read_in_part():
         page(item("k", size="9" * 19)),
         page(item("k", size="9" * 5000)),
         page(item("")),
+        page(item("k", generation="")),
     ],
 )
 def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(body):
@@ -68,7 +69,7 @@ def test_a_redirect_to_no_address_is_an_error_of_the_store(location):
 
 
 def test_every_field_that_is_read_is_asked_for():
-    for field in ("name", "size", "generation", "timeCreated", "storageClass", "nextPageToken"):
+    for field in ("kind", "name", "size", "generation", "timeCreated", "storageClass", "nextPageToken"):
         assert field in FIELDS
 
 
@@ -102,7 +103,8 @@ def test_an_end_longer_than_a_key_can_be_is_not_sent():
 
 
 def test_an_empty_answer_is_the_end():
-    assert (parse_page(b"{}", {}, "lake").objects, parse_page(b"{}", {}, "lake").continuation) == ([], None)
+    empty = parse_page(b'{"kind": "storage#objects"}', {}, "lake")
+    assert (empty.objects, empty.continuation) == ([], None)
 
 
 @given(
@@ -148,6 +150,9 @@ def test_a_chain_of_pages_gives_every_key_after_strictly_and_once(keys, page_siz
         b"<html>",
         page(item("k"))[:-9],
         page({"name": "k"}),
+        b"{}",
+        b'{"status": "up"}',
+        b'{"error": {"code": 503, "message": "backend"}}',
         page(item("k", size="x")),
         page(item("k", timeCreated="now")),
     ],
@@ -161,4 +166,9 @@ def test_what_is_no_page_is_tried_again(body):
 
 def test_what_is_no_description_is_tried_again():
     with pytest.raises(StoreUnavailableError, match=r"gs://lake: the description of an object .* check gcs\.endpoint"):
-        parse_object(b"{}", "lake")
+        parse_object(b"{}", "lake", "k")
+
+
+def test_the_description_of_another_object_is_none():
+    with pytest.raises(StoreUnavailableError, match=r"gs://lake: .*asked was for 'k', described is 'other'"):
+        parse_object(json.dumps(item("other")).encode(), "lake", "k")
