@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import parse_qsl, quote, urlsplit
 
 import attrs
@@ -102,7 +102,7 @@ class Keys:
         prefix, most = asked.pop("prefix", ""), int(asked.pop("maxResults", "1000"))
         token, begin, end = asked.pop("pageToken", None), asked.pop("startOffset", ""), asked.pop("endOffset", None)
         indent = None if asked.pop("prettyPrint", "true") == "false" else 2
-        if asked != {"fields": "nextPageToken,items(name,size,generation,timeCreated,storageClass)"}:
+        if asked != {"fields": "kind,nextPageToken,items(name,size,generation,timeCreated,storageClass)"}:
             raise ValueError(f"asked for other fields, or for more: {asked}")
         start = int(token) if token is not None else self.from_(begin)
         numbers, more = self.page(prefix, start, most, self.count if end is None else self.from_(end))
@@ -116,7 +116,7 @@ class Keys:
             }
             for number in numbers
         ]
-        answer: dict[str, Any] = {"nextPageToken": str(numbers.stop)} if more else {}
+        answer = {"kind": "storage#objects"} | ({"nextPageToken": str(numbers.stop)} if more else {})
         return json.dumps({**answer, "items": items} if items else answer, indent=indent).encode()
 
     def answer(self, target: str) -> bytes:
