@@ -21,6 +21,7 @@ from pyspark import StorageLevel
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
+from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.packages import ship_packages
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
@@ -127,8 +128,8 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
             ahead_seconds=iterator.store_clock() - time.time(),
         )
         if isinstance(iterator, StoreRecordIterator):
-            width = context.defaultParallelism
-            iterator.list_with(wave_lister(task_class, config, run, lambda: width, start_over=start_over))
+            capacity = Capacity(context)
+            iterator.list_with(wave_lister(task_class, config, run, lambda: capacity.slots, start_over=start_over))
         stream = iterator.get_native_item_stream(iterator.start_key)
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))

@@ -23,6 +23,7 @@ import attrs
 from framework.discovery.feed import Assignment
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
+from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.listing import Executors, executors_of, spark_lister
@@ -128,7 +129,8 @@ class SparkGroup:
         self._await_spark = await_spark
         self._once = once
         self._spark: SparkContext | None = None
-        self._tasks = 0
+        self._capacity: Capacity | None = None
+        self._wait_watch: WaitWatch | None = None
         self._executors: Future[Executors] = Future()
         self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
         self._listing_group = f"{self._group} listing"
@@ -190,6 +192,7 @@ class SparkGroup:
             raise self._failure
 
     def _work(self, discovery: Discovery, stopping: threading.Event, reporter: Reporter) -> None:
+        assert self._wait_watch is not None  # made in `_begin`
         while not stopping.is_set() and self._failure is None:
             self._collect(discovery)
             reporter.check_skipped()
@@ -202,6 +205,7 @@ class SparkGroup:
             self._start_jobs(all_there_is=discovery.idle)
             if discovery.finished and not self._running:
                 break
+            self._wait_watch.look(len(self._running))
             with self._changed:
                 if not self._results and not taken:
                     self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
@@ -209,7 +213,10 @@ class SparkGroup:
     def _begin(self, ready: ReadySpark) -> None:
         """Take Spark into use: for tasks, for the listing, and for a stop."""
         self._spark = ready.context
-        self._tasks = self._config.runner.tasks_max or min(ready.context.defaultParallelism, MAX_TASKS)
+        self._capacity = Capacity(ready.context)
+        self._wait_watch = WaitWatch(
+            ready.context, [self._group, self._listing_group], tasks_max=self._config.runner.tasks_max
+        )
         if ready.use_stop_channel:
             self._stop_channel = StopChannel.of(ready.context)
         self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))
@@ -218,6 +225,12 @@ class SparkGroup:
     def _context(self) -> SparkContext:
         assert self._spark is not None  # jobs start after `_begin`
         return self._spark
+
+    @property
+    def _tasks(self) -> int:
+        """Maximum number of tasks: an option, or what the executors present run at once."""
+        assert self._capacity is not None
+        return self._config.runner.tasks_max or min(self._capacity.wanted, MAX_TASKS)
 
     @contextlib.contextmanager
     def _closed_channel(self) -> Iterator[None]:
@@ -238,8 +251,8 @@ class SparkGroup:
         self._gathering_since = self._gathering_since or now
         if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
             return
-        while len(self._running) < self._tasks:
-            given = self._board.take(self._tasks - len(self._running))
+        while (free := self._tasks - len(self._running)) > 0:
+            given = self._board.take(free)
             if not given:
                 return
             self._start_job(given)

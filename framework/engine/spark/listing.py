@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from typing_extensions import override
 
+from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.failures import is_stopped, lost_job
 from framework.engine.spark.listing_waves import Waves
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, unpacked
@@ -41,11 +42,11 @@ class Executors:
     """Executors that list.
 
     Attributes:
-        width: maximum number of concurrent batches.
+        width: returns the maximum number of concurrent batches.
         run: lists the batches of a wave; blocks until all are done.
     """
 
-    width: int
+    width: Callable[[], int]
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
 
 
@@ -72,7 +73,8 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
                 raise lost_job(context, error, "a listing") from error
             raise
 
-    return Executors(width=context.defaultParallelism, run=run)
+    capacity = Capacity(context)
+    return Executors(width=lambda: capacity.slots, run=run)
 
 
 def spark_lister(
@@ -85,7 +87,7 @@ def spark_lister(
         task_class: the source.
         config: its configuration.
     """
-    return wave_lister(task_class, config, lambda wave: executors().run(wave), lambda: executors().width)
+    return wave_lister(task_class, config, lambda wave: executors().run(wave), lambda: executors().width())
 
 
 def wave_lister(
@@ -102,7 +104,7 @@ def wave_lister(
         task_class: the source.
         config: its configuration.
         run: lists the batches of a wave; blocks until all are done.
-        width: returns the maximum number of concurrent batches; called before the first wave.
+        width: returns the maximum number of concurrent batches; called before each wave.
         start_over: called before a store without order is listed again from the start.
     """
 

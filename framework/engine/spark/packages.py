@@ -20,6 +20,7 @@ import attrs
 
 from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transforms import transform_class
+from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
@@ -167,9 +168,8 @@ def require_packages(
         "input": attrs.asdict(config.input.options()),
         "channel": channel.address[:2] if channel.address is not None else None,
     }
-    what = "an executor: has the cluster free cores and memory for this application?"
     try:
-        found = wait_for(lambda: _ask(context, asked), stopping, what)
+        found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR)
     except Exception as exc:
         if is_stopped(context):
             raise _no_answer(context, exc, "") from exc

@@ -10,6 +10,7 @@ import pytest
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.session import Session
+from framework.engine.spark import capacity, object_assignment
 from framework.engine.spark import group as groups
 from framework.engine.spark import job as jobs
 from framework.engine.spark.group import ReadySpark, SparkGroup
@@ -36,14 +37,16 @@ SECONDS = 20
 class Spark:
     """Runs the work of a job in this process, then calls `after`."""
 
-    defaultParallelism = 2  # noqa: N815 - the name in pyspark
-    appName, master = "test", "local"  # noqa: N815
+    appName, master = "test", "local"  # noqa: N815 - the names in pyspark
 
     def __init__(self):
         self.after = lambda: None
         self.ended = False
+        self.slots = 2
         java = SimpleNamespace(
             isStopped=lambda: self.ended,
+            maxNumConcurrentTasks=lambda _: self.slots,
+            resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
             getLocalProperties=lambda: SimpleNamespace(clone=dict),
             setLocalProperties=lambda properties: None,
         )
@@ -59,6 +62,12 @@ class Spark:
 
     def cancelJobGroup(self, _):  # noqa: N802
         pass
+
+    def getConf(self):  # noqa: N802
+        return {}
+
+    def statusTracker(self):  # noqa: N802
+        return SimpleNamespace(getJobIdsForGroup=lambda _: [])
 
     def parallelize(self, values, _):
         def collect(work):
@@ -107,6 +116,26 @@ def test_everything_is_sent_and_counted(world):
     assert ended is None
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
     assert (reporter.progress().records, reporter.progress().objects) == (5, 2)
+
+
+def test_executors_that_join_late_are_used(world, monkeypatch):
+    """On a cluster the first one begins the work."""
+    _, spark, run = world
+    monkeypatch.setattr(capacity, "SLOTS_SECONDS", 0.0)
+    monkeypatch.setattr(object_assignment, "MAX_OBJECTS", 1)
+    began, both = [], threading.Event()
+
+    def work():
+        began.append(spark.slots)
+        if len(began) == 2:
+            both.set()
+        spark.slots = 2
+        assert both.wait(SECONDS), "one task at a time, with two cores"
+
+    spark.slots, spark.after = 1, work
+    _, ended = run(store_of(**dict.fromkeys("abcdefgh", 2)))
+    assert ended is None
+    assert began[:2] == [1, 2]
 
 
 def test_it_lists_while_spark_starts(world):

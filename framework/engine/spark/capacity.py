@@ -1,0 +1,150 @@
+"""How many tasks Spark runs at once, and a line in the log when it runs none of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from framework.engine.spark.session import NOTICE_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+log = logging.getLogger(__name__)
+
+NO_EXECUTOR = "an executor: has the cluster free cores and memory for this application?"
+"""What a run waits for that no executor serves."""
+
+LOOK_SECONDS = 5.0
+
+SLOTS_SECONDS = 1.0
+"""How long an answer of Spark counts: executors join and leave at any time."""
+
+
+class Capacity:
+    """The number of tasks that a context runs at once. For one thread.
+
+    Spark's `defaultParallelism` is not it: it is an option for shuffles, and on a cluster it is 2 until executors join.
+
+    Args:
+        context: Spark's context.
+        clock: returns seconds.
+    """
+
+    def __init__(self, context: SparkContext, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._context = context
+        self._clock = clock
+        self._asked_at = -SLOTS_SECONDS
+        self._slots = 1
+        self._is_dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+
+    @property
+    def slots(self) -> int:
+        """Tasks that the present executors run at once, at least 1; the last answer of a context that has ended."""
+        now = self._clock()
+        if now - self._asked_at >= SLOTS_SECONDS:
+            self._asked_at = now
+            self._slots = max(1, _concurrent_tasks(self._context) or self._slots)
+        return self._slots
+
+    @property
+    def wanted(self) -> int:
+        """Tasks to run at once. With dynamic allocation more than `slots`: Spark adds executors for tasks that wait."""
+        return self.slots * 2 if self._is_dynamic else self.slots
+
+
+def _concurrent_tasks(context: SparkContext) -> int | None:
+    try:
+        spark = context._jsc.sc()  # noqa: SLF001 - pyspark has no question for it
+        return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
+    except Exception:  # noqa: BLE001 - the application has ended, which its jobs report
+        return None
+
+
+class WaitWatch:
+    """Warns of jobs that wait for executors, which Spark does in silence and without limit. For one thread.
+
+    Args:
+        context: Spark's context.
+        groups: the job groups to watch.
+        tasks_max: the option; None has as many tasks as cores.
+        clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        context: SparkContext,
+        groups: Sequence[str],
+        *,
+        tasks_max: int | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._context = context
+        self._groups = groups
+        self._tasks_max = tasks_max
+        self._capacity = Capacity(context, clock=clock)
+        self._clock = clock
+        self._look_at = clock() + LOOK_SECONDS
+        self._all_wait = _Lasting()
+        self._some_wait = _Lasting()
+
+    def look(self, running: int) -> None:
+        """Look every `LOOK_SECONDS`; warn every `NOTICE_SECONDS` while all jobs wait, and once when some do.
+
+        Args:
+            running: number of jobs with objects to read.
+        """
+        now = self._clock()
+        if now < self._look_at:
+            return
+        self._look_at = now + LOOK_SECONDS
+        none_runs = self._no_task_runs()
+        if self._all_wait.lasts(none_runs, now):
+            log.warning("still waiting for %s", NO_EXECUTOR)
+        if self._tasks_max is None:
+            return
+        slots = self._capacity.slots
+        if self._some_wait.lasts(running > slots and not none_runs, now):
+            log.warning(
+                "%d of %d tasks wait, Spark runs %d at once: give it more cores, or lower [runner] tasks_max",
+                *(running - slots, running, slots),
+            )
+            self._tasks_max = None
+
+    def _no_task_runs(self) -> bool:
+        """Return whether there are jobs and none has a running task."""
+        jobs = False
+        try:
+            tracker = self._context.statusTracker()
+            for group in self._groups:
+                for job_id in tracker.getJobIdsForGroup(group):
+                    job = tracker.getJobInfo(job_id)
+                    if job is None or job.status != "RUNNING":
+                        continue
+                    jobs = True
+                    stages = [tracker.getStageInfo(stage_id) for stage_id in job.stageIds]
+                    if any(stage is not None and stage.numActiveTasks for stage in stages):
+                        return False
+        except Exception:  # noqa: BLE001 - the application has ended, which its jobs report
+            return False
+        return jobs
+
+
+class _Lasting:
+    """Whether something has been so at each look of the last `NOTICE_SECONDS`; then again after as long."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def lasts(self, is_so: bool, now: float) -> bool:
+        if not is_so:
+            self._since = None
+            return False
+        if self._since is None:
+            self._since = now
+        if now - self._since < NOTICE_SECONDS:
+            return False
+        self._since = now
+        return True

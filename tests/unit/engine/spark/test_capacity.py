@@ -1,0 +1,109 @@
+"""How many tasks Spark runs at once, and jobs that wait for an executor."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from framework.engine.spark.capacity import LOOK_SECONDS, SLOTS_SECONDS, Capacity, WaitWatch
+from framework.engine.spark.session import NOTICE_SECONDS
+
+
+class Context:
+    """A context with `slots`, and one job of one stage with `active` tasks; None: no job."""
+
+    def __init__(self, slots=0, *, active=None, conf=()):
+        self.slots, self.active, self.conf, self.asked = slots, active, dict(conf), 0
+        java = SimpleNamespace(
+            maxNumConcurrentTasks=self._answer,
+            resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
+        )
+        self._jsc = SimpleNamespace(sc=lambda: java)
+
+    def _answer(self, _):
+        self.asked += 1
+        if self.slots is None:
+            raise ConnectionRefusedError
+        return self.slots
+
+    def getConf(self):  # noqa: N802 - the names in pyspark
+        return self.conf
+
+    def statusTracker(self):  # noqa: N802
+        if self.slots is None:
+            raise ConnectionRefusedError
+        return SimpleNamespace(
+            getJobIdsForGroup=lambda group: [1, 2] if self.active is not None and group == "jobs" else [],
+            getJobInfo=lambda job: SimpleNamespace(status="RUNNING", stageIds=[job]) if job == 2 else None,
+            getStageInfo=lambda _: SimpleNamespace(numActiveTasks=self.active),
+        )
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_the_cores_of_the_present_executors_count():
+    context, clock = Context(4), Clock()
+    capacity = Capacity(context, clock=clock)
+    assert [capacity.slots, capacity.wanted, context.asked] == [4, 4, 1]
+    context.slots = 8
+    clock.now += SLOTS_SECONDS
+    assert capacity.slots == 8
+
+
+@pytest.mark.parametrize("slots", [0, None])
+def test_one_task_always_waits_for_the_first_executor(slots):
+    """None at all would let a run wait without a job, for ever."""
+    assert Capacity(Context(slots)).slots == 1
+
+
+def test_an_application_that_has_ended_has_the_slots_it_had():
+    context, clock = Context(4), Clock()
+    capacity = Capacity(context, clock=clock)
+    assert capacity.slots == 4
+    context.slots = None
+    clock.now += SLOTS_SECONDS
+    assert capacity.slots == 4
+
+
+def test_with_dynamic_allocation_tasks_wait_for_the_executors_to_come():
+    assert Capacity(Context(4, conf={"spark.dynamicAllocation.enabled": "true"})).wanted == 8
+
+
+def warned(context, seconds, caplog, *, running=1, tasks_max=1):
+    """The warnings of a watch over so many seconds."""
+    clock = Clock()
+    watch = WaitWatch(context, ["jobs", "listing"], tasks_max=tasks_max, clock=clock)
+    caplog.clear()
+    while clock.now < seconds:
+        watch.look(running)
+        clock.now += 1.0
+    return [record.getMessage() for record in caplog.records]
+
+
+FIRST_SECONDS = LOOK_SECONDS + NOTICE_SECONDS
+
+
+def test_jobs_that_wait_for_an_executor_are_told_of(caplog):
+    assert warned(Context(active=0), FIRST_SECONDS, caplog) == []
+    told = warned(Context(active=0), FIRST_SECONDS + NOTICE_SECONDS + 1, caplog, running=2, tasks_max=2)
+    assert told == ["still waiting for an executor: has the cluster free cores and memory for this application?"] * 2
+
+
+@pytest.mark.parametrize("context", [Context(active=1), Context(), Context(None, active=0)])
+def test_work_and_the_want_of_it_and_an_application_that_has_ended_are_not(context, caplog):
+    assert warned(context, 10 * NOTICE_SECONDS, caplog) == []
+
+
+def test_more_tasks_than_cores_are_told_of_once(caplog):
+    context = Context(2, active=2)
+    assert warned(context, FIRST_SECONDS, caplog, running=6, tasks_max=6) == []
+    assert warned(context, 10 * NOTICE_SECONDS, caplog, running=6, tasks_max=6) == [
+        "4 of 6 tasks wait, Spark runs 2 at once: give it more cores, or lower [runner] tasks_max"
+    ]
+    assert warned(context, 10 * NOTICE_SECONDS, caplog, running=2, tasks_max=6) == []
+    assert warned(context, 10 * NOTICE_SECONDS, caplog, running=4, tasks_max=None) == [], "of dynamic allocation"
