@@ -544,12 +544,14 @@ class SparkSection:
     )
 
     def validate_options(self) -> Iterator[str]:
-        """Yield errors for an invalid master, and for speculation, which gives a partition two senders."""
+        """Yield errors for an invalid master or a second one, and for speculation, which gives a partition two senders."""
         if not _MASTER.fullmatch(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
             )
-        if self.conf.get("spark.speculation", "false").lower() == "true":
+        if "spark.master" in self.conf:
+            yield "conf: spark.master is not an option here: set [spark] master"
+        if self.conf.get("spark.speculation", "false").strip().lower() == "true":
             yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a partition has one sender"
 
 

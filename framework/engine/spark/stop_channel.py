@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import Self
 
+from framework.engine.spark.session import LOOPBACK, is_local
 from framework.errors import UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ class StopChannel:
 
     @classmethod
     def of(cls, context: SparkContext) -> StopChannel:
-        """Open a channel at the address where Spark itself listens for executors."""
+        """Open a channel at the address where Spark itself listens for executors; those of a local master are here."""
+        if is_local(str(context.master)):
+            return cls(LOOPBACK, LOOPBACK).open()
         conf = context.getConf()
         host = conf.get("spark.driver.host", "localhost") or "localhost"
         return cls(host, conf.get("spark.driver.bindAddress", host) or host).open()

@@ -174,3 +174,15 @@ def test_masters_of_spark(master):
 def test_a_master_that_is_none_is_told_what_it_must_be(master):
     (mistake,) = SparkSection(master=master).validate_options()
     assert mistake.startswith(f'master = "{master}": must be local, local[N], spark://host:7077')
+
+
+@pytest.mark.parametrize(
+    ("conf", "said"),
+    [
+        ({"spark.speculation": " TRUE "}, "spark.speculation must be off"),  # Spark cuts blanks off
+        ({"spark.master": "spark://head:7077"}, "set [spark] master"),
+    ],
+)
+def test_options_that_contradict_ours(conf, said):
+    (mistake,) = SparkSection(conf=conf).validate_options()
+    assert said in mistake

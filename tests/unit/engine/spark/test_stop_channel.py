@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,6 +43,17 @@ def test_jobs_hear_that_the_driver_closes_it(channel):
         for one in broken:
             assert one.wait(SECONDS)
     channel.close()
+
+
+@pytest.mark.parametrize("master", ["local", "local[4]"])
+def test_jobs_of_a_local_master_need_no_name_of_this_machine(master):
+    """A name that nothing resolves, or an address that a firewall closes, would end each of them."""
+    conf = {"spark.driver.host": "nowhere.invalid", "spark.driver.bindAddress": "0.0.0.0"}
+    made = StopChannel.of(SimpleNamespace(master=master, getConf=lambda: conf))
+    broken = threading.Event()
+    with held(made.address, broken.set):
+        made.close()
+        assert broken.wait(SECONDS)
 
 
 def test_a_job_that_ends_by_itself_hears_nothing(channel):
