@@ -572,6 +572,23 @@ def test_a_signal_to_all_of_its_processes_ends_it_in_order(program, moto_bucket)
     check_exactly(program.messages(), expected, same=json.loads)
 
 
+def test_a_signal_ends_a_run_whose_java_process_is_frozen(program, moto_bucket):
+    """Calls to it have no limit of their own: the end of a job, and of Spark, would be waited for without end."""
+    expected = fill(moto_bucket, 12, least=700)
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
+        program.configure(s3={"endpoint": proxy.endpoint}, input={"prefetch_objects": 1})
+        running = program.start(constants={"framework.engine.spark.engine.JAVA_SECONDS": 5.0})
+        wait_for_count(program, 1001, seconds=100)
+        (java,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(java), signal.SIGSTOP)
+        ended = running.stop(signal.SIGTERM, within=10.0).no_secrets()
+    assert ended.code == 0, ended.err
+    assert "Spark's Java process did not answer within 5 seconds of the stop: killed it" in ended.err
+    program.configure(runner={"engine": "local", "tasks_max": 1}, s3={"endpoint": moto_bucket.endpoint}).once()
+    check_exactly(program.messages(), expected, same=json.loads)
+
+
 def test_a_signal_ends_the_waiting_for_a_master_that_does_not_answer(program):
     with Tarpit() as pit:
         program.configure(spark={"master": f"spark://127.0.0.1:{pit.port}"})

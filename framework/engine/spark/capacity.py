@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from framework.engine.spark.session import NOTICE_SECONDS
+from framework.engine.spark.session import NOTICE_SECONDS, is_on
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -38,7 +38,7 @@ class Capacity:
         self._clock = clock
         self._asked_at = -SLOTS_SECONDS
         self._slots = 1
-        self._is_dynamic = str(context.getConf().get("spark.dynamicAllocation.enabled", "false")).lower() == "true"
+        self._is_dynamic = is_on(context, "spark.dynamicAllocation.enabled")
 
     @property
     def slots(self) -> int:

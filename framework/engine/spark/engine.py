@@ -12,6 +12,7 @@ import attrs
 from typing_extensions import override
 
 from framework.engine.local import LocalEngine
+from framework.engine.spark import jvm
 from framework.engine.spark.group import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import Awaited, spark_context
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from framework.engine.session import Session
 
 log = logging.getLogger(__name__)
+
+JAVA_SECONDS = 10.0
+"""Time after a stop before a JVM that does not answer is killed. Usually it ends within 5 seconds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -38,6 +42,20 @@ class SparkEngine(LocalEngine):
     """
 
     _starting: Awaited[_Started | None] | None = None
+    _java_timer: threading.Timer | None = None
+    _uses_java = False
+
+    @override
+    def stop(self) -> None:
+        super().stop()
+        if self._java_timer is None:
+            self._java_timer = threading.Timer(JAVA_SECONDS, self._end_java)
+            self._java_timer.daemon = True
+            self._java_timer.start()
+
+    def _end_java(self) -> None:
+        if self._uses_java and jvm.kill():
+            log.warning("Spark's Java process did not answer within %.0f seconds of the stop: killed it", JAVA_SECONDS)
 
     @override
     def _run_epochs(self, target: IggyTarget) -> None:
@@ -52,11 +70,13 @@ class SparkEngine(LocalEngine):
         log.info("starting Spark")
         former_ended = self._starting.ended if self._starting is not None else None
         self._starting = starting = Awaited(lambda: self._start(former_ended), too_late=_stop).start("spark")
+        self._uses_java = True
         try:
             yield
         finally:
             if not starting.leave():
                 _stop(starting.result())
+            self._uses_java = False
 
     def _start(self, former_ended: threading.Event | None) -> _Started | None:
         if former_ended is not None:  # a standby that was refused left it behind; a process has one context at a time

@@ -40,10 +40,16 @@ NO_JAVA = (
 NOISE = ("WARNING: Using incubator modules", "Picked up ", "at ", "... ", "Caused by: ")
 """Beginnings of lines that are dropped: Java's messages at every start, and stack traces."""
 
+USAGE = "Usage: spark-submit"
+"""Beginning of 100 lines with which `spark-submit` ends when it refuses an option."""
+
 KEPT_LINES = 5
 
 START_OPTION = "-XX:TieredStopAtLevel=1"
 """Only Java's first compiler, which halves the CPU time of a start. Records never pass through this JVM: it schedules jobs."""
+
+_launched: list[tuple[subprocess.Popen[bytes], _JavaOutput]] = []
+"""The JVM that `launch` started; a process has one."""
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 """The variable with further arguments for `spark-submit`, which pyspark reads."""
@@ -126,7 +132,32 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     finally:
         if write_end >= 0:
             os.close(write_end)
+    _launched[:] = [(gateway.proc, output)]
     return gateway
+
+
+def last_words(exit_seconds: float = 0.0) -> str | None:
+    """Return the last lines of the JVM that `launch` started; None unless it has ended.
+
+    Args:
+        exit_seconds: how long to wait for its end: its ports close a little earlier.
+    """
+    for process, output in _launched:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(exit_seconds)
+            return output.last_words()
+    return None
+
+
+def kill() -> bool:
+    """Kill the JVM that `launch` started, so that calls that wait for its answer fail; return whether it was running.
+
+    Calls to a JVM have no time limit.
+    """
+    running = [process for process, _ in _launched if process.poll() is None]
+    for process in running:
+        process.kill()
+    return bool(running)
 
 
 def _import_converters() -> None:
@@ -187,6 +218,10 @@ class _JavaOutput:
             in_trace = False
             for raw in lines:
                 line = raw.strip()
+                if line.startswith(USAGE):  # after the line that says what is wrong
+                    for _ in lines:
+                        pass
+                    break
                 # of a Python worker's traceback only its last line, which says what happened
                 if line.startswith("Traceback (most recent call last):"):
                     in_trace = True

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from typing_extensions import Self
 
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.jvm import START_OPTION, find_java, launch, log_option
+from framework.engine.spark.jvm import START_OPTION, find_java, last_words, launch, log_option
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ MASTER_SECONDS = 30.0
 Spark itself gives up after a minute, and continues with a dead context. A driver takes 3 seconds of CPU until then: on a
 crowded machine 10 seconds passed before it had asked the master, again in every start.
 """
+
+EXIT_SECONDS = 3.0
+"""How long a JVM whose port is closed may take to end."""
 
 PYTHON_OPTION = "spark.pyspark.python"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -165,6 +168,7 @@ def _places(master: str) -> list[tuple[str, int]]:
 
 
 def _make(options: SparkSection, name: str, stopping: threading.Event | None = None) -> SparkContext:
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # noqa: PLC0415 - the door to Spark
     from pyspark import SparkContext  # noqa: PLC0415
 
     # pyspark imports pandas, only to look whether it is there
@@ -174,6 +178,8 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     if not submitted:
         find_java()
         reach_master(options.master, stopping=stopping)
+        if last_words() is not None:  # the JVM ended in an earlier run of this process; pyspark would go on asking it
+            SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     standalone = options.master.startswith("spark://") and not submitted
     with _variables(options, submitted=submitted):
         conf = None if submitted else _conf(options, name)
@@ -190,7 +196,13 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         except SparkUnavailableError:
             raise
         except Exception as exc:
-            reason = without_secrets(sentence(exc), options.conf)
+            said = last_words(EXIT_SECONDS) if isinstance(exc, OSError | Py4JNetworkError) else None
+            if said == "":
+                raise SparkUnavailableError(
+                    f"[spark] no context at master {options.master}: Spark's Java process was killed; has this machine "
+                    "enough memory?"
+                ) from exc
+            reason = without_secrets(f"Spark's Java process ended: {said}" if said else sentence(exc), options.conf)
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
         raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
@@ -263,21 +275,21 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
+def is_on(context: SparkContext, option: str) -> bool:
+    """Return whether an option is true as Spark reads it; absent is false."""
+    return str(context.getConf().get(option, "false")).strip().lower() == "true"
+
+
 def warn_of_open_cluster(context: SparkContext) -> None:
     """Warn about an open cluster: jobs carry the credentials of store and Iggy to the executors."""
     if is_local(str(context.master)):
         return
-    conf = context.getConf()
-
-    def is_on(option: str) -> bool:
-        return str(conf.get(option, "false")).lower() == "true"
-
-    if not is_on("spark.authenticate"):
+    if not is_on(context, "spark.authenticate"):
         log.warning(
             "spark.authenticate is off: whoever reaches the driver's port may register as an executor and is given the "
             "credentials of the store and of Iggy; docs/guides/secure.md says how a cluster is secured"
         )
-    elif not (is_on("spark.network.crypto.enabled") or is_on("spark.ssl.rpc.enabled")):
+    elif not (is_on(context, "spark.network.crypto.enabled") or is_on(context, "spark.ssl.rpc.enabled")):
         log.warning(
             "spark.network.crypto.enabled is off: the credentials of the store and of Iggy go over the network in the clear; "
             "docs/guides/secure.md says how a cluster is secured"
@@ -290,7 +302,7 @@ def check_speculation(context: SparkContext) -> None:
     Raises:
         ConfigError: it does.
     """
-    if str(context.getConf().get("spark.speculation", "false")).lower() == "true":
+    if is_on(context, "spark.speculation"):
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
         )

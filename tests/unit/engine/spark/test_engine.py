@@ -169,6 +169,33 @@ def test_a_stop_ends_the_waiting_for_it(slow):
     assert found == [None]
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_stop_waits_for_java_for_a_limited_time(slow, monkeypatch, caplog, answers):
+    """A call to a JVM that does not answer has no limit of its own."""
+    go, _, begin = slow
+    killed = threading.Event()
+
+    def kill():
+        killed.set()
+        return True
+
+    def work(engine):
+        assert engine._await_spark().context == "context"
+        engine.stop()
+        if not answers:
+            assert killed.wait(SECONDS)
+
+    monkeypatch.setattr(engines.jvm, "kill", kill)
+    monkeypatch.setattr(engines, "JAVA_SECONDS", 0.2 if answers else 0.05)
+    go.set()
+    begin(work)
+    assert run().state == "stopped"
+    if answers:
+        assert not killed.wait(0.4)
+    else:
+        assert "Spark's Java process did not answer within" in caplog.text
+
+
 def test_a_run_that_fails_first_leaves_no_spark_behind(slow):
     go, stopped, begin = slow
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -35,6 +36,15 @@ def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tm
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(FatalError, match="did not start: Invalid maximum heap size: -Xmx2 gigs; Error: it ends"):
         launch([])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+def test_an_option_that_spark_refuses_is_not_hidden_by_its_usage(caplog):
+    if shutil.which("java") is None:
+        pytest.skip("no Java: Spark needs one")
+    with pytest.raises(FatalError, match=r"did not start: Error: Not allowed to specify max heap[^;]*$"):
+        launch([("spark.driver.extraJavaOptions", "-Xmx1g")])
+    assert len(caplog.records) == 1
 
 
 STOPPED_WHILE_JAVA_STARTS = """
@@ -140,3 +150,30 @@ def test_a_java_that_does_not_say_its_version_is_refused(java):
     java('Picked up JAVA_TOOL_OPTIONS: "17.0"', "no version")
     with pytest.raises(FatalError, match="does not say its version"):
         require_java()
+
+
+STARTED_TWICE = """
+from framework.config.sections import SparkSection
+from framework.engine.process_exit import leave
+from framework.engine.spark.session import spark_context
+from framework.errors import ConfigError
+
+for folder in ("/proc/nowhere", "/tmp"):
+    try:
+        with spark_context(SparkSection(master="local[1]", conf={"spark.local.dir": folder}), name="orders") as context:
+            print(context.master)
+    except ConfigError as error:
+        print(error)
+leave(0)
+"""
+
+
+def test_spark_that_ends_while_it_starts_says_why_and_can_be_started_again():
+    """pyspark sees a connection that is refused, and goes on asking the process that has ended."""
+    if shutil.which("java") is None:
+        pytest.skip("no Java: Spark needs one")
+    done = subprocess.run([sys.executable, "-c", STARTED_TWICE], capture_output=True, text=True, timeout=120)
+    first, second = done.stdout.splitlines()
+    assert first.startswith("[spark] no context at master local[1]: Spark's Java process ended: "), done.stderr
+    assert "Failed to create any local dir" in first
+    assert second == "local[1]"

@@ -108,7 +108,7 @@ class Context:
         return self.conf
 
 
-@pytest.mark.parametrize("value", ["true", "True"])
+@pytest.mark.parametrize("value", ["true", "True", " TRUE "])  # Spark cuts blanks off
 def test_a_context_that_speculates_is_refused(value):
     with pytest.raises(ConfigError, match=r"spark\.speculation is on: .*set it to false"):
         check_speculation(Context({"spark.speculation": value}))
