@@ -551,6 +551,8 @@ class SparkSection:
             )
         if "spark.master" in self.conf:
             yield "conf: spark.master is not an option here: set [spark] master"
+        if "spark.remote" in self.conf:
+            yield "conf: spark.remote names a server of Spark Connect, which cannot run our tasks: set [spark] master"
         if self.conf.get("spark.speculation", "false").strip().lower() == "true":
             yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a partition has one sender"
 

@@ -37,7 +37,7 @@ NO_JAVA = (
     'or set [runner] engine = "local", which needs no Java'
 )
 
-NOISE = ("WARNING: Using incubator modules", "Picked up ", "at ", "... ", "Caused by: ")
+NOISE = ("WARNING: ", "Picked up ", "at ", "... ", "Caused by: ")
 """Beginnings of lines that are dropped: Java's messages at every start, and stack traces."""
 
 USAGE = "Usage: spark-submit"
@@ -128,6 +128,8 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
             raise FatalError(f"{java} is Java {version}. {NO_JAVA}") from exc
         home = os.environ.get("SPARK_HOME")
         advice = f"; SPARK_HOME is {home}: unset it, pyspark brings a Spark of its own" if home else ""
+        if "pyspark-shell" not in os.environ.get(SUBMIT_ARGS, "pyspark-shell"):
+            advice += f"; {SUBMIT_ARGS} must end with pyspark-shell"
         raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}{advice}") from exc
     finally:
         if write_end >= 0:

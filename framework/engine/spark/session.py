@@ -83,22 +83,22 @@ def spark_context(
 
     Raises:
         FatalError: no Java, or it does not start.
-        ConfigError: the context speculates, or cannot be created from the options.
+        ConfigError: the context is not one for our tasks, or cannot be created from the options.
     """
     try:
         from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
         raise FatalError('engine "spark" needs the package pyspark: pip install "pyspark>=4"') from exc
-    if is_remote():
+    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
+    active = SparkContext._active_spark_context  # noqa: SLF001
+    if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
         raise ConfigError(
             "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process "
             '(unset SPARK_REMOTE), or set [runner] engine = "local"'
         )
-    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
-    active = SparkContext._active_spark_context  # noqa: SLF001
     if active is not None:
-        check_speculation(active)
+        check_context(active)
         warn_of_open_cluster(active)
         yield active
         return
@@ -209,7 +209,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     try:
-        check_speculation(context)
+        check_context(context)
     except ConfigError:
         context.stop()
         raise
@@ -296,16 +296,30 @@ def warn_of_open_cluster(context: SparkContext) -> None:
         )
 
 
-def check_speculation(context: SparkContext) -> None:
-    """Reject a context that speculates.
+def check_context(context: SparkContext) -> None:
+    """Reject a context that cannot run our tasks.
 
     Raises:
-        ConfigError: it does.
+        ConfigError: it speculates, or its Spark has another version than pyspark: their protocol differs.
     """
+    import pyspark  # noqa: PLC0415 - the door to Spark
+
+    if _release(str(context.version)) != _release(pyspark.__version__):
+        home = os.environ.get("SPARK_HOME")
+        where = f" in SPARK_HOME {home}" if home else ""
+        way_out = "unset SPARK_HOME, or " if home else ""
+        raise ConfigError(
+            f"Spark{where} is {context.version}, and the package pyspark is {pyspark.__version__}: {way_out}install "
+            f"pyspark=={context.version}"
+        )
     if is_on(context, "spark.speculation"):
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
         )
+
+
+def _release(version: str) -> list[str]:
+    return version.split(".")[:2]
 
 
 def wait_for(

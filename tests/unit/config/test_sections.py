@@ -181,6 +181,7 @@ def test_a_master_that_is_none_is_told_what_it_must_be(master):
     [
         ({"spark.speculation": " TRUE "}, "spark.speculation must be off"),  # Spark cuts blanks off
         ({"spark.master": "spark://head:7077"}, "set [spark] master"),
+        ({"spark.remote": "sc://head:15002"}, "set [spark] master"),
     ],
 )
 def test_options_that_contradict_ours(conf, said):

@@ -31,7 +31,8 @@ def test_a_wrong_spark_home_is_named(monkeypatch, tmp_path):
 def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tmp_path):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
-    java.write_text("#!/bin/sh\necho 'Invalid maximum heap size: -Xmx2 gigs' >&2\necho 'Error: it ends' >&2\nexit 1\n")
+    said = ("WARNING: package sun.x not in java.base", "Invalid maximum heap size: -Xmx2 gigs", "Error: it ends")
+    java.write_text("#!/bin/sh\n" + "".join(f"echo '{line}' >&2\n" for line in said) + "exit 1\n")
     java.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(FatalError, match="did not start: Invalid maximum heap size: -Xmx2 gigs; Error: it ends"):

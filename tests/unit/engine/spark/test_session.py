@@ -9,12 +9,13 @@ import threading
 from pathlib import Path
 
 import attrs
+import pyspark
 import pytest
 from pyspark import SparkContext
 
 from framework.config.sections import SparkSection
 from framework.engine.spark import jvm, session
-from framework.engine.spark.session import Awaited, check_speculation, wait_for
+from framework.engine.spark.session import Awaited, check_context, spark_context, wait_for
 from framework.errors import ConfigError
 
 SECONDS = 20
@@ -103,6 +104,7 @@ class Context:
     """What a context says of its configuration."""
 
     conf: dict
+    version: str = pyspark.__version__
 
     def getConf(self):  # noqa: N802 - pyspark's name
         return self.conf
@@ -111,12 +113,39 @@ class Context:
 @pytest.mark.parametrize("value", ["true", "True", " TRUE "])  # Spark cuts blanks off
 def test_a_context_that_speculates_is_refused(value):
     with pytest.raises(ConfigError, match=r"spark\.speculation is on: .*set it to false"):
-        check_speculation(Context({"spark.speculation": value}))
+        check_context(Context({"spark.speculation": value}))
+
+
+@pytest.mark.parametrize(
+    ("home", "said"),
+    [
+        (
+            "/opt/spark",
+            r"^Spark in SPARK_HOME /opt/spark is 3\.5\.1, .*: unset SPARK_HOME, or install pyspark==3\.5\.1$",
+        ),
+        (None, r"^Spark is 3\.5\.1, and the package pyspark is .*: install pyspark==3\.5\.1$"),
+    ],
+)
+def test_spark_of_another_version_is_refused(monkeypatch, home, said):
+    """Its tasks would die of an assertion inside pyspark, again in every recovery."""
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    if home:
+        monkeypatch.setenv("SPARK_HOME", home)
+    with pytest.raises(ConfigError, match=said):
+        check_context(Context({}, "3.5.1"))
+
+
+def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
+    """`spark-submit` says of it that there is a master, too, which the user never named."""
+    monkeypatch.setenv("SPARK_REMOTE", "sc://head:15002")
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    with pytest.raises(ConfigError, match="unset SPARK_REMOTE"), spark_context(SparkSection(), name="orders"):
+        pass
 
 
 @pytest.mark.parametrize("conf", [{}, {"spark.speculation": "false"}])
 def test_one_that_does_not_is_not(conf):
-    check_speculation(Context(conf))
+    check_context(Context(conf))
 
 
 @pytest.mark.parametrize(
@@ -181,9 +210,9 @@ def test_a_cluster_is_left_as_it_is_configured(master):
 def test_an_open_cluster_is_told(caplog, master, conf, said):
     @attrs.frozen
     class OnCluster(Context):
-        master: str
+        master: str = attrs.field(kw_only=True)
 
-    session.warn_of_open_cluster(OnCluster(conf, master))
+    session.warn_of_open_cluster(OnCluster(conf, master=master))
     assert [said in line for line in caplog.messages] == ([True] if said else [])
 
 
