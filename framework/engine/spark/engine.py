@@ -16,6 +16,7 @@ from framework.engine.spark import jvm
 from framework.engine.spark.group import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import Awaited, spark_context
+from framework.errors import SourceError
 
 if TYPE_CHECKING:
     from framework.engine.iggy_target import IggyTarget
@@ -60,10 +61,18 @@ class SparkEngine(LocalEngine):
     @override
     def _run_epochs(self, target: IggyTarget) -> None:
         self._reporter.state = "starting"
-        with self._spark():
-            if self._take_over:
-                self._await_spark()  # until then the other instance works
-            super()._run_epochs(target)
+        try:
+            with self._spark():
+                if self._take_over:
+                    self._await_spark()  # until then the other instance works
+                super()._run_epochs(target)
+        except SourceError:
+            raise
+        except Exception as error:
+            # any call may be the one during which the JVM ends, and py4j's errors have no common root
+            if (ended := jvm.ended()) is None:
+                raise
+            raise ended from error
 
     @contextlib.contextmanager
     def _spark(self) -> Iterator[None]:

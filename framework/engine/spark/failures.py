@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from framework.engine.spark.jvm import ended
 from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
         what: the lost part, `task 3`.
     """
     if is_stopped(context):
-        return SparkUnavailableError(
+        return ended() or SparkUnavailableError(
             f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}"
         )
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")

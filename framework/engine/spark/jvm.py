@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from framework.errors import FatalError
+from framework.errors import FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
@@ -50,6 +50,9 @@ START_OPTION = "-XX:TieredStopAtLevel=1"
 
 _launched: list[tuple[subprocess.Popen[bytes], _JavaOutput]] = []
 """The JVM that `launch` started; a process has one."""
+
+EXIT_SECONDS = 2.0
+"""How long a JVM whose port is closed may take to end."""
 
 SUBMIT_ARGS = "PYSPARK_SUBMIT_ARGS"
 """The variable with further arguments for `spark-submit`, which pyspark reads."""
@@ -138,16 +141,21 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     return gateway
 
 
-def last_words(exit_seconds: float = 0.0) -> str | None:
-    """Return the last lines of the JVM that `launch` started; None unless it has ended.
+def has_ended() -> bool:
+    """Return whether the JVM that `launch` started has ended: a context needs another one."""
+    return any(process.poll() is not None for process, _ in _launched)
 
-    Args:
-        exit_seconds: how long to wait for its end: its ports close a little earlier.
+
+def ended() -> SparkUnavailableError | None:
+    """Return the error for a call that failed if the JVM that `launch` started has ended, else None.
+
+    Its ports close a little before its end, which is therefore waited for.
     """
     for process, output in _launched:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(exit_seconds)
-            return output.last_words()
+            process.wait(EXIT_SECONDS)
+            said = output.last_words() or "it was killed; has this machine enough memory?"
+            return SparkUnavailableError(f"Spark's Java process ended: {said}")
     return None
 
 

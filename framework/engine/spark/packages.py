@@ -22,6 +22,7 @@ from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transforms import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failures import is_stopped, sentence
+from framework.engine.spark.jvm import ended
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs
@@ -209,7 +210,9 @@ def _is_installed(name: str) -> bool:
 
 def _no_answer(context: SparkContext, error: Exception, what: str) -> SourceError:
     if is_stopped(context):
-        return SparkUnavailableError(f"Spark's master {context.master} does not answer, or has ended the application")
+        return ended() or SparkUnavailableError(
+            f"Spark's master {context.master} does not answer, or has ended the application"
+        )
     return FatalError(f"{what}: {sentence(error)}")
 
 

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from typing_extensions import Self
 
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.jvm import START_OPTION, find_java, last_words, launch, log_option
+from framework.engine.spark.jvm import START_OPTION, ended, find_java, has_ended, launch, log_option
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -52,9 +52,6 @@ MASTER_SECONDS = 30.0
 Spark itself gives up after a minute, and continues with a dead context. A driver takes 3 seconds of CPU until then: on a
 crowded machine 10 seconds passed before it had asked the master, again in every start.
 """
-
-EXIT_SECONDS = 3.0
-"""How long a JVM whose port is closed may take to end."""
 
 PYTHON_OPTION = "spark.pyspark.python"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -178,7 +175,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     if not submitted:
         find_java()
         reach_master(options.master, stopping=stopping)
-        if last_words() is not None:  # the JVM ended in an earlier run of this process; pyspark would go on asking it
+        if has_ended():  # in an earlier run of this process; pyspark would go on asking it
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     standalone = options.master.startswith("spark://") and not submitted
     with _variables(options, submitted=submitted):
@@ -196,16 +193,14 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         except SparkUnavailableError:
             raise
         except Exception as exc:
-            said = last_words(EXIT_SECONDS) if isinstance(exc, OSError | Py4JNetworkError) else None
-            if said == "":
-                raise SparkUnavailableError(
-                    f"[spark] no context at master {options.master}: Spark's Java process was killed; has this machine "
-                    "enough memory?"
-                ) from exc
-            reason = without_secrets(f"Spark's Java process ended: {said}" if said else sentence(exc), options.conf)
+            if isinstance(exc, OSError | Py4JNetworkError) and (error := ended()) is not None:
+                raise error from exc
+            reason = without_secrets(sentence(exc), options.conf)
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
-        raise SparkUnavailableError(f"[spark] master {options.master}: does not answer, or has refused the application")
+        raise ended() or SparkUnavailableError(
+            f"[spark] master {options.master}: does not answer, or has refused the application"
+        )
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     try:

@@ -9,7 +9,7 @@ import pytest
 from framework.engine import local
 from framework.engine.progress import state_text
 from framework.engine.spark import engine as engines
-from framework.errors import FatalError, IggyUnavailableError, SourceRunningError
+from framework.errors import FatalError, IggyUnavailableError, SourceRunningError, SparkUnavailableError
 from framework.testing.options import source_config
 
 SECONDS = 20
@@ -194,6 +194,22 @@ def test_a_stop_waits_for_java_for_a_limited_time(slow, monkeypatch, caplog, ans
         assert not killed.wait(0.4)
     else:
         assert "Spark's Java process did not answer within" in caplog.text
+
+
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_whatever_fails_when_java_ends_is_told_as_its_end(slow, monkeypatch, has_ended):
+    """Any call may be the one; a defect is still told as what it is."""
+    go, _, begin = slow
+
+    def work(_):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    ended = SparkUnavailableError("Spark's Java process ended: it was killed")
+    monkeypatch.setattr(engines.jvm, "ended", lambda: ended if has_ended else None)
+    go.set()
+    begin(work)
+    with pytest.raises(SparkUnavailableError if has_ended else ConnectionRefusedError):
+        run()
 
 
 def test_a_run_that_fails_first_leaves_no_spark_behind(slow):
