@@ -100,6 +100,8 @@ def run(
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
+    except KeyboardInterrupt:  # before typer runs a command, where it does the same
+        return EXIT_INTERRUPTED
     except ReaderGoneError:
         return EXIT_DONE
     except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout
@@ -126,6 +128,9 @@ def _raise_on_interrupt() -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+EXIT_INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ends, as shells have it."""
 
 FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 
