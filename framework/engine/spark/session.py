@@ -165,7 +165,8 @@ def _places(master: str) -> list[tuple[str, int]]:
 
 
 def _make(options: SparkSection, name: str, stopping: threading.Event | None = None) -> SparkContext:
-    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # noqa: PLC0415 - the door to Spark
+    import pyspark  # noqa: PLC0415 - the door to Spark
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
 
     # pyspark imports pandas, only to look whether it is there
@@ -190,8 +191,8 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
                 limit_seconds=MASTER_SECONDS if standalone else None,
                 too_late=lambda late: late.stop(),
             )
-        except SparkUnavailableError:
-            raise
+        except SparkUnavailableError as exc:
+            raise SparkUnavailableError(f"{exc}; is its Spark {pyspark.__version__}, as pyspark is here?") from exc
         except Exception as exc:
             if isinstance(exc, OSError | Py4JNetworkError) and (error := ended()) is not None:
                 raise error from exc

@@ -16,7 +16,7 @@ from pyspark import SparkContext
 from framework.config.sections import SparkSection
 from framework.engine.spark import jvm, session
 from framework.engine.spark.session import Awaited, check_context, spark_context, wait_for
-from framework.errors import ConfigError
+from framework.errors import ConfigError, SparkUnavailableError
 
 SECONDS = 20
 
@@ -133,6 +133,21 @@ def test_spark_of_another_version_is_refused(monkeypatch, home, said):
         monkeypatch.setenv("SPARK_HOME", home)
     with pytest.raises(ConfigError, match=said):
         check_context(Context({}, "3.5.1"))
+
+
+def test_a_master_that_does_not_answer_may_be_of_another_version(monkeypatch):
+    """It only writes into its own log that it cannot read what an application of another version sends."""
+
+    def silent(*_, limit_seconds, **__):
+        raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for it, and none came")
+
+    monkeypatch.setattr(session, "wait_for", silent)
+    monkeypatch.setattr(session, "find_java", lambda: None)
+    monkeypatch.setattr(session, "reach_master", lambda *_, **__: None)
+    monkeypatch.setattr(session, "launch", lambda _: None)
+    said = f"waited 30 seconds for it, and none came; is its Spark {pyspark.__version__}, as pyspark is here?"
+    with pytest.raises(SparkUnavailableError, match=re.escape(said)):
+        session._make(SparkSection(master="spark://head:7077"), "orders")
 
 
 def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
