@@ -50,9 +50,14 @@ def is_stopped(context: SparkContext) -> bool:
 def sentence(error: Exception) -> str:
     """Return the line of a Spark exception that names the cause; for a Python worker, the end of its traceback."""
     lines = str(error).split("\n")
-    tracebacks = [number for number, line in enumerate(lines) if "Traceback (most recent call last):" in line]
-    if tracebacks:
-        cause = next((line for line in lines[tracebacks[-1] + 1 :] if line.strip() and not line.startswith(" ")), "")
+    raised = [
+        next((line.strip() for line in lines[number + 1 :] if line.strip() and not line.startswith(" ")), "")
+        for number, line in enumerate(lines)
+        if "Traceback (most recent call last):" in line
+    ]
+    if raised:
+        # the text of an exception may begin with an empty line: what it was raised from says more
+        cause = next((line for line in reversed(raised) if not line.endswith(":")), raised[-1])
         return _short(cause) or type(error).__name__
     cause = next((line.strip() for line in lines if _CAUSE.search(line)), "")
     if not cause:

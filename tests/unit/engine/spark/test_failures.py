@@ -28,6 +28,12 @@ WORKER = (
         ),
         (
             WORKER
+            + "ImportError: libopenblas.so: failed to map segment\n\nThe above exception was the direct cause:\n\n"
+            "Traceback (most recent call last):\n  File ...\nImportError: \n\nPLEASE READ THIS\n" + STACK,
+            "ImportError: libopenblas.so: failed to map segment",
+        ),
+        (
+            WORKER
             + "pyspark.errors.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker: 3.10.\n"
             + STACK,
             "[PYTHON_VERSION_MISMATCH] Python in worker: 3.10",
