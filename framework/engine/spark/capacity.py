@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from framework.engine.spark.failures import application_ended, is_stopped
 from framework.engine.spark.session import NOTICE_SECONDS, is_on
 
 if TYPE_CHECKING:
@@ -95,11 +96,16 @@ class WaitWatch:
 
         Args:
             running: number of jobs with objects to read.
+
+        Raises:
+            SparkUnavailableError: the application has ended, which an idle run would learn from its next job.
         """
         now = self._clock()
         if now < self._look_at:
             return
         self._look_at = now + LOOK_SECONDS
+        if is_stopped(self._context):
+            raise application_ended(self._context)
         none_runs = self._no_task_runs()
         if self._all_wait.lasts(none_runs, now):
             log.warning("still waiting for %s", NO_EXECUTOR)

@@ -32,10 +32,15 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
         what: the lost part, `task 3`.
     """
     if is_stopped(context):
-        return ended() or SparkUnavailableError(
-            f"Spark has ended the application {context.appName} at {context.master}: {sentence(error)}"
-        )
+        return application_ended(context, f": {sentence(error)}")
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
+
+
+def application_ended(context: SparkContext, why: str = "") -> SparkUnavailableError:
+    """Return the error for a context that can run no more jobs."""
+    return ended() or SparkUnavailableError(
+        f"Spark has ended the application {context.appName} at {context.master}{why}"
+    )
 
 
 def is_stopped(context: SparkContext) -> bool:

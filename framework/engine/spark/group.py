@@ -31,7 +31,7 @@ from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import WorkerPlan
-from framework.errors import SourceError, TaskClosedError
+from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
 from framework.iterator.object_store import StoreRecordIterator
 from framework.pipeline.statistics import TaskStatistics
@@ -205,7 +205,10 @@ class SparkGroup:
             self._start_jobs(all_there_is=discovery.idle)
             if discovery.finished and not self._running:
                 break
-            self._wait_watch.look(len(self._running))
+            try:
+                self._wait_watch.look(len(self._running))
+            except SparkUnavailableError as error:
+                self._failure = error  # raised unless the signal that ended it also stops this run
             with self._changed:
                 if not self._results and not taken:
                     self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)

@@ -6,14 +6,18 @@ import pytest
 
 from framework.engine.spark.capacity import LOOK_SECONDS, SLOTS_SECONDS, Capacity, WaitWatch
 from framework.engine.spark.session import NOTICE_SECONDS
+from framework.errors import SparkUnavailableError
 
 
 class Context:
-    """A context with `slots`, and one job of one stage with `active` tasks; None: no job."""
+    """A context with `slots`, None: it has ended, and one job of one stage with `active` tasks; None: no job."""
+
+    appName, master = "orders", "spark://head"  # noqa: N815 - the names in pyspark
 
     def __init__(self, slots=0, *, active=None, conf=()):
         self.slots, self.active, self.conf, self.asked = slots, active, dict(conf), 0
         java = SimpleNamespace(
+            isStopped=lambda: self.slots is None,
             maxNumConcurrentTasks=self._answer,
             resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
         )
@@ -29,8 +33,6 @@ class Context:
         return self.conf
 
     def statusTracker(self):  # noqa: N802
-        if self.slots is None:
-            raise ConnectionRefusedError
         return SimpleNamespace(
             getJobIdsForGroup=lambda group: [1, 2] if self.active is not None and group == "jobs" else [],
             getJobInfo=lambda job: SimpleNamespace(status="RUNNING", stageIds=[job]) if job == 2 else None,
@@ -94,9 +96,15 @@ def test_jobs_that_wait_for_an_executor_are_told_of(caplog):
     assert told == ["still waiting for an executor: has the cluster free cores and memory for this application?"] * 2
 
 
-@pytest.mark.parametrize("context", [Context(active=1), Context(), Context(None, active=0)])
-def test_work_and_the_want_of_it_and_an_application_that_has_ended_are_not(context, caplog):
+@pytest.mark.parametrize("context", [Context(active=1), Context()])
+def test_work_and_the_want_of_it_are_not(context, caplog):
     assert warned(context, 10 * NOTICE_SECONDS, caplog) == []
+
+
+def test_an_application_that_has_ended_is_noticed_without_a_job(caplog):
+    """A run that waits for objects would learn it from the next one, days later."""
+    with pytest.raises(SparkUnavailableError, match="Spark has ended the application orders at spark://head"):
+        warned(Context(None), FIRST_SECONDS, caplog)
 
 
 def test_more_tasks_than_cores_are_told_of_once(caplog):

@@ -282,6 +282,19 @@ def test_an_application_that_ended_can_be_started_again(world):
     assert ended.exit_code == EXIT_TRY_AGAIN
 
 
+def test_one_that_ended_while_there_was_nothing_to_do_ends_the_run(world, monkeypatch):
+    _, spark, run = world
+    monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(groups.Discovery, "finished", False)
+
+    def end():
+        spark.ended = True
+
+    spark.after = end
+    _, ended = run(store_of(a=2))
+    assert isinstance(ended, SparkUnavailableError)
+
+
 def test_nor_is_it_a_listing_that_is_lost_for_ever():
     store = SortedStore(even(3000))
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=7))
