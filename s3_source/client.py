@@ -11,6 +11,7 @@ door means one file: who may talk to boto3 can be checked.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import logging
 import threading
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from boto3.session import Session
     from botocore.config import Config
     from botocore.credentials import CredentialResolver
+    from botocore.loaders import Loader
     from botocore.session import Session as BotocoreSession
 
 SHORTEST_SECRET = 8
@@ -693,10 +695,22 @@ def _find_credentials(session: Session) -> None:
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
 
 
+@functools.cache
+def _loader(data_path: str | None) -> Loader:
+    """Return what reads the descriptions of AWS's services; it keeps what it has read, which takes 60 ms of CPU.
+
+    A Python worker of Spark makes a store for each job.
+    """
+    from botocore.loaders import create_loader  # noqa: PLC0415
+
+    return create_loader(data_path)
+
+
 def _base_session(config: S3Config) -> BotocoreSession:
     from botocore.session import Session as BotocoreSession  # noqa: PLC0415
 
     session = BotocoreSession(profile=config.profile or None)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     # The instance's metadata may answer 503 for a moment, or slow down many that ask. botocore's default is one attempt.
     if session.get_config_variable("metadata_service_num_attempts") == 1:
         session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)

@@ -5,8 +5,10 @@ from datetime import datetime, timezone
 from types import SimpleNamespace
 
 import attrs
+import botocore.session
 import pytest
 from botocore.exceptions import ClientError
+from botocore.loaders import JSONFileLoader, create_loader
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.store import ListPage
@@ -133,3 +135,20 @@ def test_a_body_is_surely_the_listed_version_by_length_etag_and_checksum(headers
     assert store.is_listed(listed, answered, b"123456789") is surely
     assert not store.is_listed(attrs.evolve(listed, version="@1"), answered, b"123456789")
     store.close()
+
+
+def test_descriptions_of_services_are_read_once_in_a_process(monkeypatch):
+    """They are 60 ms of work, and a Python worker of Spark makes a store for each job."""
+    read, load_file = [], JSONFileLoader.load_file
+
+    def counting(self, path):
+        found = load_file(self, path)
+        read.append(found)
+        return found
+
+    config = S3Config(bucket="lake", region="eu-west-1", access_key_id="a", secret_access_key="b")
+    monkeypatch.setattr(botocore.session, "create_loader", create_loader)  # tests share one, so as to be quick
+    S3Store(config).close()
+    monkeypatch.setattr(JSONFileLoader, "load_file", counting)
+    S3Store(config).close()
+    assert not read
