@@ -159,6 +159,15 @@ def ended() -> SparkUnavailableError | None:
     return None
 
 
+def set_quiet(quiet: bool) -> None:
+    """Forward the output of the JVM that `launch` started, or keep it only for `ended`.
+
+    While its context stops, it complains of tasks that end with it, and this program's log may be closed already.
+    """
+    for _, output in _launched:
+        output.quiet = quiet
+
+
 def kill() -> bool:
     """Kill the JVM that `launch` started, so that calls that wait for its answer fail; return whether it was running.
 
@@ -214,9 +223,14 @@ def _escaped(text: str) -> str:
 
 
 class _JavaOutput:
-    """Reads the pipe to its end and logs the relevant lines."""
+    """Reads the pipe to its end and logs the relevant lines.
+
+    Attributes:
+        quiet: whether lines are kept, and not logged.
+    """
 
     def __init__(self, pipe: int) -> None:
+        self.quiet = False
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._thread = threading.Thread(target=self._read, args=(pipe,), name="spark-jvm", daemon=True)
 
@@ -241,7 +255,8 @@ class _JavaOutput:
                 in_trace = False
                 if line and not line.startswith(NOISE):
                     self._lines.append(line)
-                    log.warning("Spark says: %s", line)
+                    if not self.quiet:
+                        log.warning("Spark says: %s", line)
 
     def last_words(self) -> str:
         self._thread.join(1.0)

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from typing_extensions import Self
 
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.jvm import START_OPTION, ended, find_java, has_ended, launch, log_option
+from framework.engine.spark.jvm import START_OPTION, ended, find_java, has_ended, launch, log_option, set_quiet
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def spark_context(
         lambda: _make(options, name, stopping),
         stopping,
         f"Spark's master {options.master}",
-        too_late=lambda late: late.stop(),
+        too_late=_end,
     )
     try:
         if made is not None:
@@ -113,9 +113,14 @@ def spark_context(
         yield made
     finally:
         if made is not None:
-            with contextlib.suppress(Exception), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
-                made.stop()
+            _end(made)
+
+
+def _end(context: SparkContext) -> None:
+    set_quiet(True)
+    with contextlib.suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
+        context.stop()
 
 
 def reach_master(master: str, *, stopping: threading.Event | None = None) -> None:
@@ -182,6 +187,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     with _variables(options, submitted=submitted):
         conf = None if submitted else _conf(options, name)
         # a process has one JVM, whatever it runs
+        set_quiet(False)
         gateway = launch(_jvm_options(conf, options)) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
         try:
             context = wait_for(
@@ -189,7 +195,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
                 None,
                 f"an answer of Spark's master {options.master}",
                 limit_seconds=MASTER_SECONDS if standalone else None,
-                too_late=lambda late: late.stop(),
+                too_late=_end,
             )
         except SparkUnavailableError as exc:
             raise SparkUnavailableError(f"{exc}; is its Spark {pyspark.__version__}, as pyspark is here?") from exc
@@ -207,7 +213,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     try:
         check_context(context)
     except ConfigError:
-        context.stop()
+        _end(context)
         raise
     return context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import threading
 import pytest
 
 from framework.config.sections import SparkSection
+from framework.engine.spark import jvm
 from framework.engine.spark.jvm import launch, require_java
 from framework.errors import FatalError
 
@@ -151,6 +153,23 @@ def test_a_java_that_does_not_say_its_version_is_refused(java):
     java('Picked up JAVA_TOOL_OPTIONS: "17.0"', "no version")
     with pytest.raises(FatalError, match="does not say its version"):
         require_java()
+
+
+def test_what_java_says_while_its_context_stops_is_not_logged(monkeypatch, caplog):
+    """The program's log is closed then, and a line would stand between lines of JSON."""
+    read_end, write_end = os.pipe()
+    output = jvm._JavaOutput(read_end)
+    monkeypatch.setattr(jvm, "_launched", [(None, output)])
+    output.start()
+    with os.fdopen(write_end, "w") as java:
+        print("ERROR Spark: a disk is full", file=java, flush=True)
+        wait_for(lambda: caplog.messages)
+        jvm.set_quiet(True)
+        print("ERROR Spark TaskContextImpl: Error in TaskCompletionListener", file=java)
+    assert output.last_words() == (
+        "ERROR Spark: a disk is full; ERROR Spark TaskContextImpl: Error in TaskCompletionListener"
+    )
+    assert caplog.messages == ["Spark says: ERROR Spark: a disk is full"]
 
 
 STARTED_TWICE = """
