@@ -19,6 +19,7 @@ import attrs
 
 from framework.config.files import read_file
 from framework.config.option import Option, nearest, options_of, sections_of
+from framework.config.substitution import refers_to
 from framework.config.values import LiteralText, is_table, is_unicode, union_members, unit_of
 from framework.errors import ConfigError
 
@@ -28,6 +29,7 @@ else:
     import tomli as tomllib
 
 ENVIRONMENT_PREFIX = "IGGY_SOURCE__"
+_NEAR_PREFIX = "IGGY_SOURCE_"
 INCLUDE = "include"
 MAX_BYTES = 1024 * 1024
 """A longer file is no configuration."""
@@ -241,6 +243,49 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
         value = _literal(override_value(environment[variable], option))
         layers.append(Layer(origin=variable, values=_nested(path, value)))
     return layers
+
+
+def check_other_variables(
+    environment: Mapping[str, str],
+    cls: type,
+    layers: Sequence[Layer],
+    report: Callable[[str], None],
+    warn: Callable[[str], None],
+) -> None:
+    """Name the variables that were meant for an option and have another form: `IGGY_SOURCE_S3_BUCKET`.
+
+    A variable that the configuration refers to is left alone, and so is one that resembles no option: Kubernetes sets
+    `IGGY_SOURCE_SERVICE_HOST` for a service of the name iggy-source.
+
+    Args:
+        environment: all variables.
+        cls: the root class.
+        layers: the values of files and of `--set`.
+        report: receives a sentence for each that differs from an option's variable in underscores or case only.
+        warn: receives a sentence for each that begins with `IGGY_SOURCE_` and resembles an option's variable.
+    """
+    right = {_letters(name): name for name in map(_variable, _options(cls))}
+    for variable in sorted(environment):
+        if variable.startswith(ENVIRONMENT_PREFIX) or not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
+            continue
+        same = right.get(_letters(variable))
+        start = len(_NEAR_PREFIX)
+        near = (
+            nearest(variable[start:], [name[len(ENVIRONMENT_PREFIX) :] for name in right.values()])
+            if same is None and variable.startswith(_NEAR_PREFIX)
+            else None
+        )
+        if (same is None and near is None) or any(refers_to(layer.values, variable) for layer in layers):
+            continue
+        if same is not None:
+            report(f"{variable}: this environment variable names no option; did you mean {same}?")
+        else:
+            guess = f"did you mean {ENVIRONMENT_PREFIX}{near}?"
+            warn(f"{variable}: this environment variable names no option and is ignored; {guess}")
+
+
+def _letters(variable: str) -> str:
+    return variable.replace("_", "").upper()
 
 
 def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], None]) -> list[Layer]:

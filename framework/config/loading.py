@@ -21,7 +21,16 @@ from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
-from framework.config.layers import INCLUDE, Layer, Merged, environment_layers, file_layers, merge, setting_layers
+from framework.config.layers import (
+    INCLUDE,
+    Layer,
+    Merged,
+    check_other_variables,
+    environment_layers,
+    file_layers,
+    merge,
+    setting_layers,
+)
 from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
 from framework.config.substitution import Substitution
 from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
@@ -51,7 +60,7 @@ _SHORTEST_MASKED = 4
 
 
 class ConfigWarning(FutureWarning):
-    """A former name of an option, a choice or a command: it still works, and a later version will reject it."""
+    """A former name of an option, a choice or a command, which a later version will reject; a variable that seems misspelt."""
 
 
 @attrs.frozen(kw_only=True)
@@ -100,7 +109,12 @@ def load(
     layers = file_layers(path) if path is not None else []
     layers += environment_layers(environment, cls, reading.mistakes.append)
     layers += setting_layers(settings, cls, reading.mistakes.append)
+    check_other_variables(environment, cls, layers, reading.mistakes.append, _warn)
     return reading.load(layers, cls, origin=str(path or ""))
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ConfigWarning, stacklevel=2)
 
 
 def structure(

@@ -19,6 +19,15 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _MAX_FILE_BYTES = 1 << 20
 
 
+def refers_to(value: object, variable: str) -> bool:
+    """Return whether a value, or a value inside it, holds the reference `${env:VARIABLE}`."""
+    if isinstance(value, Mapping):
+        return any(refers_to(inner, variable) for inner in value.values())
+    if isinstance(value, list):
+        return any(refers_to(inner, variable) for inner in value)
+    return isinstance(value, str) and any(found[1] == f"env:{variable}" for found in _REFERENCE.finditer(value))
+
+
 class Substitution:
     """Replaces the references in a configuration, and remembers the secrets for masking.
 

@@ -237,7 +237,42 @@ def test_a_variable_that_names_no_option_is_an_error(folder, variable, said):
     assert "hunter22" not in only
 
 
-@pytest.mark.parametrize("variable", ["IGGY_SOURCE_STORE__BUCKET", "IGGY_SOURCE", "XIGGY_SOURCE__STORE__BUCKET"])
+@pytest.mark.parametrize(
+    "variable", ["IGGY_SOURCE_STORE_BUCKET", "IGGY_SOURCE_STORE__BUCKET", "iggy_source__store__bucket"]
+)
+def test_a_variable_that_differs_from_an_options_in_underscores_or_case_is_an_error(folder, variable):
+    assert mistakes(folder(main=MAIN), {variable: "hunter22"}) == [
+        f"{variable}: this environment variable names no option; did you mean IGGY_SOURCE__STORE__BUCKET?"
+    ]
+
+
+def test_a_variable_that_resembles_an_options_is_a_warning(folder):
+    said = "^IGGY_SOURCE_STORE_BUKCET: .* is ignored; did you mean IGGY_SOURCE__STORE__BUCKET\\?$"
+    with pytest.warns(ConfigWarning, match=said):
+        assert read(folder(main=MAIN), {"IGGY_SOURCE_STORE_BUKCET": "x"}).bucket == "lake"
+
+
+@pytest.mark.parametrize("variable", ["IGGY_SOURCE_STORE_BUCKET", "IGGY_SOURCE_STORE_BUKCET"])
+def test_a_variable_that_the_configuration_refers_to_is_the_users(folder, variable):
+    environment = {variable: "x"}
+    assert read(folder(main=f'[store]\nbucket = "${{env:{variable}}}"\n'), environment).bucket == "x"
+    assert read(folder(main=MAIN), environment, f"store.globs=['${{env:{variable}}}']").globs == ("x",)
+    included = folder(main=f'include = ["one.toml"]\n{MAIN}', one=f"[store.conf]\na = 'x-${{env:{variable}}}'\n")
+    assert read(included, environment).conf == {"a": "x-x"}
+    overridden = folder(main=f'[store]\nbucket = "${{env:{variable}}}"\n')
+    assert read(overridden, {**environment, "IGGY_SOURCE__STORE__BUCKET": "y"}).bucket == "y"
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "IGGY_SOURCE",
+        "IGGY_SOURCE_CONFIG",
+        "IGGY_SOURCE_SERVICE_HOST",
+        "IGGY_SOURCE_PORT_8090_TCP_ADDR",
+        "XIGGY_SOURCE__STORE__BUCKET",
+    ],
+)
 def test_other_variables_are_none_of_ours(folder, variable):
     assert read(folder(main=MAIN), {variable: "x"}).bucket == "lake"
 
