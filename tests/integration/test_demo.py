@@ -1,6 +1,7 @@
 """The demo: what it promises on the screen is what happens."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -117,6 +118,21 @@ def test_the_demo_of_gcs_shows_the_same(tmp_path):
     again = run(*command, source="gcs_source")
     assert again.stdout.count("nothing to send: 1 of 1 objects are done, and none was opened") == len(FORMATS)
     assert counts(again.stdout) == all_there
+    assert not servers_in(tmp_path)
+
+
+def test_with_keep_the_demo_ends_when_one_of_its_servers_was_killed(tmp_path):
+    command = program("demo", "--folder", tmp_path, "--rows", 10, "--keep", "--engine", "local", source="gcs_source")
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        while not (line := demo.stdout.readline()).startswith("Both servers are running"):
+            assert line, demo.stderr.read()
+        found = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in servers_in(tmp_path)}
+        (store,) = (pid for pid, command_line in found.items() if b"-filesystem-root" in command_line)
+        os.kill(int(store), signal.SIGKILL)
+        assert demo.wait(60) == 1
+        said = demo.stderr.read()
+    assert said.startswith("error: the demo's GCS server (fake-gcs-server) at http://127.0.0.1:")
+    assert "has ended: run the demo again" in said
     assert not servers_in(tmp_path)
 
 

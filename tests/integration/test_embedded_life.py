@@ -348,6 +348,14 @@ def test_the_server_ends_after_its_owner_was_killed_and_the_last_client_left(tmp
     assert not (tmp_path / "server.json").exists()
 
 
+def test_whoever_owns_or_joined_sees_that_the_server_has_ended(tmp_path):
+    with EmbeddedServer.start(tmp_path) as owner, EmbeddedServer.start(tmp_path) as joined:
+        assert (owner.has_ended(), joined.has_ended()) == (False, False)
+        os.kill(owner.pid, signal.SIGKILL)
+        wait_until(owner.has_ended)
+        wait_until(joined.has_ended)
+
+
 def test_of_many_starts_at_once_one_owns_and_the_others_join(tmp_path):
     with ThreadPoolExecutor(4) as pool:
         servers = list(pool.map(lambda _: EmbeddedServer.start(tmp_path), range(4)))

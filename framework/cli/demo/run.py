@@ -41,7 +41,7 @@ from framework.cli.demo.result import (
     topic_of,
 )
 from framework.cli.demo.store import BUCKET
-from framework.errors import FatalError, SourceError
+from framework.errors import FatalError, IggyUnavailableError, SourceError, StoreUnavailableError
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -59,6 +59,9 @@ class Engine(str, enum.Enum):
 EXIT_FAILED = 1
 EXIT_STOPPED = 0
 """Exit code of a stop, as of any run."""
+
+_LOOK_SECONDS = 1.0
+"""Interval at which `--keep` looks whether both servers are still there."""
 
 _CONFIG = """\
 # One of the four sources of the demo. Rewritten by each run of the demo, since the store's port changes.
@@ -150,7 +153,7 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
         say("", f"That took {time.monotonic() - began:.0f} seconds.")
         how_to_go_on(demo, keep=keep)
         if keep:
-            _wait()
+            _wait(demo, server, iggy)
     return 0
 
 
@@ -323,10 +326,23 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
     return complete and last.state != "stopped"
 
 
-def _wait() -> None:
+def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
+    """Wait for Ctrl-C.
+
+    Raises:
+        StoreUnavailableError: the store's server has ended.
+        IggyUnavailableError: Iggy's has.
+    """
     say("", "Both servers are running. Ctrl-C ends them.")
+    way = f"run the demo again, which goes on with what is there: {again(demo, '--keep')}"
     with contextlib.suppress(KeyboardInterrupt):
-        threading.Event().wait()
+        while True:
+            if server.has_ended():
+                what = f"the demo's {demo.store.title} server ({demo.store.server_title}) at {server.endpoint}"
+                raise StoreUnavailableError(f"{what} has ended: {way}")
+            if iggy.has_ended():
+                raise IggyUnavailableError(f"the demo's Iggy server at {iggy.host}:{iggy.port} has ended: {way}")
+            time.sleep(_LOOK_SECONDS)
 
 
 # ---- the process

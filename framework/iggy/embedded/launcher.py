@@ -124,6 +124,17 @@ class EmbeddedServer:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"iggy://{quote(self.username, safe='')}:{quote(self.password, safe='')}@{host}:{self.port}"
 
+    def has_ended(self) -> bool:
+        """Whether the server of a `start` has ended without a `stop`."""
+        if self._process is not None:
+            return self._process.poll() is not None
+        if self._lease is None or not _readable(self._lease, 0):
+            return False
+        try:
+            return not self._lease.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return True
+
     def stop(self) -> None:
         """End the server, or, while another process uses it too, leave it to that one. May be called twice."""
         lease, self._lease = self._lease, None
@@ -257,7 +268,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
     return process.stdin, process.stdout
 
 
-def _readable(stream: IO[bytes], seconds: float) -> bool:
+def _readable(stream: IO[bytes] | socket.socket, seconds: float) -> bool:
     poller = select.poll()
     poller.register(stream, select.POLLIN | select.POLLHUP)
     return bool(poller.poll(max(seconds, 0) * 1000))

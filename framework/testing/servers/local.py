@@ -50,6 +50,10 @@ class LocalServer:
                 raise FatalError(f"the local server at {self.endpoint} was not ready in {seconds:.0f} seconds{hint}")
             time.sleep(0.02)
 
+    def has_ended(self) -> bool:
+        """Whether it has ended: by itself, or killed from outside."""
+        return self.process.poll() is not None
+
     def stop(self) -> None:
         """Kill it. Idempotent.
 

@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from framework.cli.demo import run as demo_run
+from framework.cli.demo.result import Demo
 from framework.errors import FatalError, IggyUnavailableError, StoreUnavailableError
 from s3_source.demo import S3DemoStore
 
@@ -32,3 +33,30 @@ def test_a_server_that_is_away_is_not_taken_for_a_folder_that_cannot_be_used(dem
 def test_a_folder_that_cannot_be_used_is_named(demo, tmp_path):
     with pytest.raises(FatalError, match=f"the demo's folder {tmp_path / 'demo'} cannot be used: .*No space left"):
         demo(OSError(errno.ENOSPC, "No space left on device"))
+
+
+class Server:
+    """A server of the demo, dead or alive."""
+
+    endpoint, host, port = "http://127.0.0.1:1", "127.0.0.1", 2
+
+    def __init__(self, *, ended):
+        self.ended = ended
+
+    def has_ended(self):
+        return self.ended
+
+
+@pytest.mark.parametrize(
+    ("store", "iggy", "kind", "said"),
+    [
+        (True, False, StoreUnavailableError, "the demo's S3 server (SeaweedFS) at http://127.0.0.1:1 has ended: run"),
+        (False, True, IggyUnavailableError, "the demo's Iggy server at 127.0.0.1:2 has ended: run"),
+    ],
+)
+def test_with_keep_the_demo_ends_when_a_server_has_ended(tmp_path, store, iggy, kind, said):
+    demo = Demo(store=S3DemoStore(), folder=tmp_path, rows=1)
+    with pytest.raises(kind) as caught:
+        demo_run._wait(demo, Server(ended=store), Server(ended=iggy))
+    assert str(caught.value).startswith(said)
+    assert "--keep" in str(caught.value)
