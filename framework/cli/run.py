@@ -52,8 +52,15 @@ def read_config(task_class: type[AbstractSourceTask], file: ConfigFile) -> Sourc
     return load_checked(task_class, file).config
 
 
-def load_checked(task_class: type[AbstractSourceTask], file: ConfigFile) -> Loaded[SourceCommonConfig]:
+def load_checked(
+    task_class: type[AbstractSourceTask], file: ConfigFile, *, may_wait: bool = True
+) -> Loaded[SourceCommonConfig]:
     """Return the configuration as `read_config` does, with the origins of its values.
+
+    Args:
+        task_class: the source.
+        file: its configuration.
+        may_wait: whether `${file:PATH}` may be a pipe, which is waited for.
 
     Raises:
         ConfigError: all mistakes, each with its place.
@@ -63,7 +70,7 @@ def load_checked(task_class: type[AbstractSourceTask], file: ConfigFile) -> Load
     root = task_class.config_class
     if root is None:
         raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
-    loaded: Loaded[SourceCommonConfig] = load(file.path, root, settings=file.settings)
+    loaded: Loaded[SourceCommonConfig] = load(file.path, root, settings=file.settings, may_wait=may_wait)
     try:
         make_transformer(loaded.config.input.options())
     except ConfigError as exc:

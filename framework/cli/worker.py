@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-
 from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
 from framework.cli.run import INTERRUPTED, load_checked
@@ -104,7 +102,7 @@ def run_with_api(
     state = state_folder(file, config.http)
 
     def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
-        return load_checked(task, attrs.evolve(file, path=path))
+        return _load(task, path, file.settings)
 
     with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
@@ -129,8 +127,11 @@ def state_folder(file: ConfigFile, http: HttpSection) -> Path:
     return Path(http.state_dir) if http.state_dir is not None else file.path.parent / f".{file.path.stem}.state"
 
 
-def _load(task_class: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
-    return load_checked(task_class, ConfigFile(path=path))
+def _load(
+    task_class: type[AbstractSourceTask], path: Path, settings: tuple[str, ...] = ()
+) -> Loaded[SourceCommonConfig]:
+    """Read and check a file. No pipe is waited for: the supervisor's lock is held, and each start reads it again."""
+    return load_checked(task_class, ConfigFile(path=path, settings=settings), may_wait=False)
 
 
 def _own_variables() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import stat
 from pathlib import Path
 
 PIPE_SECONDS = 30.0
@@ -19,16 +20,16 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
     Args:
         path: the file.
         max_bytes: the longest content that makes sense.
-        may_wait: whether it may be a pipe.
+        may_wait: whether it may be a pipe, or another thing that is waited for, such as a terminal.
 
     Raises:
         OSError: it cannot be read, or is a pipe into which no process writes.
     """
+    if not may_wait:
+        return _read_at_once(path, max_bytes)
     if not path.is_fifo():
         with path.open("rb") as file:
             return file.read(max_bytes + 1)
-    if not may_wait:
-        raise OSError(errno.EINVAL, "it is a pipe, not a file")
     pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer, without end
     try:
         poll, data = select.poll(), bytearray()
@@ -43,3 +44,13 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
         return bytes(data[: max_bytes + 1])
     finally:
         os.close(pipe)
+
+
+def _read_at_once(path: Path, max_bytes: int) -> bytes:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is a pipe, not a file, and is read more than once")
+        data: bytes | None = file.read(max_bytes + 1)
+        if data is None:
+            raise OSError(errno.EINVAL, "it is a terminal, not a file, and is read more than once")
+        return data

@@ -97,15 +97,27 @@ def load_config(
 
 
 def load(
-    path: str | Path | None, cls: type[T], *, environment: Mapping[str, str] | None = None, settings: Sequence[str] = ()
+    path: str | Path | None,
+    cls: type[T],
+    *,
+    environment: Mapping[str, str] | None = None,
+    settings: Sequence[str] = (),
+    may_wait: bool = True,
 ) -> Loaded[T]:
     """Return the configuration and the origins of its values, as `load_config` does.
+
+    Args:
+        path: the file; None for overrides alone.
+        cls: the root class.
+        environment: variables for `${env:NAME}` and overrides; by default those of the process.
+        settings: overrides, `section.option=value`.
+        may_wait: whether `${file:PATH}` may be a pipe, which is waited for.
 
     Raises:
         ConfigError: as for `load_config`.
     """
     environment = os.environ if environment is None else environment
-    reading = _Reading(environment)
+    reading = _Reading(environment, may_wait=may_wait)
     layers = file_layers(path) if path is not None else []
     layers += environment_layers(environment, cls, reading.mistakes.append)
     layers += setting_layers(settings, cls, reading.mistakes.append)
@@ -177,9 +189,9 @@ _ABOVE_SECTIONS = {
 class _Reading:
     """State of loading a configuration: its mistakes so far, and the secrets that no message may show."""
 
-    def __init__(self, environment: Mapping[str, str] | None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None, *, may_wait: bool = True) -> None:
         self.mistakes: list[str] = []
-        self._substitution = Substitution(environment)
+        self._substitution = Substitution(environment, may_wait=may_wait)
         self._secrets: set[str] = set()
         self._owners: dict[str, list[str]] = {}
         self._words: frozenset[str] = frozenset()

@@ -31,12 +31,17 @@ def refers_to(value: object, variable: str) -> bool:
 class Substitution:
     """Replaces the references in a configuration, and remembers the secrets for masking.
 
+    Args:
+        environment: the variables; by default those of the process.
+        may_wait: whether a file may be a pipe, which is waited for.
+
     Attributes:
         secrets: all substituted texts.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, environment: Mapping[str, str] | None = None, *, may_wait: bool = True) -> None:
         self._environment = os.environ if environment is None else environment
+        self._may_wait = may_wait
         self.secrets: set[str] = set()
 
     def apply(self, text: str, report: Callable[[str], None]) -> str | None:
@@ -79,7 +84,7 @@ class Substitution:
                 raise _ReferenceError(f"the environment variable {name} is not UTF-8 text")
             return self._environment[name]
         if scheme == "file" and name:
-            return _content(name)
+            return _content(name, may_wait=self._may_wait)
         raise _ReferenceError(f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{")
 
 
@@ -87,9 +92,9 @@ class _ReferenceError(ValueError):
     pass
 
 
-def _content(path: str) -> str:
+def _content(path: str, *, may_wait: bool) -> str:
     try:
-        data = read_file(Path(path), _MAX_FILE_BYTES)
+        data = read_file(Path(path), _MAX_FILE_BYTES, may_wait=may_wait)
     except OSError as exc:
         raise _ReferenceError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:

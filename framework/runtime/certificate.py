@@ -7,12 +7,15 @@ import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from framework.config.files import read_file
 from framework.errors import ConfigError
 
 if TYPE_CHECKING:
     from framework.config.sections import HttpTlsSection
 
 log = logging.getLogger(__name__)
+
+_MAX_BYTES = 1 << 20
 
 
 def check_certificate(cert_file: str, key_file: str) -> None:
@@ -23,7 +26,7 @@ def check_certificate(cert_file: str, key_file: str) -> None:
     """
     for name, path in (("cert_file", cert_file), ("key_file", key_file)):
         try:
-            Path(path).read_bytes()
+            read_file(Path(path), _MAX_BYTES, may_wait=False)
         except OSError as exc:
             raise ConfigError(f"[http.tls] {name}: {path} cannot be read: {exc.strerror}") from exc
 

@@ -90,6 +90,21 @@ def test_a_source_with_an_api_needs_a_file_and_no_pipe(piped, capsys):
     assert refusal in capsys.readouterr().err
 
 
+def test_a_pipe_in_a_reference_keeps_no_worker_waiting(begin, tmp_path, monkeypatch):
+    """The supervisor reads under its lock: the API would stand still for as long as the pipe is waited for."""
+    monkeypatch.setattr("framework.config.files.PIPE_SECONDS", 600.0)
+    os.mkfifo(tmp_path / "secret")
+    (tmp_path / "conf.d" / "orders.toml").write_text(text().replace('"lake"', f'"${{file:{tmp_path}/secret}}"', 1))
+    found = []
+    monkeypatch.setattr(worker, "_serve", lambda made, _http: found.append(made) or 0)
+    assert begin()[0] == 0
+    found[0].supervisor.tick()
+    with found[0].supervisor.source("orders") as source:
+        assert source.last_error.message.endswith(
+            "secret cannot be read: it is a pipe, not a file, and is read more than once"
+        )
+
+
 def test_a_run_and_a_worker_allow_as_many_open_files_as_they_can(begin, tmp_path, monkeypatch):
     usual, seen = resource.getrlimit(resource.RLIMIT_NOFILE), []
 

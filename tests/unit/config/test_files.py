@@ -64,9 +64,24 @@ def test_a_pipe_is_not_included(pipe, tmp_path, monkeypatch):
     main = tmp_path / "main.toml"
     main.write_text('include = ["pipe.toml"]\n')
     read = []
-    with pytest.raises(ConfigError, match=r"cannot be read: it is a pipe, not a file \(included by"):
+    with pytest.raises(
+        ConfigError, match=r"cannot be read: it is a pipe, not a file, and is read more than once \(included by"
+    ):
         file_layers(main, read)
     assert read == [main, pipe]
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a terminal"])
+def test_what_is_not_waited_for_is_refused_at_once(pipe, monkeypatch, kind):
+    monkeypatch.setattr(files, "PIPE_SECONDS", 600.0)
+    ends = os.openpty()
+    try:
+        path, told = (pipe if kind == "a pipe" else os.ttyname(ends[1])), []
+        assert Substitution({}, may_wait=False).apply(f"${{file:{path}}}", told.append) is None
+    finally:
+        for end in ends:
+            os.close(end)
+    assert told == [f"the file {path} cannot be read: it is {kind}, not a file, and is read more than once"]
 
 
 def test_of_countless_included_files_some_are_read(tmp_path):

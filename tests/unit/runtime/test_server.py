@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import shutil
 import socket
 import ssl
@@ -129,6 +130,13 @@ def test_a_private_key_with_a_pass_phrase_is_refused_without_a_question(files, t
         ConfigError, match=r"\[http.tls\] key_file: .*locked.pem needs a pass phrase: name a key without"
     ):
         ApiServer(answer, section(certificate, locked))
+
+
+def test_a_pipe_in_place_of_a_key_is_refused_and_not_waited_for(files, tmp_path):
+    certificate, _ = files
+    os.mkfifo(tmp_path / "key.pem")
+    with pytest.raises(ConfigError, match=r"key_file: .*key\.pem cannot be read: it is a pipe, not a file"):
+        ApiServer(answer, section(certificate, tmp_path / "key.pem"))
 
 
 def test_a_key_in_place_of_the_certificate_is_named(files):
