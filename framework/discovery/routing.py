@@ -17,7 +17,7 @@ from framework.config.sections import SourceCommonConfig
 from framework.errors import ObjectError
 from framework.model.objects import NativeObject, TopicPartition
 
-_MAX_REFUSED = 1000
+_MAX_ANSWERS = 1000
 
 
 def object_partition_number(bucket: str, key: str, partitions: int) -> int:
@@ -53,7 +53,7 @@ class Router:
         known_topics: topics that hold records of this source: they count towards the limit and are not checked. None:
             no topic is created for what is routed, so there is no limit.
         refusal: returns why a topic cannot take records ("is ...", "keeps ..."); None when it can. Called once for
-            each new name of a listing, in the thread that lists; may ask Iggy.
+            each new name of a listing, and at its begin for each refused one, in the thread that lists; may ask Iggy.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Router:
         self._max_topics = config.naming.max_topics if known_topics is not None else math.inf
         self._known = set(known_topics or ())
         self._refusal = refusal
-        self._refused: dict[str, str] = {}
+        self._answers: dict[str, str | None] = {}
 
     @property
     def fixed_topic(self) -> str | None:
@@ -82,8 +82,15 @@ class Router:
         return None if TOPIC_PLACEHOLDER in self._topic else self._topic
 
     def begin_listing(self) -> None:
-        """Start a listing: a topic that was refused before may be usable now."""
-        self._refused.clear()
+        """Start a listing: ask again about the topics that were refused, which may be usable now."""
+        if self._refusal is not None:
+            refused = [topic for topic, reason in self._answers.items() if reason is not None]
+            self._answers = {topic: self._refusal(topic) for topic in refused}
+
+    @property
+    def refused_topics(self) -> int:
+        """Number of topics that Iggy's answer refuses, as far as they are remembered."""
+        return sum(reason is not None for reason in self._answers.values())
 
     def route(self, native: NativeObject, match: NameMatch) -> TopicPartition:
         """Return the partition of an object.
@@ -146,11 +153,11 @@ class Router:
     def _asked(self, topic: str) -> str | None:
         if self._refusal is None:
             return None
-        known = self._refused.get(topic)
-        if known is None:
-            known = self._refusal(topic)
-            if known is not None:
-                if len(self._refused) >= _MAX_REFUSED:
-                    del self._refused[next(iter(self._refused))]
-                self._refused[topic] = known
-        return known
+        if topic in self._answers:
+            return self._answers[topic]
+        answer = self._refusal(topic)
+        if answer is not None:
+            if len(self._answers) >= _MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+            self._answers[topic] = answer
+        return answer

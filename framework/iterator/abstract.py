@@ -179,20 +179,20 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         selector = Selector(config, self.store_clock, prefixes=self.prefixes)
         selector.remember_logs(self.get_table_log_keys())
         named = self.named_objects
+        facts = self.offsets.facts
+        router = Router(self.config, known_topics=facts.known_topics, refusal=facts.topic_refusal)
         make_feed: Callable[..., ListingFeed] = ListingFeed
         defer: Callable[[str], None] | None = None
         if incremental is not None:
             make_feed, defer = partial(IncrementalFeed, incremental), incremental.deferred.add
         elif named is not None:
-            make_feed, defer = partial(KeyListFeed, named), named.defer
+            make_feed, defer = partial(KeyListFeed, named, router), named.defer
 
         def defer_object(native: NativeObject) -> None:
             self.offsets.tracker.defer(native)
             if defer is not None:
                 defer(native.key)
 
-        facts = self.offsets.facts
-        router = Router(self.config, known_topics=facts.known_topics, refusal=facts.topic_refusal)
         feed = make_feed(
             listing=lambda: self.get_native_item_stream(start_key),
             selection=RoutedSelection(selector, router, on_deferred=defer_object),

@@ -9,6 +9,7 @@ from typing_extensions import override
 from framework.discovery.feed import Assignment, ListingFeed
 from framework.discovery.filters import FilterReason
 from framework.discovery.key_list.resolver import KeyListResolver
+from framework.discovery.routing import Router
 from framework.model.objects import NativeObject
 
 _YOUNG = FilterReason.TOO_YOUNG.value
@@ -17,15 +18,27 @@ _YOUNG = FilterReason.TOO_YOUNG.value
 class KeyListFeed(ListingFeed):
     """Lists only released and deferred objects again, as long as the key list is unchanged.
 
+    The whole list is read again once a topic is usable that was refused: its objects were skipped.
+
     Args:
         named: the objects of the list.
+        router: what `selection` asks for the topic of an object.
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 
-    def __init__(self, named: KeyListResolver, **options: Any) -> None:
+    def __init__(self, named: KeyListResolver, router: Router, **options: Any) -> None:
         super().__init__(**options)
         self._named = named
+        self._router = router
         self._whole_filtered: dict[str, int] = {}
+
+    @override
+    def _begin_listing(self) -> bool:
+        refused = self._router.refused_topics
+        begun = super()._begin_listing()
+        if self._router.refused_topics < refused:
+            self._named.read_again()
+        return begun
 
     @override
     def _end_listing(self) -> None:

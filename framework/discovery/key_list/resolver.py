@@ -6,7 +6,7 @@ A row with size, ETag and last-modified replaces a line of a listing and costs n
 is looked up in the store, several in parallel. So is a row that must be outdated: of an object that a
 read found overwritten, or one with a position of another version.
 
-While the list is unchanged, a listing covers only released and deferred objects.
+While the list is unchanged, a listing covers only released and deferred objects, until `read_again`.
 """
 
 from __future__ import annotations
@@ -279,6 +279,11 @@ class KeyListResolver:
                 self._waiting[key] = None
             else:
                 self._again = True
+
+    def read_again(self) -> None:
+        """Let the next listing cover the whole list."""
+        with self._lock:
+            self._again = True
 
     def filtered(self) -> dict[str, int]:
         """Return reason -> number of filtered rows."""

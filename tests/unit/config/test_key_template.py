@@ -321,5 +321,5 @@ def test_refusals_are_forgotten_before_they_fill_the_memory():
     made = guarded(refusal=lambda topic: "is away")
     for number in range(5000):
         refused(made, f"t{number}")
-    assert len(made._refused) == 1000
+    assert len(made._answers) == 1000
     assert not made._of_topic

@@ -32,7 +32,7 @@ from framework.errors import (
 )
 from framework.model.objects import ObjectState
 from framework.model.positions import OffsetManagerKey
-from framework.offsets.manager import OffsetManager
+from framework.offsets.manager import OffsetManager, StartFacts
 from framework.store import ObjectStore
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import FIRST_TIME_MS, MemoryStore
@@ -808,6 +808,26 @@ def test_what_is_too_young_is_looked_at_again_though_the_list_is_the_same(rig, s
     assert rig.counts.filtered == {"too young": 1}
     now[0] += 100
     assert rig.next_pass() == {"a": [b"{}"]}
+
+
+def test_a_topic_that_is_usable_again_has_the_whole_list_read_again(rig, store):
+    """Its objects were skipped, and without it they would wait for a restart: no listing shows them."""
+    refused, asked = {"closed": "has 1 partition", "shut": "has 1 partition"}, []
+    rig.offsets = OffsetManager(facts=StartFacts(topic_refusal=lambda topic: asked.append(topic) or refused.get(topic)))
+    rig.inventory([line_of(put_lines(store, key, 1)) for key in ("closed/a", "closed/b", "open/a", "shut/a")])
+    rig.open(template="{{topic}}/{{key}}", topic="{{topic}}", tolerance="skip_record")
+    assert sorted(rig.read()) == ["open/a"]
+    assert rig.counts.filtered == {"name without a partition": 3}
+    rig.requests()
+    for _ in range(3):
+        asked.clear()
+        assert rig.next_pass() == {}
+        assert asked == ["closed", "shut"]  # one question for each topic, and none about an object
+        assert rig.requests() == {}
+    del refused["closed"]
+    assert sorted(rig.next_pass()) == ["closed/a", "closed/b"]
+    assert rig.counts.filtered == {"name without a partition": 1}
+    assert rig.next_pass() == {}
 
 
 def test_a_row_without_parts_of_a_second_is_believed_only_where_the_store_lists_none(rig, store):
