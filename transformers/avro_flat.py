@@ -86,7 +86,9 @@ class FlatBlocks:
     def __init__(self, fields: Sequence[_Field], names: Sequence[str], weight: Weight) -> None:
         import polars as pl  # noqa: PLC0415 - only who reads Avro pays for it
 
-        # A panic of Rust, where a length leads behind the block, is no Exception.
+        # A panic of Rust, where a length leads behind the block, is no Exception. Rust writes it on stderr first, and
+        # polars has no switch for that. Only a thread of its own could have another stderr, and handing it each block
+        # costs more than decoding one; the stderr of the process belongs to all threads, and to what they start.
         self._failures: tuple[type[BaseException], ...] = (Exception, pl.exceptions.PanicException)
         self._read: Callable[..., pl.DataFrame] = pl.read_avro
         self._fields = fields
