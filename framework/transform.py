@@ -139,7 +139,8 @@ class TransformBatch:
 
         Args:
             reasons: place in this batch, counted from 0, to the reason, as the end of a sentence about the record. It
-                begins with the transform's name, `redact: no word`, and never holds the record's content.
+                never holds the record's content. The transform's place stands before it in messages, in place of a
+                name at its begin: `redact: no word` becomes `transforms[1] (redact): no word`.
 
         Raises:
             TransformContractError: the batch has no such place.

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import RecordTransformError, SkippableError, SourceError, TransformContractError, raised_at
+from framework.errors import (
+    RecordError,
+    RecordTransformError,
+    SkippableError,
+    SourceError,
+    TransformContractError,
+    raised_at,
+)
 from framework.model.batches import SkippedRecord
 from framework.model.headers import headers_error, own_headers_room
 from framework.model.message_ids import entry_hash64
@@ -86,7 +93,7 @@ class TransformChain:
         self.needs_metadata = any(transform.needs_metadata for transform, _ in transforms)
         self.needs_tags = any(transform.needs_tags for transform, _ in transforms)
         self.by_key = any(transform.chooses_partition for transform, _ in transforms)
-        self.row_decoder = self._steps[0][0].row_decoder
+        self.row_decoder = self._steps[0].transform.row_decoder
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
@@ -99,10 +106,10 @@ class TransformChain:
         """
         first, count = run.first_record, len(run.payloads)
         batch = TransformBatch(payloads=run.payloads, numbers=range(first, first + count))
-        for transform, place in self._steps:
+        for step in self._steps:
             if not len(batch):
                 break
-            batch = self._step(transform, place, batch, context)
+            batch = step.apply(batch, context)
         if self.by_key and batch.key_hashes is None and len(batch):
             raise TransformContractError(f"{self._places} returned records without the hashes of their keys")
         batch = _within_limits(_without_rows(batch), context.native, changed=batch.payloads is not run.payloads)
@@ -132,14 +139,31 @@ class TransformChain:
 
     @property
     def _places(self) -> str:
-        return ", ".join(place for _, place in self._steps)
+        return ", ".join(step.place for step in self._steps)
 
-    def _step(
-        self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
-    ) -> TransformBatch:
-        """Apply one transform; after an exception to each record alone, to find the bad ones."""
+
+@attrs.frozen(kw_only=True, eq=False)
+class _Step:
+    """A transform, or several that are applied as one.
+
+    Attributes:
+        transform: what is applied.
+        place: its place in the configuration.
+        parts: of several, each alone; else empty.
+    """
+
+    transform: Transform
+    place: str
+    parts: tuple[_Step, ...] = ()
+
+    def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        """Apply it. After an exception each record is alone, to find the bad ones.
+
+        A bad record of several transforms goes through each of them, so that its reason names the one.
+        """
+        place = self.place
         try:
-            result = transform.apply(batch, context)
+            result = self.transform.apply(batch, context)
         except (MemoryError, ImportError):
             raise
         except TransformContractError as failure:
@@ -147,27 +171,46 @@ class TransformChain:
         except Exception as failure:
             if isinstance(failure, SourceError) and not isinstance(failure, SkippableError):
                 raise
+            if self.parts:
+                return self._apart(batch, context)
             if len(batch) > 1:
-                return self._one_by_one(transform, place, batch, context)
+                return batch.join([self.apply(single, context) for single in batch.slices(1)])
             return batch.reject({0: _reason(place, failure)})
         _check(place, batch, result)
-        return result
+        if len(result.bad) == len(batch.bad):
+            return result
+        return self._apart(batch, context) if self.parts else self._named(batch, result)
 
-    def _one_by_one(
-        self, transform: Transform, place: str, batch: TransformBatch, context: TransformContext
-    ) -> TransformBatch:
-        return batch.join([self._step(transform, place, single, context) for single in batch.slices(1)])
+    def _apart(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
+        for part in self.parts:
+            if len(batch):
+                batch = part.apply(batch, context)
+        return batch
+
+    def _named(self, before: TransformBatch, after: TransformBatch) -> TransformBatch:
+        """Return the batch with the place of the transform, not its name alone, in the reasons that it gave."""
+        known = len(before.bad)
+        return attrs.evolve(after, bad=(*before.bad, *map(self._named_record, after.bad[known:])))
+
+    def _named_record(self, skipped: SkippedRecord) -> SkippedRecord:
+        reason = skipped.error.message.removeprefix(f"{self.transform.name}: ")
+        error = RecordError(f"{self.place}: {reason}", record_number=skipped.record_number)
+        error.__cause__ = skipped.error.__cause__
+        return attrs.evolve(skipped, error=error)
 
 
-def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[tuple[Transform, str]]:
+def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[_Step]:
     """Return the transforms with neighbours made one where they can be."""
-    steps: list[tuple[Transform, str]] = []
+    steps: list[_Step] = []
     for transform, place in transforms:
-        both = steps[-1][0].fused_with(transform) if steps else None
-        if both is None:
-            steps.append((transform, place))
+        step = _Step(transform=transform, place=place)
+        last = steps[-1] if steps else None
+        both = last.transform.fused_with(transform) if last is not None else None
+        if last is None or both is None:
+            steps.append(step)
         else:
-            steps[-1] = both, f"{steps[-1][1]}, {place}"
+            parts = (*(last.parts or (last,)), step)
+            steps[-1] = _Step(transform=both, place=f"{last.place}, {place}", parts=parts)
     return steps
 
 

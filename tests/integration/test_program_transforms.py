@@ -95,8 +95,8 @@ def test_a_record_that_ends_the_run_names_the_ways_out(program, moto_bucket):
     program.transforms = '[[transforms]]\ntype = "unwrap_envelope"\nfield = "n"\nmissing = "fail"\n'
     ended = program.configure().run("--once")
     assert ended.code == 3
-    said = 'record 2: unwrap_envelope: it has no field "n"; correct it, or go on behind it with [errors] tolerance = '
-    assert said in ended.err
+    place = "record 2: transforms[0] (unwrap_envelope)"
+    assert f'{place}: it has no field "n"; correct it, or go on behind it with [errors] tolerance = ' in ended.err
 
 
 def test_a_mistake_names_its_place(program):

@@ -61,7 +61,7 @@ def test_a_number_beyond_a_float_is_bad_and_not_infinite(value, wrap):
         [good, json.dumps({"x": wrap(value)}).encode(), good], {"type": "avro", "schema_json": json.dumps(schema)}
     )
     assert found.numbers == [1, 3]
-    assert found.reasons[2] == "avro: it holds a number that is too large for Avro's float"
+    assert found.reasons[2] == "transforms[0] (avro): it holds a number that is too large for Avro's float"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_json_that_does_not_fit_the_schema_is_bad_and_the_field_is_named(apply, 
     found = apply([good, payload, good], TO_AVRO)
     assert found.numbers == [1, 3]
     assert found.bad[2].raw == payload
-    assert found.reasons[2] == f"avro_convert: {reason}"
+    assert found.reasons[2] == f"transforms[0] (avro_convert): {reason}"
 
 
 @pytest.mark.parametrize("payload", [b"\x02", datum({"id": 1, "who": None, "tags": []}) + b"x", b"\xff" * 9])
@@ -214,7 +214,7 @@ def test_a_decimal_that_would_take_minutes_is_a_bad_record(wrapped):
     payloads = [datum(value, "bytes") for value in (bytes(4096), b"\x01" * 4097, b"\x05")]
     found = applied(payloads, {"type": "avro_convert", "schema_json": json.dumps(schema)})
     assert found.numbers == [1, 3]
-    assert found.reasons[2] == "avro_convert: a decimal of more than 4096 bytes"
+    assert found.reasons[2] == "transforms[0] (avro_convert): a decimal of more than 4096 bytes"
 
 
 @pytest.fixture
@@ -270,7 +270,7 @@ def test_protobuf_there_and_back(descriptors):
 def test_json_that_does_not_fit_a_message_is_bad_and_its_field_is_named(descriptors, payload, reason):
     names = {"descriptor_set_path": descriptors, "message_type": "shop.Order"}
     found = applied([payload], {"type": "proto_convert", "source_format": "json", "target_format": "proto", **names})
-    assert found.reasons == {1: f"proto_convert: {reason}"}
+    assert found.reasons == {1: f"transforms[0] (proto_convert): {reason}"}
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ def test_a_field_of_another_type_makes_the_record_bad(apply, form, value):
 def test_a_missing_time_is_bad_or_the_time_of_sending(apply):
     payloads = [b'{"at":"2024-05-31T12:00:00Z"}', b"{}", b'{"at":null}', b"no json"]
     strict = apply(payloads, {"type": "timestamp", "field": "at"})
-    said = [f'timestamp: field "at" is {what}' for what in ("missing", "null", "missing")]
+    said = [f'transforms[0] (timestamp): field "at" is {what}' for what in ("missing", "null", "missing")]
     assert (strict.numbers, list(strict.reasons.values())) == ([1], said)
     lenient = apply(payloads, {"type": "timestamp", "field": "at", "missing": "ignore"})
     assert lenient.times == [1_717_156_800_000_000, 0, 0, 0]

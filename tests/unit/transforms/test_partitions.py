@@ -71,7 +71,7 @@ def test_equal_values_have_one_key_however_they_are_written(apply, value, key):
 def test_a_record_without_a_key_is_bad_and_has_its_place(apply, payload, reason):
     found = apply([b'{"k":"a"}', payload, b'{"k":"b"}'], BY, first=8)
     assert (found.numbers, hashes(found)) == ([8, 10], [xxh32(b"a"), xxh32(b"b")])
-    assert found.reasons == {9: f"partition_by: {reason}"}
+    assert found.reasons == {9: f"transforms[0] (partition_by): {reason}"}
     assert found.bad[9].raw == payload
     assert found.bad[9].error.location == "s3://lake/a/b.jsonl"
 

@@ -31,7 +31,35 @@ def test_an_envelope_without_the_field_passes_or_is_bad(apply, payload):
     strict = apply(payloads, {**UNWRAP, "missing": "fail"})
     assert (strict.payloads, strict.numbers) == ([b"1", b"3"], [1, 3])
     assert strict.bad[2].raw == payload
-    assert strict.reasons == {2: 'unwrap_envelope: it has no field "payload"'}
+    assert strict.reasons == {2: 'transforms[0] (unwrap_envelope): it has no field "payload"'}
+
+
+def test_of_two_transforms_of_a_type_the_reason_names_the_one(apply):
+    outer, inner = {**UNWRAP, "missing": "fail"}, {**UNWRAP, "field": "inner", "missing": "fail"}
+    found = apply([b'{"payload":{"inner":1}}', b'{"payload":{}}', b"{}"], outer, inner)
+    assert found.payloads == [b"1"]
+    assert found.reasons == {
+        2: 'transforms[1] (unwrap_envelope): it has no field "inner"',
+        3: 'transforms[0] (unwrap_envelope): it has no field "payload"',
+    }
+
+
+def test_of_transforms_that_are_applied_as_one_the_reason_names_the_one(apply):
+    at = {"type": "timestamp", "field": "at", "format": "seconds"}
+    rest = [{"type": "delete_fields", "fields": ["at"], "enabled": False}, {**at, "field": "to"}]
+    found = apply([b'{"at":1,"to":2}', b'{"at":"x","to":2}', b'{"at":1,"to":"x"}'], at, *rest)
+    assert found.payloads == [b'{"at":1,"to":2}']
+    assert found.reasons == {
+        2: 'transforms[0] (timestamp): field "at" is no number of a time',
+        3: 'transforms[2] (timestamp): field "to" is no number of a time',
+    }
+    filters = [{"type": "filter", "field": field, "value_pattern": {"between": [1, 9]}} for field in "ab"]
+    found = apply([b'{"a":1,"b":2}', b'{"a":1e400,"b":2}', b'{"a":1,"b":1e400}', b'{"a":0,"b":1e400}'], *filters)
+    assert found.payloads == [b'{"a":1,"b":2}']
+    assert [reason.partition(":")[0] for reason in found.reasons.values()] == [
+        "transforms[0] (filter)",
+        "transforms[1] (filter)",
+    ]
 
 
 def test_a_value_with_line_feeds_inside():
