@@ -66,6 +66,12 @@ class LastError(BaseModel):
     timestamp: int = Field(description="Microseconds since 1970.")
 
 
+class RefusedConfig(BaseModel):
+    version: int
+    file: str
+    message: str = Field(description="All its mistakes.")
+
+
 class SourceInfo(BaseModel):
     id: int
     key: str
@@ -75,7 +81,11 @@ class SourceInfo(BaseModel):
     status: Status
     last_error: LastError | None = None
     plugin_config_format: str | None = None
-    file: str = Field(description="The active configuration file.")
+    file: str = Field(description="The file of the configuration that runs, or is to run.")
+    refused_config: RefusedConfig | None = Field(
+        default=None,
+        description="The active configuration, while it has a mistake and the former one runs on, which the other fields show.",
+    )
     restarts: int = Field(description="Times that the source was started again after a failure.")
 
 
@@ -275,20 +285,23 @@ class Validation(BaseModel):
 
 def info_of(source: ManagedSource) -> dict[str, Any]:
     """Return a source as `/sources` shows it."""
-    active, error = source.active, source.last_error
+    described, error = source.described, source.last_error
     found: dict[str, Any] = {
         "id": source.id,
         "key": source.key,
-        "name": active.label or source.key,
-        "path": _program(active),
-        "enabled": active.enabled,
+        "name": described.label or source.key,
+        "path": _program(described),
+        "enabled": described.enabled,
         "status": source.status,
         "plugin_config_format": "toml",
-        "file": unicode_text(str(active.path)),
+        "file": unicode_text(str(described.path)),
         "restarts": source.restarts,
     }
     if error is not None:
         found["last_error"] = {"message": error.message, "timestamp": error.timestamp}
+    if source.active is not described:
+        file = unicode_text(str(source.active.path))
+        found["refused_config"] = {"version": source.active.version, "file": file, "message": source.active.mistake}
     return found
 
 
@@ -360,11 +373,11 @@ def stats_of(
         "connectors": [
             {
                 "key": source.key,
-                "name": source.active.label or source.key,
+                "name": source.described.label or source.key,
                 "version": version,
                 "version_semver": semver(version),
                 "status": source.status,
-                "enabled": source.active.enabled,
+                "enabled": source.described.enabled,
                 **counters_of(source),
             }
             for source in sources

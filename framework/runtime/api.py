@@ -214,7 +214,7 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
     def source(key: str) -> Any:
         """Return a source and the topic that it writes."""
         with supervisor.source(key) as found:
-            content = answers.config_of(found.active, active=True)
+            content = answers.config_of(found.described, active=True)
             return {**answers.info_of(found), "streams": content["streams"]}
 
     @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))

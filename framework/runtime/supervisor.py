@@ -129,6 +129,11 @@ class ManagedSource:
         return self.kept_state == RUNNING and self.active.enabled and not self.removed and not self.busy
 
     @property
+    def described(self) -> Configuration:
+        """The configuration that says what it is: the active one, or the former one that runs while that has a mistake."""
+        return self.running if self.running is not None and self.active.mistake else self.active
+
+    @property
     def status(self) -> str:
         """Its status in the words of Iggy's runtime."""
         if self.child is not None:
@@ -346,7 +351,7 @@ class Supervisor:
     ) -> None:
         what = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         message = child.error or f"pid {child.pid} {what}"
-        if source.held or asked or self._single:
+        if source.held or asked or self._single or source.active.mistake:  # none of these is started again by itself
             self._failed(source, message, f" (exit code {code}: waiting for a person)" if source.held else "")
             return
         source.failures = 1 if ran >= SOUND_SECONDS else source.failures + 1

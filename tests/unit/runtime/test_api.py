@@ -45,7 +45,7 @@ from tests.integration.program_rig import toml
 from tests.unit.runtime.rig import FakeChild, load, text
 
 GOLDEN = Path(__file__).parent / "golden"
-OURS = {"file", "restarts"}
+OURS = {"file", "refused_config", "restarts"}
 """Fields that Iggy's types do not have; its clients ignore them."""
 
 
@@ -130,6 +130,38 @@ def two(rig):
     with rig.worker.supervisor.source("clicks") as source:
         source.last_error = Failure("no such bucket", 1_700_000_000_000_000)
     return rig
+
+
+def look(rig):
+    """Two looks at the folder: a change counts when they agree."""
+    for _ in range(2):
+        rig.worker.supervisor._look_at = 0.0
+        rig.tick()
+
+
+@pytest.mark.parametrize("wrong", ["[sour", 'name = "Other"\n' + text("orders").replace('"lake"', "7")])
+def test_a_wrong_change_is_shown_beside_the_configuration_that_runs_on(rig, caplog, wrong):
+    rig.write("orders", 'name = "Orders"\nversion = 4\n').tick()
+    before = rig.ask("GET", "/sources/orders")[1]
+    assert (before["status"], before["streams"][0]["topic"], "refused_config" in before) == ("running", "orders", False)
+    file = rig.conf / "orders.toml"
+    file.write_text(wrong)
+    look(rig)
+    after = rig.ask("GET", "/sources/orders")[1]
+    refused, error = after.pop("refused_config"), after.pop("last_error")
+    assert after == before
+    assert refused == {"version": 0, "file": str(file), "message": error["message"]}
+    assert str(file) in refused["message"]
+    assert rig.ask("GET", "/stats")[1]["connectors"][0]["name"] == "Orders"
+    rig.children["orders"].code = 1
+    rig.tick()
+    ended = rig.ask("GET", "/sources/orders")[1]
+    assert (ended["status"], ended["last_error"]["message"]) == ("error", refused["message"])
+    assert "refused_config" not in ended
+    assert "starting again" not in caplog.text
+    rig.write("orders", 'name = "Orders"\nversion = 4\n')
+    look(rig)
+    assert rig.ask("GET", "/sources/orders")[1] == before
 
 
 # ---- beside Iggy's runtime
