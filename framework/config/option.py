@@ -19,7 +19,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
+from framework.errors import ConfigError
+
 _METADATA_KEY = "framework.option"
+_UNDECORATED: type = type(attrs.field())
+"""What an option is until attrs has made its class."""
 
 
 @attrs.frozen
@@ -148,6 +152,11 @@ def _options(cls: type) -> tuple[tuple[Option, ...], Mapping[str, Callable[[], A
 
     Cached: a configuration asks several times for the options of each section.
     """
+    bare = [name for name, value in vars(cls).items() if isinstance(value, _UNDECORATED)]
+    if bare:
+        raise ConfigError(
+            f"{cls.__qualname__}: its option {bare[0]} counts only with @attrs.frozen(kw_only=True) above the class"
+        )
     kinds = _kinds(cls)
     found: list[Option] = []
     made: dict[str, Callable[[], Any]] = {}

@@ -104,6 +104,11 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
         made: object = policy.call(self.make_store, config, what="opening the store", on_retry=_log_retry)
         if not isinstance(made, ObjectStore):
             raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
+        for name in ("scheme", "bucket"):
+            if not isinstance(getattr(made, name, None), str):
+                raise StoreContractError(
+                    f"{type(made).__name__}.{name} must be a text; set it in the class or in __init__"
+                )
         self._stores.append((config, made))
         return made
 

@@ -103,6 +103,8 @@ class SinglePages:
             found = f"a page whose objects are {type(page.objects).__name__}"
         elif page.objects and not isinstance(page.objects[0], NativeObject):
             found = f"a page of {type(page.objects[0]).__name__}"
+        elif page.objects and not isinstance(page.objects[0].key, str):
+            found = f"an object with the key {page.objects[0].key!r}"
         else:
             return
         raise StoreContractError(

@@ -76,6 +76,34 @@ def test_a_task_that_makes_no_store_is_named():
         Forgetful().open_store(DrawerConfig(path="x"))
 
 
+@pytest.mark.parametrize("name", ["scheme", "bucket"])
+def test_a_store_without_a_scheme_or_a_bucket_is_named(name):
+    class Nameless(MemoryStore):
+        def __init__(self):
+            super().__init__()
+            setattr(self, name, None)
+
+    class NamelessTask(DrawerTask):
+        def make_store(self, config):
+            return Nameless()
+
+    with pytest.raises(StoreContractError, match=rf"^Nameless\.{name} must be a text; set it in the class"):
+        NamelessTask().open_store(DrawerConfig(path="x"))
+
+
+def test_options_of_a_class_without_its_decorator_are_not_unknown_options():
+    class BareConfig(BucketConfig):
+        path: str = option(doc="The drawer.", minimum=1)
+
+    class BareTask(DrawerTask):
+        section, section_class = "drawer", BareConfig
+
+    with pytest.raises(
+        ConfigError, match=r"BareConfig: its option path counts only with @attrs\.frozen\(kw_only=True\)"
+    ):
+        BareTask().configure({**COMMON, "drawer": {"path": "a"}})
+
+
 def test_a_store_whose_credentials_fail_for_a_moment_is_opened_again(monkeypatch, caplog):
     """A container agent that answers 500 once: boto3 asks for credentials when its client is made."""
     tries = []

@@ -18,6 +18,7 @@ from framework.errors import (
     TaskClosedError,
     ThrottledError,
 )
+from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import worth_keeping
 from framework.storage.listing import engine as listing_engine
 from framework.storage.listing.first_contact import SinglePages
@@ -395,6 +396,7 @@ def test_a_key_of_another_prefix_between_keys_out_of_order_is_an_error(ordered):
         ([], "list"),
         (ListPage(objects=iter(())), "a page whose objects are tuple_iterator"),
         (ListPage(objects=["a"]), "a page of str"),
+        (ListPage(objects=[NativeObject(bucket="b", key=7, size=1, version="v")]), "an object with the key 7"),
     ],
 )
 def test_a_store_whose_first_page_is_none_is_named(page, found):
