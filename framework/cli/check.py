@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import empty_advice, place_of, read_config, require_pyspark
+from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
 from framework.discovery.filters import FilterReason
 from framework.errors import (
     EXIT_CONFIGURATION,
@@ -220,7 +220,7 @@ def _selected(
         unfit: whether some of them fail.
     """
     if not listed:
-        detail = f"{place_of(config)} contains no object; a run waits for some; {empty_advice(config)}"
+        detail = f"{nothing_at(config)}; a run waits for some; {empty_advice(config)}"
         return CheckResult("selection", ok=True, detail=detail, warning=True)
     whole = listed < LOOKED_AT
     first = counted(listed, "object") if whole else f"the first {counted(listed, 'object')}"

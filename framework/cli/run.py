@@ -257,12 +257,11 @@ class EmptyWatch:
         skipped = sum(progress.filtered.values())
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
-        if not progress.listed:
-            log.warning(
-                "nothing to read: %s contains no object; %s", place_of(self._config), empty_advice(self._config)
-            )
-            return
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
+        if not progress.listed:
+            why = f" ({reasons})" if reasons else ""  # rows of a list of keys
+            log.warning("nothing to read: %s%s; %s", nothing_at(self._config), why, empty_advice(self._config))
+            return
         log.warning(
             "nothing to read: all of the %s below %s are filtered (%s); check [naming] template and [discovery]",
             counted(progress.listed, "object"),
@@ -292,8 +291,17 @@ def place_of(config: SourceCommonConfig) -> str:
     return ", ".join(f"{bucket}{prefix}".rstrip() for prefix in section.all_prefixes)
 
 
+def nothing_at(config: SourceCommonConfig) -> str:
+    """Return that there is no object, and where."""
+    if config.discovery.mode == "keys":
+        return f"{config.discovery.keys} names no object that exists below {place_of(config)}"
+    return f"{place_of(config)} contains no object"
+
+
 def empty_advice(config: SourceCommonConfig) -> str:
     """Return what to check if the listed places contain nothing."""
+    if config.discovery.mode == "keys":
+        return "check the list, and the prefix"
     _, section = _bucket_section(config)
     if section is not None and not any(section.all_prefixes):
         return "check the bucket"

@@ -10,6 +10,7 @@ import pytest
 from framework import BucketConfig, SourceCommonConfig
 from framework.cli.run import EmptyWatch, empty_advice, place_of, require_pyspark
 from framework.config.loading import structure
+from framework.config.sections import DiscoverySection
 from framework.engine.progress import Progress
 from framework.errors import FatalError
 from s3_source.task import S3SourceConfig
@@ -49,6 +50,14 @@ def test_a_place_without_objects_is_told_its_probable_mistake(store, advice, cap
     EmptyWatch(made).observe(Progress(state="waiting", listings=1))
     (record,) = caplog.records
     assert record.getMessage().endswith(f"contains no object; {advice}")
+
+
+def test_a_list_of_keys_that_names_nothing_is_named_and_not_the_bucket(caplog):
+    made = attrs.evolve(config(prefix="a/"), discovery=DiscoverySection(mode="keys", keys="keys.csv"))
+    EmptyWatch(made).observe(Progress(state="done", listings=1, filtered={"outside the prefix": 2}))
+    (said,) = caplog.messages
+    assert said.startswith("nothing to read: keys.csv names no object that exists below s3://lake/a/ ")
+    assert said.endswith("(outside the prefix: 2); check the list, and the prefix")
 
 
 def test_the_installed_pyspark_is_accepted():
