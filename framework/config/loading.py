@@ -160,8 +160,11 @@ def noted(mistake: str, merged: Merged) -> str:
     return f"{mistake} ({', '.join(f'{place} from {origin}' for place, origin in notes.items() if origin)})"
 
 
-class _UnusableError(Exception):
-    """A check used a value that could not be parsed; its mistake is already reported."""
+class _UnusableError(BaseException):
+    """A check used a value that could not be parsed; its mistake is already reported.
+
+    No Exception: a check that catches all of these would report another one.
+    """
 
 
 class _Unusable:
@@ -421,7 +424,8 @@ class _Reading:
             if name in _ABOVE_SECTIONS and place.startswith("["):
                 way = _ABOVE_SECTIONS[name]
             elif guess is not None:
-                way = f"did you mean {guess if place else f'[{guess}]'}?"
+                form = guess if place else f"[[{guess}]]" if guess in _TRANSFORMS else f"[{guess}]"
+                way = f"did you mean {form}?"
             elif len(self._owners.get(name, ())) in {1, 2}:
                 way = f"{name} belongs to {' or '.join(self._owners[name])}"
             elif advice:

@@ -133,7 +133,7 @@ def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
     import fastavro  # noqa: PLC0415  loaded when used
     from fastavro.schema import UnknownType  # noqa: PLC0415
 
-    text = schema_json if schema_json is not None else _read(str(schema_path)).decode()
+    text = str(schema_json) if schema_json is not None else _read(str(schema_path)).decode()
     schema = json.loads(text)
     try:
         fastavro.parse_schema(copy.deepcopy(schema))
@@ -285,7 +285,7 @@ class ProtoConvertOptions:
         if self.source_format == self.target_format:
             yield f'target_format: is "{self.target_format}", as source_format; leave the transform out'
         try:
-            _message_class(self.descriptor_set_path, self.message_type)
+            _message_class(str(self.descriptor_set_path), str(self.message_type))
         except OSError as error:
             yield f"descriptor_set_path: cannot be read: {error.strerror or type(error).__name__}"
         except KeyError:

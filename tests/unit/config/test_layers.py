@@ -477,6 +477,14 @@ def test_the_probable_mistake_of_a_line_is_named(folder, text, said):
     assert str(caught.value).count(";") == 1
 
 
+def test_a_list_of_tables_of_another_name_is_told_how_it_is_written(tmp_path):
+    path = tmp_path / "main.toml"
+    path.write_text('[[transform]]\ntype = "json"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, S3SourceConfig, environment={})
+    assert "[transform]: unknown section; did you mean [[transforms]]?" in caught.value.mistakes
+
+
 def test_a_server_that_is_not_named_is_reported_beside_all_other_mistakes(tmp_path):
     path = tmp_path / "empty.toml"
     path.write_text("")

@@ -332,6 +332,21 @@ def test_mistakes_of_conversions(transforms, mistake):
 
 
 @pytest.mark.parametrize(
+    ("transform", "mistakes"),
+    [
+        ({"type": "proto_convert"}, ["descriptor_set_path: missing", "message_type: missing"]),
+        ({"type": "proto_convert", "message_type": "x"}, ["descriptor_set_path: missing"]),
+        ({"type": "avro", "schema_json": 5}, ["schema_json = 5: must be text in quotes"]),
+        ({"type": "avro", "schema_path": 5}, ["schema_path = 5: must be text in quotes"]),
+    ],
+)
+def test_a_value_that_is_missing_or_wrong_is_one_mistake(transform, mistakes):
+    with pytest.raises(ConfigError) as caught:
+        applied([b"{}"], transform)
+    assert list(caught.value.mistakes) == [f"transforms[0].{mistake}" for mistake in mistakes]
+
+
+@pytest.mark.parametrize(
     "transform",
     [
         {"type": "avro", "schema_path": "schema"},
