@@ -46,6 +46,7 @@ from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.cli.demo.store import DemoStore
+    from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded.launcher import EmbeddedServer
 
 
@@ -304,11 +305,10 @@ def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> b
 
 
 def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
-    from framework.cli.config_file import ConfigFile  # noqa: PLC0415
     from framework.cli.output import Output  # noqa: PLC0415
-    from framework.cli.run import read_config, run_engine  # noqa: PLC0415
+    from framework.cli.run import run_engine  # noqa: PLC0415
 
-    config = read_config(demo.store.task_class, ConfigFile(path=demo.config(name)))
+    config = _read_config(demo, name)
     with connected(iggy) as connection:
         before = sum(held(connection, name).values())
     began = time.monotonic()
@@ -324,6 +324,15 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
         done += "" if complete else "; stopped"
     say(f"   {name:<8} -> {topic_of(name):<16} {done}")
     return complete and last.state != "stopped"
+
+
+def _read_config(demo: Demo, name: str) -> SourceCommonConfig:
+    """Return the configuration of a source as the demo wrote it: a variable may name another server than the demo's."""
+    from framework.config.loading import load_config  # noqa: PLC0415
+
+    root = demo.store.task_class.config_class
+    assert root is not None  # a source with a demo is a shipped one
+    return load_config(demo.config(name), root, environment={})
 
 
 def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:

@@ -1,6 +1,7 @@
 """The command `demo`: what it says when something of it is away."""
 
 import errno
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +34,16 @@ def test_a_server_that_is_away_is_not_taken_for_a_folder_that_cannot_be_used(dem
 def test_a_folder_that_cannot_be_used_is_named(demo, tmp_path):
     with pytest.raises(FatalError, match=f"the demo's folder {tmp_path / 'demo'} cannot be used: .*No space left"):
         demo(OSError(errno.ENOSPC, "No space left on device"))
+
+
+def test_the_demo_writes_to_its_own_server_whatever_the_variables_say(tmp_path, monkeypatch):
+    demo = Demo(store=S3DemoStore(), folder=tmp_path, rows=1)
+    server = SimpleNamespace(endpoint="http://127.0.0.1:1", access_key="a", secret_key="b")
+    demo_run._write_configs(demo, server)
+    monkeypatch.setenv("IGGY_SOURCE__IGGY__URL", "iggy://iggy:iggy@production:8090")
+    monkeypatch.setenv("IGGY_SOURCE__S3__BUCKET", "production")
+    config = demo_run._read_config(demo, "csv")
+    assert (config.s3.bucket, config.iggy.url) == ("flights", f"embedded:{tmp_path}/iggy")
 
 
 class Server:
