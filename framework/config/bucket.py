@@ -121,9 +121,13 @@ def address_errors(**addresses: str) -> Iterator[str]:
     for name, value in addresses.items():
         if not value:
             continue
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+            port = parts.port
+        except ValueError:  # a bracket without its end, a port that is none
+            parts, port = urlsplit(""), 0
         # The value is not repeated: a proxy's address may hold a password.
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
             yield f"{name}: must be an address with its scheme, like http://host:port"
         elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
             yield f"{name}: must hold neither a user nor a query; keys go into their own options"

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -43,6 +45,20 @@ from framework.transformer import (
 
 _MIB = 1024 * 1024
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
+
+
+def _has_ports(master: str) -> bool:
+    """Return whether the ports in the addresses of a master are numbers of ports."""
+    kind, _, rest = master.partition("://")
+    if kind not in {"spark", "k8s"}:
+        return True
+    addresses = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    try:
+        return all(urlsplit(f"//{address}").port != 0 for address in addresses.split(","))
+    except ValueError:
+        return False
+
+
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|\w+://.+")
 
 
@@ -545,7 +561,7 @@ class SparkSection:
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid master or a second one, and for speculation, which gives a partition two senders."""
-        if not _MASTER.fullmatch(self.master):
+        if not _MASTER.fullmatch(self.master) or not _has_ports(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
             )

@@ -159,8 +159,8 @@ def _places(master: str) -> list[tuple[str, int]]:
     default = 7077 if kind == "spark" else 443
     places = []
     for address in rest.split(","):
-        found = urlsplit(f"//{address}")
         try:
+            found = urlsplit(f"//{address}")
             port = found.port
         except ValueError:
             continue  # Spark says what is wrong with it

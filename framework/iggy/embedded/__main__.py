@@ -15,7 +15,15 @@ from framework.model.open_files import allow_open_files
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_IN_USE = 3
+_MAX_PORT = 65_535
 PASSWORD_VARIABLE = "IGGY_EMBEDDED_PASSWORD"  # noqa: S105 - the name of a variable
+
+
+def _port(text: str) -> int:
+    port = int(text)
+    if not 0 <= port <= _MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no port: 0 to {_MAX_PORT}")
+    return port
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -27,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("path", type=Path, help="data folder, made when missing")
     parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8090, help="port, 0 for any free one (default: %(default)s)")
+    parser.add_argument("--port", type=_port, default=8090, help="port, 0 for any free one (default: %(default)s)")
     parser.add_argument("--username", default="iggy", help="the only user (default: %(default)s)")
     parser.add_argument("--no-sync", action="store_true", help="faster: messages survive kill -9, not a power cut")
     parser.add_argument("--owned", action="store_true", help="end when standard input has ended and no client is left")

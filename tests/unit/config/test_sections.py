@@ -164,13 +164,25 @@ def test_the_list_of_topics_holds_neither_positions_nor_dead_letters_nor_numbers
 
 
 @pytest.mark.parametrize(
-    "master", ["local", "local[*]", "local-cluster[2,1,1024]", "yarn", "spark://a:7077,b:7077", "k8s://https://h:443"]
+    "master",
+    [
+        "local",
+        "local[*]",
+        "local-cluster[2,1,1024]",
+        "yarn",
+        "spark://a:7077,b:7077",
+        "k8s://https://h:443",
+        "spark://[::1]:7077",
+        "mesos://h:x",
+    ],
 )
 def test_masters_of_spark(master):
     assert list(SparkSection(master=master).validate_options()) == []
 
 
-@pytest.mark.parametrize("master", ["locl[2]", "local[2", "yarn-client", "host:7077"])
+@pytest.mark.parametrize(
+    "master", ["locl[2]", "local[2", "yarn-client", "host:7077", "spark://h:70777", "spark://[::1", "k8s://https://h:x"]
+)
 def test_a_master_that_is_none_is_told_what_it_must_be(master):
     (mistake,) = SparkSection(master=master).validate_options()
     assert mistake.startswith(f'master = "{master}": must be local, local[N], spark://host:7077')

@@ -47,6 +47,9 @@ def test_nothing_is_wrong_with(good):
         ({"prefix": "gs://lake/a"}, "is an address"),
         ({"prefixes": ("a/", "a/b/")}, "'a/b/' lies within 'a/'"),
         ({"endpoint": "localhost:4443"}, "endpoint: must be an address with its scheme"),
+        ({"endpoint": "http://[::1"}, "endpoint: must be an address with its scheme"),
+        ({"endpoint": "http://h:99999"}, "endpoint: must be an address with its scheme, like http://host:port"),
+        ({"proxy": "http://h:port"}, "proxy: must be an address with its scheme, like http://host:port"),
         ({"endpoint": "http://u:p@h"}, "endpoint: must hold neither a user nor a query"),
         (
             {"anonymous": True, "credentials_file": "k"},
