@@ -139,7 +139,7 @@ def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
 
 def how_to_go_on(demo: Demo, *, keep: bool) -> None:
     """Write the commands to try next; `keep`: the servers stay up."""
-    python = _python()
+    python = shlex.quote(_python())
     config = shlex.quote(str(demo.config("csv")))
     say(
         "",
@@ -173,10 +173,12 @@ def again(demo: Demo, option: str = "") -> str:
     if _python() == ".venv/bin/python" and Path("Makefile").is_file():
         store = "" if demo.store.short == "s3" else f" STORE={demo.store.short}"
         return f"make demo{store}" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
-    return f"{_python()} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
+    return f"{shlex.quote(_python())} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
 
 
 def _python() -> str:
+    """Return how the shell finds this interpreter: another `python` has no such module."""
     with contextlib.suppress(ValueError):
         return str(Path(sys.executable).relative_to(Path.cwd()))
-    return "python"
+    found = shutil.which("python")
+    return "python" if found is not None and Path(found).absolute() == Path(sys.executable) else sys.executable

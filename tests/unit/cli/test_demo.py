@@ -1,12 +1,13 @@
 """The command `demo`: what it says when something of it is away."""
 
 import errno
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from framework.cli.demo import run as demo_run
-from framework.cli.demo.result import Demo
+from framework.cli.demo.result import Demo, again
 from framework.errors import FatalError, IggyUnavailableError, StoreUnavailableError
 from s3_source.demo import S3DemoStore
 
@@ -44,6 +45,20 @@ def test_the_demo_writes_to_its_own_server_whatever_the_variables_say(tmp_path, 
     monkeypatch.setenv("IGGY_SOURCE__S3__BUCKET", "production")
     config = demo_run._read_config(demo, "csv")
     assert (config.s3.bucket, config.iggy.url) == ("flights", f"embedded:{tmp_path}/iggy")
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_the_commands_to_go_on_with_start_the_interpreter_that_has_the_package(tmp_path, monkeypatch, on_path):
+    """As in the guide, which calls /opt/source/bin/python: the python of the shell does not know the package."""
+    (tmp_path / "opt" / "bin").mkdir(parents=True)
+    python = tmp_path / "opt" / "bin" / "python"
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("PATH", str(python.parent) if on_path else "/nowhere")
+    demo = Demo(store=S3DemoStore(), folder=tmp_path, rows=1)
+    assert again(demo).startswith(f"{'python' if on_path else python} -m s3_source demo ")
 
 
 class Server:
