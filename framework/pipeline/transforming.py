@@ -7,7 +7,7 @@ applies the transforms again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -179,7 +179,9 @@ class _Step:
         _check(place, batch, result)
         if len(result.bad) == len(batch.bad):
             return result
-        return self._apart(batch, context) if self.parts else self._named(batch, result)
+        known = len(batch.bad)
+        bad = self._found_apart(batch, result.bad[known:], context) if self.parts else self._named(result.bad[known:])
+        return attrs.evolve(result, bad=(*batch.bad, *bad))
 
     def _apart(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         for part in self.parts:
@@ -187,16 +189,22 @@ class _Step:
                 batch = part.apply(batch, context)
         return batch
 
-    def _named(self, before: TransformBatch, after: TransformBatch) -> TransformBatch:
-        """Return the batch with the place of the transform, not its name alone, in the reasons that it gave."""
-        known = len(before.bad)
-        return attrs.evolve(after, bad=(*before.bad, *map(self._named_record, after.bad[known:])))
+    def _found_apart(
+        self, batch: TransformBatch, bad: Sequence[SkippedRecord], context: TransformContext
+    ) -> Iterator[SkippedRecord]:
+        """Return the bad records with the reasons that the parts give for them, one part after the other."""
+        numbers = sorted(skipped.record_number for skipped in bad)
+        alone = attrs.evolve(batch.keep(number_array(batch.numbers).searchsorted(numbers)), bad=())
+        named = {skipped.record_number: skipped for skipped in self._apart(alone, context).bad}
+        return (named.get(skipped.record_number, skipped) for skipped in bad)
 
-    def _named_record(self, skipped: SkippedRecord) -> SkippedRecord:
-        reason = skipped.error.message.removeprefix(f"{self.transform.name}: ")
-        error = RecordError(f"{self.place}: {reason}", record_number=skipped.record_number)
-        error.__cause__ = skipped.error.__cause__
-        return attrs.evolve(skipped, error=error)
+    def _named(self, bad: Sequence[SkippedRecord]) -> Iterator[SkippedRecord]:
+        """Yield the bad records with the place of the transform, not its name alone, in their reasons."""
+        for skipped in bad:
+            reason = skipped.error.message.removeprefix(f"{self.transform.name}: ")
+            error = RecordError(f"{self.place}: {reason}", record_number=skipped.record_number)
+            error.__cause__ = skipped.error.__cause__
+            yield attrs.evolve(skipped, error=error)
 
 
 def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[_Step]:
