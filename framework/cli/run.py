@@ -262,10 +262,17 @@ class EmptyWatch:
             why = f" ({reasons})" if reasons else ""  # rows of a list of keys
             log.warning("nothing to read: %s%s; %s", nothing_at(self._config), why, empty_advice(self._config))
             return
+        from framework.discovery.filters import FilterReason  # noqa: PLC0415 - only for a warning
+
+        place = place_of(self._config)
+        many = f"all of the {counted(progress.listed, 'object')} below {place} are"
+        found = many if progress.listed > 1 else f"the only object below {place} is"
+        if set(progress.filtered) == {FilterReason.EMPTY.value}:
+            log.warning("nothing to read: %s empty", found)
+            return
         log.warning(
-            "nothing to read: all of the %s below %s are filtered (%s); check [naming] template and [discovery]",
-            counted(progress.listed, "object"),
-            place_of(self._config),
+            "nothing to read: %s filtered (%s); check [naming] template and [discovery]",
+            found,
             reasons,
         )
 

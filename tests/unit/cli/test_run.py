@@ -60,6 +60,23 @@ def test_a_list_of_keys_that_names_nothing_is_named_and_not_the_bucket(caplog):
     assert said.endswith("(outside the prefix: 2); check the list, and the prefix")
 
 
+@pytest.mark.parametrize(
+    ("filtered", "said"),
+    [
+        ({"empty": 1}, "the only object below s3://lake/a/ is empty"),
+        ({"empty": 2}, "all of the 2 objects below s3://lake/a/ are empty"),
+        (
+            {"hidden": 1},
+            "the only object below s3://lake/a/ is filtered (hidden: 1); check [naming] template and [discovery]",
+        ),
+    ],
+)
+def test_empty_objects_are_no_mistake_of_a_filter(filtered, said, caplog):
+    listed = sum(filtered.values())
+    EmptyWatch(config(prefix="a/")).observe(Progress(state="done", listings=1, listed=listed, filtered=filtered))
+    assert caplog.messages == [f"nothing to read: {said}"]
+
+
 def test_the_installed_pyspark_is_accepted():
     require_pyspark()
 
