@@ -12,6 +12,7 @@ import lzma
 import multiprocessing
 import os
 import resource
+import struct
 import sys
 import zlib
 
@@ -46,15 +47,23 @@ def avro(schema, count, data, codec=b"null"):
     return b"Obj\x01" + meta + SYNC + varint(count) + text(data) + SYNC
 
 
-def deflated(part, times, wbits=-15):
-    packer = zlib.compressobj(9, zlib.DEFLATED, wbits)
-    return b"".join(packer.compress(part) for _ in range(times)) + packer.flush()
+def deflated(part, times, level=9):
+    """A part so many times, compressed once: nothing behind a full flush refers to what is before it."""
+    packer = zlib.compressobj(level, zlib.DEFLATED, -15)
+    return (packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH)) * times
+
+
+DEFLATE_END = zlib.compressobj(9, zlib.DEFLATED, -15).flush()
 
 
 def gz(*parts_and_times):
-    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
-    out = [packer.compress(part) for part, times in parts_and_times for _ in range(times)]
-    return b"".join(out) + packer.flush()
+    out, checksum, size = [b"\x1f\x8b\x08" + bytes(6) + b"\xff"], 0, 0
+    for part, times in parts_and_times:
+        out.append(deflated(part, times, level=1))
+        size += len(part) * times
+        for _ in range(times):
+            checksum = zlib.crc32(part, checksum)
+    return b"".join([*out, DEFLATE_END, struct.pack("<II", checksum, size % 2**32)])
 
 
 def zstd(mebibytes, part=bytes(MIB), **parameters):
@@ -94,7 +103,7 @@ OPTIONS = {
 def bombs():
     """Name -> format and bytes."""
     zeros = bytes(8 * MIB)
-    yield "avro deflate", "avro", avro("bytes", 1, deflated(bytes(MIB), 600), b"deflate")
+    yield "avro deflate", "avro", avro("bytes", 1, deflated(bytes(MIB), 600) + DEFLATE_END, b"deflate")
     yield "avro bzip2", "avro", avro("bytes", 1, bz2.compress(zeros) * 75, b"bzip2")
     yield "avro xz", "avro", avro("bytes", 1, lzma.compress(zeros, preset=0) * 75, b"xz")
     yield "avro zstd", "avro", avro("bytes", 1, zstd(600), b"zstandard")
@@ -102,7 +111,7 @@ def bombs():
     yield "avro items", "avro", avro({"type": "array", "items": "null"}, 1, varint(2**60) + b"\0")
     empty = varint(12_000_000) + bytes(12_000_001)
     kind = {"type": "array", "items": {"type": "array", "items": "int"}}
-    yield "avro empty arrays", "avro", avro(kind, 1, deflated(empty, 1), b"deflate")
+    yield "avro empty arrays", "avro", avro(kind, 1, deflated(empty, 1) + DEFLATE_END, b"deflate")
     yield "avro records", "avro", avro("null", 2**60, b"")
     yield "avro list", "avro", avro(LINK, 1, b"\2" * 100_000 + b"\0")
     yield "avro itself", "avro", avro({"type": "record", "name": "R", "fields": [{"name": "a", "type": "R"}]}, 1, b"")
