@@ -32,13 +32,18 @@ MODULES = (
     "framework.engine.processes",
     "framework.iggy.client",
     "framework.iggy.embedded.service",
+    "framework.runtime.api",
+    "framework.runtime.server",
     "gcs_source.task",
     "s3_source.client",
     "s3_source.demo",
     "tests.support.shared_models",
     "transformers.jsonl",
 )
-"""Loaded before the first start: with what they import, nearly all that a program needs."""
+"""Loaded before the first start: with what they import, nearly all that a program needs.
+
+Not pyarrow and polars, which start threads: a fork takes none along.
+"""
 
 MOST_BYTES = 1 << 17
 """Of a request: arguments and environment."""
