@@ -11,6 +11,7 @@ from tests.integration.program_rig import (
     LONG,
     SERVERS,
     SLOW,
+    TASKS,
     OwnServer,
     Program,
     chance,
@@ -151,7 +152,7 @@ def test_several_tasks_together_stop_at_the_limit_of_an_hour(program, moto_bucke
     assert "bad records and objects within an hour" in ended.err
 
 
-@pytest.mark.parametrize("tasks", [1, 2] if LONG else [2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_iggy_is_killed_and_comes_back_and_every_dead_letter_is_there(tmp_path, moto_bucket, tasks):
     good, bad = fill(moto_bucket, 12)
     total = sum(map(len, bad.values()))

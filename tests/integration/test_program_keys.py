@@ -6,7 +6,16 @@ import attrs
 import pytest
 
 from framework.testing.faults import FaultProxy
-from tests.integration.program_rig import Program, by_key, check_exactly, json_lines, jsonl, opened, wait_for_count
+from tests.integration.program_rig import (
+    TASKS,
+    Program,
+    by_key,
+    check_exactly,
+    json_lines,
+    jsonl,
+    opened,
+    wait_for_count,
+)
 from tests.support.inventory import Line, write_inventory
 
 KEYS = [
@@ -83,7 +92,7 @@ def test_exactly_what_an_inventory_names_is_sent(program, reports, form):
     assert len(program.messages()) == sum(map(len, expected.values())) + 7
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_a_text_file_of_this_machine(program, tmp_path, tasks):
     expected = put_all(program.bucket, KEYS)
     put_all(program.bucket, ["not/named.jsonl"])

@@ -10,7 +10,7 @@ from framework.task import SourceContext
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.options import source_config
 from s3_source.task import S3SourceConfig, S3SourceTask
-from tests.integration.program_rig import Program, by_key, check_exactly, jsonl, wait_for_exactly, wait_until
+from tests.integration.program_rig import TASKS, Program, by_key, check_exactly, jsonl, wait_for_exactly, wait_until
 
 LISTING = re.compile(r"list-type=2")
 SLOW_DOWN = {
@@ -97,11 +97,11 @@ def test_a_real_store_that_lists_by_folders_is_noticed_and_remembered(seaweedfs_
 
 
 def test_many_objects_arrive_and_the_second_start_lists_with_what_the_first_learnt(program, moto_bucket):
-    expected = {f"in/{number % 7}/{number:05}.jsonl": [b'{"n":%d}' % number] for number in range(880)}
+    expected = {f"in/{number % 7}/{number:05}.jsonl": [b'{"n":%d}' % number] for number in range(440)}
     put_all(moto_bucket, {key: jsonl(payloads) for key, payloads in expected.items()})
-    pages = len(expected) // 16
+    pages = len(expected) // 8
     with FaultProxy(moto_bucket.endpoint) as proxy:
-        program.configure(s3={"endpoint": proxy.endpoint, "page_size": 16})
+        program.configure(s3={"endpoint": proxy.endpoint, "page_size": 8})
         program.once()
         check_exactly(program.messages(), expected)
         first = len(listings(proxy))
@@ -124,7 +124,7 @@ def test_one_request_at_once_reads_the_objects_in_the_order_of_their_keys(progra
     assert list(by_key(program.messages())) == sorted(expected)
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_mode_incremental_lists_the_end_of_the_bucket_only_also_after_a_restart(program, moto_bucket, tasks):
     expected = {f"{number:04}.jsonl": [b'{"n":%d}' % number] for number in range(200)}
     put_all(moto_bucket, {key: jsonl(payloads) for key, payloads in expected.items()})

@@ -12,6 +12,7 @@ import pytest
 from tests.integration.program_rig import (
     LONG,
     ROWS,
+    TASKS,
     Program,
     by_key,
     chance,
@@ -92,7 +93,7 @@ DIFFICULT = [
 ]
 
 
-@pytest.mark.parametrize("tasks", [1, 2] if LONG else [2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_difficult_keys(tmp_path, moto_bucket, iggy_url, stream_name, tasks):
     program = Program(tmp_path, moto_bucket, iggy_url, stream_name, runner={"tasks_max": tasks})
     expected = {key: json_lines(str(number), 3 + number) for number, key in enumerate(DIFFICULT)}

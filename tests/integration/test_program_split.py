@@ -9,7 +9,9 @@ import pytest
 
 from framework.testing.faults import FaultProxy
 from tests.integration.program_rig import (
+    LONG,
     SLOW,
+    TASKS,
     Program,
     chance,
     check_exactly,
@@ -87,7 +89,7 @@ def check_split(messages, expected, split_size=SPLIT, partitions=3):
     assert len({message.id for message in messages}) == len(messages), "an id is there twice"
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_the_progress_ends_at_its_total_and_a_second_run_opens_nothing(program, moto_bucket, tasks):
     expected = fill(moto_bucket)
     size = sum(len(payload) + 1 for payloads in expected.values() for payload in payloads)
@@ -137,7 +139,7 @@ def test_an_object_in_blocks_killed_at_any_moment(tmp_path, moto_bucket, iggy_ur
     program.close()
 
 
-@pytest.mark.parametrize(("headers", "tasks"), [("provenance", 2), ("none", 1), ("none", 2)])
+@pytest.mark.parametrize(("headers", "tasks"), [("provenance", 2), ("none", 1), ("none", 2)][: 3 if LONG else 2])
 def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, stream_name, headers, tasks):
     """Killed three times a round; the next start says another split size each time, or none."""
     expected = fill(moto_bucket)

@@ -13,6 +13,7 @@ from framework.engine import standby as standby_of_the_engine
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
     SERVERS,
+    TASKS,
     OwnServer,
     Program,
     check_exactly,
@@ -86,7 +87,7 @@ def ask(port, path):
         return error.code, error.read().decode()
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_kill_nine_in_the_middle_of_its_work(program, bucket, tasks):
     program.configure(runner={"tasks_max": tasks}, iggy={"batch_length": 200})
     first = at_work(program)

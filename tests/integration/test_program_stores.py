@@ -13,6 +13,7 @@ from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
     FORMS,
     SLOW,
+    TASKS,
     HookProxy,
     Program,
     chance,
@@ -123,7 +124,7 @@ def test_an_object_overwritten_between_list_and_read_is_read_in_its_new_version(
     check_exactly(program.messages(), expected)
 
 
-@pytest.mark.parametrize("tasks", [1, 2])
+@pytest.mark.parametrize("tasks", TASKS)
 def test_killed_at_any_moment_nothing_is_lost_or_repeated(program, gcs_bucket, tasks):
     expected = fill(gcs_bucket, 18, least=600)
     total = sum(map(len, expected.values()))
