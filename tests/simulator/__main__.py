@@ -16,7 +16,12 @@ def main():
     parser.add_argument("--one", type=int, help="this seed alone")
     parser.add_argument("--most", type=int, default=10, help="wrong ones after which to stop")
     parser.add_argument("--plant", default="", help="a mistake to put into the code (tests.simulator.museum)")
-    parser.add_argument("--scenarios", action="store_true", help="the scenarios that are told step by step")
+    parser.add_argument(
+        "--scenarios",
+        type=int,
+        metavar="SEEDS",
+        help="the scenarios that are told step by step, each with so many seeds",
+    )
     parser.add_argument(
         "--museum", type=int, nargs=2, metavar=("PART", "PARTS"), help="whether planted mistakes are found"
     )
@@ -30,10 +35,10 @@ def main():
 
     if options.museum is not None:
         return look_at_museum(*options.museum)
-    if options.scenarios:
+    if options.scenarios is not None:
         if options.plant:
             parser.error("--plant goes into histories; --scenarios are told without it")
-        return run_scenarios()
+        return run_scenarios(options.scenarios)
     if options.theme is None:
         options.theme = EXHIBITS[options.plant][0] if options.plant else "all"
 

@@ -97,14 +97,14 @@ def other_configurations(plans=200):
     return sum(adapter.make_config(one) != adapter.load_config(one) for one in settings)
 
 
-def run_scenarios():
+def run_scenarios(seeds):
     from tests.simulator.scenarios import SCENARIOS
 
     wrong = other_configurations()
     if wrong:
         print(f"configurations: {wrong} are not what loading makes of their settings", flush=True)
     for name, scenario in SCENARIOS.items():
-        for seed in range(10):
+        for seed in range(seeds):
             try:
                 scenario(seed)
             except ViolationError as error:
