@@ -7,6 +7,7 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tests.support.examples import examples
 from tests.support.gcs import _no_outside_google, gcs_bucket, gcs_server  # noqa: F401
 from tests.support.live import _live_places, live_gcs_bucket, live_s3_bucket  # noqa: F401
 from tests.support.s3 import (  # noqa: F401  # fixtures are found by name
@@ -31,7 +32,7 @@ from tests.support.spark_cluster import (  # noqa: F401
 from tests.support.stores import any_bucket, bucket_of, local_bucket, plain_bucket  # noqa: F401
 
 # No test is timed: a busy machine takes a second for what takes a millisecond elsewhere.
-settings.register_profile("untimed", settings(), deadline=None)
+settings.register_profile("untimed", settings(), deadline=None, max_examples=examples(100))
 settings.load_profile("untimed")
 
 # What tests start, they start by the hundred: Python keeps what it has compiled of us, and Java optimizes nothing that ends

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 import attrs

@@ -15,6 +15,7 @@ from framework.offsets.store import MemoryOffsetStore
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
+from tests.support.examples import examples
 from tests.support.listing import native
 
 INTERVAL = 1000.0
@@ -445,7 +446,7 @@ STEPS = st.lists(
 
 
 @given(st.integers(0, 5), st.integers(1, 12), STEPS)
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_whatever_was_listed_once_is_read_and_late_keys_wait_no_longer_than_for_a_whole_listing(lookback, count, steps):
     source = Source(numbered(*range(500, 500 + count)), lookback=lookback)
     seen = set()  # (key, version) that a pass has shown

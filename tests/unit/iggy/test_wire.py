@@ -13,6 +13,7 @@ from framework.errors import ConfigError, IggyProtocolError
 from framework.iggy import wire
 from framework.iggy.wire import Segment
 from framework.model.payloads import PayloadColumn
+from tests.support.examples import examples
 
 
 def read_request(body):
@@ -135,7 +136,7 @@ def in_form(one, form):
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(
         st.tuples(
@@ -182,7 +183,7 @@ def test_a_request_of_more_than_eight_megabytes(form):
     assert wire.encode_send("s", "t", 1, [in_form(one, form)], time_us=7) == former_encoder("s", "t", 1, [one], 7)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(segments, st.integers(1, 300))
 def test_cutting_keeps_messages_and_order_and_fills_requests(many, limit):
     requests = list(wire.cut_segments(many, limit))
@@ -287,7 +288,7 @@ def expected_own(many, now):
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.lists(own_segments(), min_size=1, max_size=5).filter(lambda many: any(one.payloads for one in many)),
     st.integers(1, 12),

@@ -13,6 +13,7 @@ from framework.errors import CorruptObjectError
 from framework.model.avro_limits import weigh
 from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
+from tests.support.examples import examples
 from tests.unit.transformers.test_avro_damage import container, number, record, text
 from transformers import BytesInput, avro, avro_flat, make_transformer
 from transformers.avro_flat import FlatBlocks
@@ -87,7 +88,7 @@ def payloads(schema, data, count, drop=0):
     ]
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(files(), st.data())
 def test_columns_are_read_as_value_by_value(file, data):
     schema, plain, rows = file
@@ -103,7 +104,7 @@ def test_columns_are_read_as_value_by_value(file, data):
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(files(), st.data())
 def test_damage_is_read_as_value_by_value(file, data):
     schema, plain, rows = file

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
+from tests.support.examples import examples
 from transformers import BytesInput, csv_rows, make_transformer
 
 
@@ -41,7 +42,7 @@ fields = st.text(st.sampled_from('ab ,;"\n\ré\u2028\x0b\x1c'), max_size=5)
     piece=st.integers(1, 50),
     delimiter=st.sampled_from([",", ";", "\t"]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example([["a", "b", "c"], ["", "x\r\ny", '"']], "\r\n", False, True, False, 1, ",")
 def test_rows_that_the_standard_library_wrote_come_back(rows, end, quote_all, last_end, bom, piece, delimiter):
     text = io.StringIO()
@@ -278,7 +279,7 @@ plain_rows = st.lists(st.tuples(plain_parts, plain_parts, plain_parts), max_size
     limit=st.sampled_from([40, 60, 10**6]),
     piece=st.sampled_from([1, 50, 10**6]),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_framed_rows_are_as_line_by_line(rows, before, behind, end, last_end, delimiter, quote, columns, limit, piece):
     lines = ["a\\é".encode() + b"%sb%sc", *(b"%s".join(row) for row in (*before, *rows, *behind))]
     data = end.join(line.replace(b"%s", delimiter.encode()) for line in lines) + (end if last_end else b"")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
+from tests.support.examples import examples
 from transformers import BytesInput, make_transformer
 
 
@@ -45,7 +46,7 @@ values = st.recursive(
     piece=st.integers(1, 60),
     separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n\n", " : ")]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(elements=[{"id": [{"id": 1}, {"id": 2}]}] * 7, indent=None, ascii_only=True, piece=17, separators=(",", ":"))
 def test_elements_come_as_they_were(elements, indent, ascii_only, piece, separators):
     def dump(value):

@@ -15,6 +15,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn
 from framework.transformer import BatchLimits, InputOptions, PayloadBatch
+from tests.support.examples import examples
 from tests.support.packing import PACK
 from transformers import BytesInput, lines, make_transformer
 from transformers.batches import RunBuilder
@@ -132,7 +133,7 @@ text_of_fragments = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".jo
 
 
 @given(data=text_of_fragments, piece=st.integers(1, 40), run=st.integers(1, 5))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(data=b'{"a":\n1}\n', piece=40, run=5)
 @example(data=b"1 2\n[3,\n4]\n", piece=40, run=5)  # three values on three lines
 @example(data=b'{"a":1} {"b":2}\n{"c":\n3}\n', piece=40, run=5)
@@ -197,7 +198,7 @@ def test_a_subclass_that_reads_in_its_own_way_is_not_read_at_once():
 
 
 @given(data=text_of_fragments)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @example(data=b"1 2\n[3,\n4]")
 @example(data=b'{"a":1}{"b":2}\n{"c":\n3}')
 @example(data=b'{"a":1}\n"\xff"')
@@ -245,7 +246,7 @@ INSIDE = [
 
 
 @given(lines=st.lists(st.lists(st.sampled_from(INSIDE), max_size=6).map(b"".join), min_size=1, max_size=4))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=examples(1000), deadline=None)
 @example(lines=[b'"a":"', b'"', b"} {"])  # a string over a line's end, made up for by two values on a line
 @example(lines=[b'"a":[{}', b"}]", b"} {"])
 @example(lines=[b'"a":{}', b'}, "b":{}', b"}{"])
@@ -277,7 +278,7 @@ def outcome(data, decoder, limits):
     run=st.integers(1, 5),
     piece=st.integers(1, 90),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @example(lines=[b'"a":1', b'"a":1e400', b"nonsense"], run=5, piece=90)
 @example(lines=[b'"a":"', b'"', b"} {"], run=5, piece=90)
 @example(lines=[b'"a":"\xff"', b'"\xff":1', b'"a":1'], run=5, piece=90)
@@ -358,7 +359,7 @@ def test_long_blocks_come_as_columns_with_exact_marks(fmt, end):
     ),
     ascii_only=st.booleans(),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_every_value_that_json_writes_is_good(value, ascii_only):
     line = json.dumps(value, ensure_ascii=ascii_only).encode()
     assert read(line) == [(1, line)]

@@ -15,6 +15,7 @@ from framework.errors import CorruptObjectError, RecordTooLargeError, TruncatedO
 from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
 from tests.support import parquet_parts as parts
+from tests.support.examples import examples
 from transformers import BytesInput, make_transformer, parquet_pages
 from transformers import parquet as parquet_module
 
@@ -289,7 +290,7 @@ WORDS = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(WORDS, max_size=8) | st.lists(st.text("abc", min_size=1).map(str.encode)), st.binary(max_size=5))
 def test_the_longest_string_of_a_dictionary_is_found_whatever_its_bytes(words, behind):
     data = b"".join(len(word).to_bytes(4, "little") + word for word in words) + behind

@@ -14,6 +14,7 @@ from framework.testing.options import source_config
 from framework.transform import Transform
 from framework.transforms.partitions import key_bytes
 from tests.support import transforms as own
+from tests.support.examples import examples
 from tests.support.keys import partition_of_key, xxh32
 from tests.unit.transforms.conftest import applied
 
@@ -84,7 +85,7 @@ def test_records_without_a_key_may_be_spread_by_their_numbers(apply):
 
 
 @given(st.lists(st.one_of(st.text(max_size=20), st.integers(), st.booleans(), st.floats(allow_nan=False)), min_size=1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_the_partition_of_a_value_is_that_of_its_text(values):
     values = [value for value in values if not isinstance(value, float) or abs(value) < 1e308]
     payloads = [json.dumps({"k": value}).encode() for value in values]

@@ -48,6 +48,7 @@ from tests.support.core import (
     started,
     store_of,
 )
+from tests.support.examples import examples
 from tests.support.inventory import Line, line_of, moment, write_inventory
 from tests.support.stopwatch import Stopwatch
 
@@ -1035,7 +1036,7 @@ ACTIONS = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=30))
 @example(
     actions=[

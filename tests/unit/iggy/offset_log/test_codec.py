@@ -29,6 +29,7 @@ from framework.offsets.listing_hints import IncrementalMark, ListingHints
 from framework.offsets.position_map import position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import CoveredRange, Watermark
+from tests.support.examples import examples
 
 numbers = st.integers(0, 2**53)
 hashes = st.integers(0, 2**64 - 1)
@@ -404,7 +405,7 @@ def test_a_record_that_is_cut_at_any_byte_is_an_error_with_its_place_and_a_way_o
         assert codec.decode(12, payload[:cut]) is None
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(sorted(DECODE)), st.data())
 def test_a_record_with_a_bad_byte_is_read_or_is_an_error_and_never_anything_else(kind, data):
     payload = bytearray(EVERY_RECORD[kind])

@@ -30,6 +30,7 @@ from framework.offsets.partition_ledger import UnsavedCount
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import CrashPoint
 from tests.support.core import lines
+from tests.support.examples import examples
 from tests.support.iggy_messages import append
 from tests.support.positions import LOG, Source, kinds, loaded, message_id_of, position
 
@@ -415,7 +416,7 @@ def test_a_count_is_never_below_what_is_saved():
 steps = st.lists(st.sampled_from(["a", "b", "other"]), max_size=14)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(before=steps, behind=steps, hold_back=st.integers(1, 6))
 def test_what_a_crash_could_take_is_held_back_and_the_rest_is_saved(before, behind, hold_back):
     """The oracle: by the offsets alone. A killed server forgets at most the last `hold_back - 1` messages."""

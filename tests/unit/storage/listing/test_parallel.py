@@ -30,6 +30,7 @@ from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_store import MemoryStore
+from tests.support.examples import examples
 from tests.support.listing import dates, native
 from tests.support.stopwatch import Stopwatch
 
@@ -133,7 +134,7 @@ KEYS = st.lists(
 @given(
     KEYS, st.integers(1, 9), st.integers(1, 9), st.booleans(), st.sampled_from([SortedStore, BoundedStore]), st.data()
 )
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_object_comes_once_from_an_ordered_store(keys, page_size, concurrency, empty_pages, make, data):
     after = data.draw(st.sampled_from(["", *keys]))
     store = make(keys, empty_pages=empty_pages)
@@ -164,7 +165,7 @@ FOLDERS = st.lists(st.text(st.sampled_from("ab /-"), min_size=1, max_size=5), ma
 
 
 @given(FOLDERS, st.integers(1, 9), st.integers(1, 9))
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_object_comes_once_from_a_store_in_another_order_than_it_says(keys, page_size, concurrency):
     pages, _ = listed(SortedStore(keys, like_folders), page_size=page_size, concurrency=concurrency)
     assert sorted(flat(pages)) == sorted(keys)

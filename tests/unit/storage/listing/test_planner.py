@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from framework.storage.listing.histogram import CHARACTERS, POINTS, thinned
 from framework.storage.listing.pages import in_range, list_range, merged
 from framework.storage.listing.planner import Disagreement, RangePlanner, RangeResult, samples_of
+from tests.support.examples import examples
 from tests.support.listing import BUCKETS, native, page_of, simulate
 
 ODD = st.text(
@@ -110,7 +111,7 @@ class StoreOf:
     cut=st.floats(0, 1),
     rand=st.randoms(use_true_random=False),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_key_comes_exactly_once(keys, page_size, workers, max_pages, shrink, bounded, past, cut, rand):
     after = keys[int(cut * (len(keys) - 1))] if keys and cut < 0.5 else ""
     histogram = [(key, rand.randint(1, 500)) for key in past]
@@ -136,7 +137,7 @@ def test_only_the_prefix_is_listed(names, prefix, page_size, rand):
 
 
 @given(KEYS, KEYS, st.integers(1, 20), st.integers(1, 12), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_keys_that_exist_all_the_time_come_once_whatever_is_deleted_and_added(keys, added, page_size, workers, rand):
     before, extra, gone, new = set(keys), [key for key in added if key not in keys], set(), set()
 
