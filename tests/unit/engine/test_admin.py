@@ -31,6 +31,7 @@ from framework.offsets.watermark import CoveredRange, Watermark
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.kit.crash import CrashError, CrashPoint
 from tests.support.core import lines
+from tests.support.examples import THOROUGH
 from tests.support.iggy_messages import append
 from tests.support.positions import LOG, Source, as_saved, kinds, loaded, records
 
@@ -749,7 +750,7 @@ def several_half_read():
 
 def test_a_kill_at_any_moment_after_other_options_were_accepted_needs_no_second_accept():
     events = 150
-    for at in range(1, events, 11):
+    for at in range(1, events, 11 if THOROUGH else 19):
         source = several_half_read()
         before = source.payloads()
         other = Source({}, rig=source.rig, server=source.server, partitions=2, format="text")

@@ -26,6 +26,7 @@ from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import entry as small_entry
 from tests.support.entries import final, splits_of
+from tests.support.examples import examples
 
 PARTITION = TopicPartition("t", 0)
 ETAG = "d41d8cd98f00b204e9800998ecf8427e"
@@ -171,7 +172,7 @@ class AgainstADict(RuleBasedStateMachine):
 
 
 TestAgainstADict = AgainstADict.TestCase
-TestAgainstADict.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestAgainstADict.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 
 
 def test_a_row_holds_no_more_of_a_key_than_its_name_in_its_folder():
