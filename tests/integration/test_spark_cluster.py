@@ -113,7 +113,7 @@ def test_executors_without_our_packages_send_every_record_of_every_format_once(p
 def test_what_executors_miss_is_named_with_their_interpreter(program, moto_bucket, spark_cluster, tmp_path):
     fill(moto_bucket, 1)
     bare = make_environment(tmp_path / "bare", without=("boto3", "msgspec"))
-    program.configure(**spark_sections(spark_cluster, bare))
+    program.configure(**spark_sections(spark_cluster, bare, **{"spark.cores.max": "1"}))  # one executor tells it
     ended = program.start("--once").wait(SECONDS).no_secrets()
     assert ended.code == 3
     assert f"executors run {bare} (Python " in ended.said
