@@ -426,7 +426,7 @@ class _Transfer:
         curl = self.curl
         if answer.is_head is not self._is_head:
             self._is_head = answer.is_head
-            curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)
+            curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)  # codespell:ignore nobody
         curl.setopt(pycurl.URL, answer.url)
         curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
         curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
