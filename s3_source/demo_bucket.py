@@ -11,6 +11,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import Session as BotocoreSession
 
 from framework.errors import FatalError
 
@@ -34,7 +35,9 @@ def fill_bucket(endpoint: str, access_key: str, secret_key: str, *, bucket: str,
     Raises:
         FatalError: the server did not take them.
     """
-    client = boto3.client(
+    # The user's profile, which AWS_PROFILE names, has no say here.
+    session = BotocoreSession(session_vars={"profile": (None, [], None, None)})
+    client = boto3.Session(botocore_session=session).client(
         "s3",
         endpoint_url=endpoint,
         region_name="us-east-1",

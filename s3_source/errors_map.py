@@ -137,7 +137,7 @@ _ADVICE: Mapping[str, str] = {
     "NotImplemented": "the store does not implement this request; check s3.endpoint",
     "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
-    "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile",
+    "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
     **dict.fromkeys(
         ("SSLError", "HttpTlsError"),
         "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",

@@ -295,8 +295,10 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         config: ConfigOption = None,
         settings: SetOption = None,
         topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
-        partition: Annotated[int | None, typer.Option(help="Only this partition.", min=0, show_default=False)] = None,
-        offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0)] = 0,
+        partition: Annotated[
+            int | None, typer.Option(help="Only this partition.", min=0, max=2**32 - 1, show_default=False)
+        ] = None,
+        offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0, max=2**64 - 1)] = 0,
         limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
     ) -> int:
         """Write the records of the topic to stdout. One JSON line each: place, provenance, payload."""

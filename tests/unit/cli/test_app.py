@@ -214,3 +214,10 @@ def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path, name
     written = (tmp_path / "new.toml").read_text()
     assert written.startswith(f"# Configuration of {name}. ")
     assert f"#   python {script} --config new.toml --once " in written
+
+
+@pytest.mark.parametrize("option", ["--partition 4294967296", "--offset 18446744073709551616"])
+def test_a_place_that_no_topic_can_have_is_a_wrong_option(option, shell):
+    done = shell(f"s3_source read --config s3.toml {option}")
+    assert done.returncode == 2
+    assert "Input should be less than or equal to" in done.stderr
