@@ -61,7 +61,7 @@ def answers():
         (500, RetriableError),
         (599, RetriableError),
         (429, RetriableError),
-        (400, FatalError),
+        (400, RetriableError),
         (403, RetriableError),
         (404, RetriableError),
     ):
