@@ -117,12 +117,18 @@ def _identity(config: S3Config) -> Iterator[str]:
         yield "access_key_id: missing, secret_access_key is set"
     if config.session_token and not (config.access_key_id and config.secret_access_key):
         yield "session_token: goes with access_key_id and secret_access_key only"
+    keys = {name: getattr(config, name) for name in ("access_key_id", "secret_access_key", "session_token")}
+    yield from (
+        f"{name}: has a line break, a space or a character that is not ASCII, as no key has; check where it comes from"
+        for name, value in keys.items()
+        if value and re.fullmatch(r"[!-~]+", value) is None
+    )
     static = bool(config.access_key_id or config.secret_access_key)
     if static and config.profile:
         yield "profile, access_key_id: give one of them"
     if config.anonymous:
-        keys = {"access_key_id": static, "profile": bool(config.profile), "role_arn": bool(config.role_arn)}
-        yield from (f"anonymous: unsigned requests have no use for {name}" for name, given in keys.items() if given)
+        useless = {"access_key_id": static, "profile": bool(config.profile), "role_arn": bool(config.role_arn)}
+        yield from (f"anonymous: unsigned requests have no use for {name}" for name, given in useless.items() if given)
         if config.requester_pays:
             yield "requester_pays: an anonymous requester cannot pay"
 
