@@ -55,7 +55,7 @@ def test_every_single_crash_and_pairs_of_them_lose_and_repeat_nothing(record_pro
         (TRANSFORMS, 3, 40),
         (TRANSFORM_TASKS, 2, 80),
         (KEYED, 2, 40),
-        (KEYED_TASKS, 1, 60),
+        (KEYED_TASKS, 2, 80),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
