@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_EXECUTOR = "an executor: has the cluster free cores and memory for this application?"
+NO_EXECUTOR = (
+    "an executor: has the cluster free cores and memory for this application, and do its machines reach the driver "
+    "(spark.driver.host)?"
+)
 """What a run waits for that no executor serves."""
 
 LOOK_SECONDS = 5.0

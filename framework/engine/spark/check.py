@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import reach_master, spark_context
@@ -48,7 +49,7 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
         yield CheckResult.failed(step, error)
         return
     if waited.is_set():
-        detail = f"no executor within {EXECUTOR_SECONDS:.0f} seconds: has the cluster free cores and memory?"
+        detail = f"waited {EXECUTOR_SECONDS:.0f} seconds for {NO_EXECUTOR}"
         yield CheckResult("executors", ok=False, detail=detail, exit_code=EXIT_TRY_AGAIN)
     else:
         yield CheckResult("executors", ok=True, detail="have all that this source needs")
