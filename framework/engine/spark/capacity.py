@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from framework.engine.spark.failures import application_ended, is_stopped
@@ -72,7 +72,6 @@ class WaitWatch:
 
     Args:
         context: Spark's context.
-        groups: the job groups to watch.
         tasks_max: the option; None has as many tasks as cores.
         clock: returns seconds.
     """
@@ -80,13 +79,11 @@ class WaitWatch:
     def __init__(
         self,
         context: SparkContext,
-        groups: Sequence[str],
         *,
         tasks_max: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._context = context
-        self._groups = groups
         self._tasks_max = tasks_max
         self._capacity = Capacity(context, clock=clock)
         self._clock = clock
@@ -127,15 +124,13 @@ class WaitWatch:
         jobs = False
         try:
             tracker = self._context.statusTracker()
-            for group in self._groups:
-                for job_id in tracker.getJobIdsForGroup(group):
-                    job = tracker.getJobInfo(job_id)
-                    if job is None or job.status != "RUNNING":
-                        continue
-                    jobs = True
-                    stages = [tracker.getStageInfo(stage_id) for stage_id in job.stageIds]
-                    if any(stage is not None and stage.numActiveTasks for stage in stages):
-                        return False
+            # Not the jobs of a group: Spark keeps a thousand that have ended, and each is a call or more.
+            for job_id in tracker.getActiveJobsIds():
+                jobs = True
+                job = tracker.getJobInfo(job_id)
+                stages = [tracker.getStageInfo(stage_id) for stage_id in (job.stageIds if job is not None else ())]
+                if any(stage is not None and stage.numActiveTasks for stage in stages):
+                    return False
         except Exception:  # noqa: BLE001 - the application has ended, which its jobs report
             return False
         return jobs

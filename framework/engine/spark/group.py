@@ -217,9 +217,7 @@ class SparkGroup:
         """Take Spark into use: for tasks, for the listing, and for a stop."""
         self._spark = ready.context
         self._capacity = Capacity(ready.context)
-        self._wait_watch = WaitWatch(
-            ready.context, [self._group, self._listing_group], tasks_max=self._config.runner.tasks_max
-        )
+        self._wait_watch = WaitWatch(ready.context, tasks_max=self._config.runner.tasks_max)
         if ready.use_stop_channel:
             self._stop_channel = StopChannel.of(ready.context)
         self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))

@@ -34,8 +34,8 @@ class Context:
 
     def statusTracker(self):  # noqa: N802
         return SimpleNamespace(
-            getJobIdsForGroup=lambda group: [1, 2] if self.active is not None and group == "jobs" else [],
-            getJobInfo=lambda job: SimpleNamespace(status="RUNNING", stageIds=[job]) if job == 2 else None,
+            getActiveJobsIds=lambda: [1, 2] if self.active is not None else [],
+            getJobInfo=lambda job: SimpleNamespace(stageIds=[job]) if job == 2 else None,
             getStageInfo=lambda _: SimpleNamespace(numActiveTasks=self.active),
         )
 
@@ -79,7 +79,7 @@ def test_with_dynamic_allocation_tasks_wait_for_the_executors_to_come():
 def warned(context, seconds, caplog, *, running=1, tasks_max=1):
     """The warnings of a watch over so many seconds."""
     clock = Clock()
-    watch = WaitWatch(context, ["jobs", "listing"], tasks_max=tasks_max, clock=clock)
+    watch = WaitWatch(context, tasks_max=tasks_max, clock=clock)
     caplog.clear()
     while clock.now < seconds:
         watch.look(running)

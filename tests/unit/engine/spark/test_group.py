@@ -67,7 +67,7 @@ class Spark:
         return {}
 
     def statusTracker(self):  # noqa: N802
-        return SimpleNamespace(getJobIdsForGroup=lambda _: [])
+        return SimpleNamespace(getActiveJobsIds=list)
 
     def parallelize(self, values, _):
         def collect(work):
