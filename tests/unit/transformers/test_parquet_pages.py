@@ -75,7 +75,8 @@ for name in sys.argv[2:]:
     if not os.fork():
         with open(name, "rb") as file:
             _, error = read(file.read(), columns=sys.argv[1].split())
-        sys.exit(getattr(error, "message", ""))
+        print(getattr(error, "message", ""), file=sys.stderr, flush=True)
+        os._exit(1)
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     done = subprocess.run(
