@@ -250,5 +250,5 @@ def test_a_file_of_credentials_is_no_pipe(how, gcs_bucket, tmp_path, monkeypatch
     monkeypatch.delenv("STORAGE_EMULATOR_HOST", raising=False)
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file) if how == "environment" else "")
     chosen = {"credentials_file": str(file)} if how == "option" else {}
-    with pytest.raises(CredentialsError, match=r"key\.json cannot be read \(it is a pipe, not a file\)"):
+    with pytest.raises(CredentialsError, match=r"key\.json cannot be read \(it is a pipe, not a file, and is read"):
         GcsStore(gcs_bucket.config(anonymous=False, **chosen)).identity()

@@ -19,7 +19,15 @@ from framework.errors import exit_code_of
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source.task import S3SourceTask
-from tests.integration.program_rig import NO_JAVA, ROOT, TASKS, Program, wait_for_count, wait_for_exactly, wait_until
+from tests.integration.program_rig import (
+    NO_JAVA,
+    ROOT,
+    TASK_CLASSES,
+    Program,
+    wait_for_count,
+    wait_for_exactly,
+    wait_until,
+)
 
 
 @pytest.fixture
@@ -184,7 +192,7 @@ def traces(tmp_path, monkeypatch):
 
 
 def test_an_unexpected_error_is_one_sentence_with_its_class_and_where_the_trace_is(program, traces, monkeypatch):
-    monkeypatch.setitem(TASKS, "s3_source", BrokenTask)
+    monkeypatch.setitem(TASK_CLASSES, "s3_source", BrokenTask)
     ended = program.run("--once")
     assert ended.code == 1
     assert "Traceback" not in ended.err
@@ -198,7 +206,7 @@ def test_an_unexpected_error_is_one_sentence_with_its_class_and_where_the_trace_
 @pytest.mark.parametrize("tasks", [1, 2])
 def test_so_is_one_of_the_reader_also_in_another_process(program, moto_bucket, traces, monkeypatch, tasks):
     moto_bucket.put("a.jsonl", lines(1))
-    monkeypatch.setitem(TASKS, "s3_source", BrokenReading)
+    monkeypatch.setitem(TASK_CLASSES, "s3_source", BrokenReading)
     program.configure(runner={"tasks_max": tasks})
     ended = program.run("--once")
     assert ended.code == 1, ended.err
@@ -217,7 +225,7 @@ def test_a_bad_object_is_no_unexpected_error_in_any_process(program, moto_bucket
 
 
 def test_with_json_logs_it_is_one_line_with_the_trace_in_it(program, traces, monkeypatch):
-    monkeypatch.setitem(TASKS, "s3_source", BrokenTask)
+    monkeypatch.setitem(TASK_CLASSES, "s3_source", BrokenTask)
     program.configure(log={"format": "json"})
     told = json.loads(program.run("--once").said)
     assert (told["level"], told["error"], told["exit_code"]) == ("error", "BugError", 1)
@@ -334,8 +342,9 @@ def test_an_outage_of_iggy_shows_in_metrics_while_it_lasts_and_its_end_is_said(t
     running = program.start()  # before there is an Iggy
     with server_at(tmp_path / "iggy", port):
         wait_until(lambda: up(program, "iggy") == 1)
+        away = running.err.count("Iggy is away")
     wait_until(lambda: up(program, "iggy") == 0)
-    running.wait_for("Iggy is away")
+    wait_until(lambda: running.err.count("Iggy is away") > away)
     before = running.err.count("Iggy is back, after")
     with server_at(tmp_path / "iggy", port):
         wait_until(lambda: up(program, "iggy") == 1)

@@ -25,6 +25,7 @@ from framework.engine.inspection import inspect
 from framework.engine.spark import engine as spark_engine
 from framework.engine.spark import group as spark_group
 from framework.engine.spark import job as spark_job
+from framework.engine.spark import listing as spark_listing
 from framework.errors import (
     AccessDeniedError,
     IggyTopicError,
@@ -448,8 +449,6 @@ def _startup(rng):
 class SimSpark:
     """Stands for a `SparkContext`."""
 
-    defaultParallelism = 2  # noqa: N815
-
     def __init__(self):
         self._groups = {}
         self._running = {}
@@ -541,6 +540,25 @@ class _SimTaskContext:
     @staticmethod
     def attemptNumber():  # noqa: N802
         return env()["attempt"]
+
+
+class SimCapacity:
+    """Stands for `Capacity`: as many tasks at once as a cluster of two cores runs."""
+
+    wanted = 2
+
+    def __init__(self, _context):
+        pass
+
+
+class SimWaitWatch:
+    """Stands for `WaitWatch`: no job waits for an executor."""
+
+    def __init__(self, *_, **__):
+        pass
+
+    def look(self, *_):
+        pass
 
 
 class SimSparkEngine(spark_engine.SparkEngine):
@@ -834,7 +852,14 @@ def prepare():
         signal=signal_stub,
         FIGURES_SECONDS=2.0,
     )
-    replace(spark_group, WAIT_SECONDS=0.1, spark_lister=lambda *_, **__: lambda _: None)
+    replace(
+        spark_group,
+        WAIT_SECONDS=0.1,
+        spark_lister=lambda *_, **__: lambda _: None,
+        Capacity=SimCapacity,
+        WaitWatch=SimWaitWatch,
+    )
+    replace(spark_listing, Capacity=SimCapacity)
     replace(spark_job, TaskContext=_SimTaskContext, set_up_process=lambda: None, LogForwarder=lambda _: silent)
     replace(discovery, WAIT_SECONDS=0.1)
     replace(session, FOLLOW_SECONDS=0.5)

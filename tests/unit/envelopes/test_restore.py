@@ -422,7 +422,7 @@ def test_many_different_headers_and_times_do_not_stay_in_memory():
 @pytest.mark.parametrize("record", [b'{"value": 1}', b"[1]", b"\xff", b'{"payload"'])
 def test_a_record_outside_of_its_envelope_names_the_option(record):
     (reason,) = restore(IGGY_S3_SINK, record).wrong.values()
-    assert reason.startswith("the record is not in its envelope: ")
+    assert reason.startswith("envelope: the record is not in its envelope: ")
     assert reason.endswith("; see [input] envelope and its options")
 
 

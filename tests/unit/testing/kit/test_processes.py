@@ -11,6 +11,7 @@ from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import LEADER, CrashError, CrashPoint
 from framework.testing.kit.processes import ThreadContext
 from framework.testing.options import source_config
+from tests.support.iggy_messages import append
 
 PLAN = WorkerPlan(
     task_class=object, config=source_config(), address=IggyAddress(host="127.0.0.1", port=8090), epoch=1, log_from=0
@@ -102,9 +103,9 @@ def test_a_connection_tells_its_own_listener():
     one.on_event = lambda name: seen.append(("one", name))
     one.ensure_stream("s")
     one.create_topic("s", "t", 1)
-    one.append("s", "t", 0, b"x")
-    other.append("s", "t", 0, b"x")
-    assert seen == [("one", "append"), ("one", "appended"), ("server", "append"), ("server", "appended")]
+    append(one, "s", "t", 0, b"x")
+    append(other, "s", "t", 0, b"x")
+    assert seen == [("one", "send"), ("one", "ack"), ("server", "send"), ("server", "ack")]
 
 
 # ---- who dies
