@@ -59,5 +59,5 @@ docs: ## the reference pages that are written from the code
 	@$(RUN) docs/generate.py
 
 clean: ## removes .venv, .python, the demo's folder and every cache
-	@rm -rf .venv .python .setup.log .demo .demo-gcs .faults .mutants .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	@rm -rf .venv .python .setup.log .demo .demo-gcs .faults .mutants .mutated .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
