@@ -27,7 +27,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import (
-    MEANT_BY_ANYBODY,
+    NEEDS_NO_DOCUMENT,
     NO_DOCUMENT,
     StoreCall,
     innermost,
@@ -263,7 +263,7 @@ def _needs_document(status: int, failed: Failed) -> bool:
     if failed.media and status == 404:  # noqa: PLR2004  # the description of the object tells: see `GcsStore._refused`
         return False
     # who asks without an identity, or with a token that has expired, is told so in plain text, too
-    return status not in (*MEANT_BY_ANYBODY, 401) and (status >= 400 or status < 300)  # noqa: PLR2004
+    return status not in (*NEEDS_NO_DOCUMENT, 401) and (status >= 400 or status < 300)  # noqa: PLR2004
 
 
 def _status_kind(status: int, reason: str, failed: Failed, answer_text: str) -> _Kind:

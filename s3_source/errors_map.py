@@ -27,7 +27,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import (
-    MEANT_BY_ANYBODY,
+    NEEDS_NO_DOCUMENT,
     NO_DOCUMENT,
     StoreCall,
     innermost,
@@ -298,7 +298,7 @@ def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool
     """
     if signed if failed.operation.startswith("Head") else code not in ("", str(status)):
         return False
-    return status not in MEANT_BY_ANYBODY and (status >= 400 or status < 300)  # noqa: PLR2004
+    return status not in NEEDS_NO_DOCUMENT and (status >= 400 or status < 300)  # noqa: PLR2004
 
 
 def _code_kind(code: str, status: int, failed: Failed, message: str) -> _Kind:

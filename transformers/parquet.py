@@ -346,15 +346,15 @@ class _RowReader:
     def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
         with self._open() as parquet:
             meta = parquet.metadata
-            groups = [meta.row_group(index) for index in range(meta.num_row_groups)]
-            # pyarrow ends the process when it is asked for a column that is in one of both only.
-            for group in groups:
+            counts = []
+            for group in map(meta.row_group, range(meta.num_row_groups)):
+                # pyarrow ends the process when it is asked for a column that is in one of both only.
                 if group.num_columns != meta.num_columns:
                     raise CorruptObjectError(
                         f"a row group of the Parquet file has {group.num_columns} columns, its schema {meta.num_columns}",
                         location=self._location,
                     )
-            counts = [group.num_rows for group in groups]
+                counts.append(group.num_rows)
             # First: behind a row that is missing all numbers are wrong. Some writers leave the sum at 0.
             if min(counts, default=0) < 0 or meta.num_rows not in {sum(counts), 0}:
                 raise CorruptObjectError(

@@ -35,7 +35,7 @@ def set_up_process() -> None:
     numpy's library for linear algebra starts a thread for each core, each with a buffer of its own, when numpy is imported;
     they wait for work in a loop for some 0.1 s of CPU, while a source is starting. No source has such work.
 
-    A library in C that ends the process over the bytes of an object leaves the place of each thread on stderr.
+    A library in C that crashes over the bytes of an object leaves the stack trace of each thread on stderr.
     """
     faulthandler.enable(_STDERR)
     gc.set_threshold(OBJECTS_PER_COLLECTION)

@@ -359,4 +359,4 @@ def _ending(exitcode: int | None) -> str:
     if number == signal.SIGKILL:
         return "was killed (SIGKILL), as when memory runs out"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
-    return f"was ended by {name}: a crash in a library, whose place stands above"
+    return f"was ended by {name}: a library crashed, the stack trace is above"

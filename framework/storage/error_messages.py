@@ -21,7 +21,7 @@ _MAX_RETRY_AFTER_DIGITS = 9
 NO_DOCUMENT = "this answer is no document of the store: an ingress, load balancer or proxy made it"
 """Why such a refusal is retried: it says nothing about the object, the bucket or the permissions."""
 
-MEANT_BY_ANYBODY = frozenset((407, 408, 412, 416, 429))
+NEEDS_NO_DOCUMENT = frozenset((407, 408, 412, 416, 429))
 """Refusals that say enough without a document, whoever sends them: the proxy's own, time, condition, range, rate."""
 
 

@@ -78,7 +78,7 @@ def test_the_library_example_reads_without_iggy(tmp_path):
 
 
 @pytest.mark.parametrize("tasks", [1, 2])
-def test_a_library_that_ends_the_process_leaves_the_place_of_each_thread(tasks, tmp_path):
+def test_a_library_that_ends_the_process_leaves_the_stack_of_each_thread(tasks, tmp_path):
     """With several tasks it is a worker that ends."""
     (tmp_path / "program.py").write_text(
         "from examples.shelf import *\nShelfStore.open = lambda *_: os.abort()\n"
@@ -90,7 +90,7 @@ def test_a_library_that_ends_the_process_leaves_the_place_of_each_thread(tasks, 
     assert done.returncode != 0
     assert "Fatal Python error: Aborted" in done.stderr
     assert f'File "{tmp_path}/program.py", line 2 in <lambda>' in done.stderr
-    assert tasks == 1 or "was ended by SIGABRT: a crash in a library, whose place stands above" in done.stderr
+    assert tasks == 1 or "was ended by SIGABRT: a library crashed, the stack trace is above" in done.stderr
 
 
 def test_the_tutorial_builds_the_example_and_shows_what_it_writes(tmp_path):
