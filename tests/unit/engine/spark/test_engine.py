@@ -183,7 +183,8 @@ def test_a_stop_waits_for_java_for_a_limited_time(slow, monkeypatch, caplog, ans
         assert engine._await_spark().context == "context"
         engine.stop()
         if not answers:
-            assert killed.wait(SECONDS)
+            engine._java_timer.join(SECONDS)
+            assert killed.is_set()
 
     monkeypatch.setattr(engines.jvm, "kill", kill)
     monkeypatch.setattr(engines, "JAVA_SECONDS", 0.2 if answers else 0.05)
