@@ -212,7 +212,7 @@ class S3Store(HttpStore):
         options = dict(self._options)
         if continuation is not None:
             options["ContinuationToken"] = continuation
-        elif after:
+        elif after and after >= prefix:  # else it excludes nothing, and SeaweedFS shows nothing or too little behind it
             options["StartAfter"] = after
         try:
             answer = self._client.list_objects_v2(

@@ -138,6 +138,16 @@ def test_after_is_strict_and_need_not_exist(any_bucket, opened, page_size):
         ]  # the key itself is no progress
 
 
+@pytest.mark.parametrize("after", ["!", "/z", "a", "a/9", "b", "b-"])
+def test_a_start_key_before_the_prefix_leaves_nothing_out(any_bucket, opened, after):
+    keys = ["b/1", "b/2", "b/3"]
+    for key in [*keys, "a/1", "c/1"]:
+        any_bucket.put(key)
+    store = opened(any_bucket)
+    for page_size in (2, 1000):
+        assert [native.key for native in store.list_all(prefix="b/", after=after, page_size=page_size)] == keys
+
+
 def test_a_listing_tells_version_time_class_and_the_stores_clock(any_bucket, opened):
     before = time.time()
     any_bucket.put("k", b"12345")
