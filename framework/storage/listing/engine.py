@@ -361,14 +361,18 @@ class ListingEngine:
             self._chain_from_start()
 
     def _chain_in_order(self) -> bool:
-        """List behind the start key; return False, without loss, when the store turns out unordered."""
+        """List behind the start key; return False, without loss, when the store turns out unordered.
+
+        Each page is requested behind the last key, as those of a range: some stores' tokens leave a key out when the start
+        key does not exist (MinIO).
+        """
         last = self._after
-        chain = Chain(self._where)
-        for page in self._chain_pages(self._after):
+        page, calls, self._first = self._first, 1, None
+        while not self._over:
+            if page is None:
+                page, calls = page_after(self._ask, self._where, self._prefix, last, self._page_size)
             before = last
-            if not page.objects:
-                chain.check(page)
-            else:
+            if page.objects:
                 try:
                     keys = checked_keys(self._where, page, last)
                 except OutOfOrderError as error:
@@ -379,9 +383,10 @@ class ListingEngine:
                 self._remember(keys)
                 last = keys[-1]
             with self._work:
-                self._hand_on(page, list(page.objects), (before, last))
+                self._hand_on(page, list(page.objects), (before, last), calls)
                 if page.continuation is None:
                     self._shut()
+            page = None
         return True
 
     def _chain_from_start(self) -> None:
@@ -390,7 +395,7 @@ class ListingEngine:
         emitted = SeenKeys(self._emitted)
         last, rising = "", True
         chain = Chain(self._where)
-        for page in self._chain_pages(""):
+        for page in self._chain_pages():
             chain.check(page)
             before, keys = last, [native.key for native in page.objects]
             rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
@@ -404,25 +409,28 @@ class ListingEngine:
                     self.unordered = not (rising and self._store.ordered)
                     self._shut()
 
-    def _chain_pages(self, after: str) -> Iterator[ListPage]:
+    def _chain_pages(self) -> Iterator[ListPage]:
         continuation: str | None = None
         while not self._over:
             page, self._first = self._first, None
             if page is None:
-                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+                page = self._ask(prefix=self._prefix, after="", continuation=continuation, page_size=self._page_size)
                 check_prefix(self._where, page, self._prefix)
             yield page
             continuation = page.continuation
 
-    def _hand_on(self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None) -> None:
+    def _hand_on(
+        self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None, calls: int = 1
+    ) -> None:
         """Queue a page of a chain when there is room. The lock must be held.
 
         Args:
             page: the page.
             objects: its objects that were not handed on before.
             ends: the last keys before this page and of it, if the chain is in order.
+            calls: requests made for it.
         """
-        self._count(page, 1)
+        self._count(page, calls)
         while len(self._queue) >= 2 * self._workers and not self._over:
             self._work.wait()
         if objects and not self._over:

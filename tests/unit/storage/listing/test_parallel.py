@@ -307,6 +307,25 @@ def test_one_chain_behind_a_key_notices_that_there_is_no_order():
     assert sorted(flat(pages)) == sorted(key for key in keys if key > "a/05")
 
 
+class SkipsBehindItsToken(SortedStore):
+    """MinIO: the token of a page that was asked for behind a key that does not exist leaves a key out (minio/minio 21463)."""
+
+    def answer(self, prefix, after, continuation, page_size):
+        page = super().answer(prefix, after, continuation, page_size)
+        if page.continuation is None or not after or after in self.keys:
+            return page
+        behind = self.keys.index(page.objects[-1].key) + 1
+        return attrs.evolve(page, continuation=f"-{self.keys[behind]}")
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_token_that_leaves_a_key_out_behind_a_start_key_is_not_used(concurrency):
+    store = SkipsBehindItsToken(dates(60))
+    pages, listing = listed(store, concurrency=concurrency, after="logs/2023/11/01/host-01!")
+    assert sorted(flat(pages)) == [key for key in store.keys if key > "logs/2023/11/01/host-01!"]
+    assert listing.counts.calls == len(store.calls)
+
+
 def test_order_noticed_too_late_to_remember_is_an_error(monkeypatch):
     monkeypatch.setattr(listing_engine, "REMEMBERED_KEYS", 5)
     keys = [f"A{number:03d}" for number in range(60)] + ["Z/1", "Z 1", "Z/2", "Z 2"]
