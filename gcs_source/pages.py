@@ -59,8 +59,8 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
         most: maximum number of objects; the rest is left to the next call.
 
     Returns:
-        The page; its continuation is the last key, or the store's token for a page without keys: see
-            `resume`.
+        The page; its continuation is the store's token, which needs no order; or the last key, where some are left to
+            the next call: see `resume`.
 
     Raises:
         StoreUnavailableError: the body is truncated, or not a listing.
@@ -75,7 +75,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
             items = items[1:]
         objects = [_native(item, bucket) for item in items[:most]]
         token, continuation = page.next_page_token, None
-        if objects and (token or len(items) > most):
+        if len(items) > most:  # the token goes on behind the rest
             continuation = f"{_BY_KEY}{objects[-1].key}"
         elif token:
             continuation = f"{_BY_TOKEN}{len(after)} {after}{token}"

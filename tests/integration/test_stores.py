@@ -202,7 +202,7 @@ def test_a_page_that_repeats_itself_is_an_error(local_bucket, opened):
         local_bucket.put(f"k{number}")
     with FaultProxy(local_bucket.endpoint) as proxy:
         store = opened(local_bucket, endpoint=proxy.endpoint)
-        proxy.add(Fault(path="continuation-token|startOffset", repeat=True, times=None))
+        proxy.add(Fault(path="continuation-token|pageToken", repeat=True, times=None))
         with pytest.raises(ListingError, match="repeats itself"):
             list(store.list_all(page_size=2))
         assert len(proxy.requests) <= 4
