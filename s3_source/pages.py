@@ -242,7 +242,7 @@ def may_be_unpacked(headers: Mapping[str, str]) -> bool:
 
 
 def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -> None:
-    """Compare an answer with the listed object, for stores that ignore conditions, and objects listed without an ETag.
+    """Compare an answer with the listed object, for stores that ignore conditions: by ETag, or by time where one is missing.
 
     Raises:
         ObjectChangedError: they differ.
@@ -259,7 +259,7 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
             f"it was overwritten after it was listed (ETag {bare_etag(answer_etag)}, listed {etag})",
             location=native.location,
         )
-    modified_ms = server_time_ms(headers.get("last-modified")) if not etag else None
+    modified_ms = server_time_ms(headers.get("last-modified")) if not (etag and answer_etag) else None
     if modified_ms is not None and abs(modified_ms - native.modified_ms) > ROUNDING_MS:
         raise ObjectChangedError(
             f"it was overwritten after it was listed (last modified {headers.get('last-modified')})",

@@ -404,6 +404,19 @@ def test_without_an_etag_the_time_is_compared_with_the_listed_one(serving):
         read_all(store, listed(len(LINES), etag=""))
 
 
+def test_a_proxy_that_takes_etags_and_conditions_off_does_not_mix_versions(serving):
+    def answer(headers, number):
+        if number == 1:
+            return 200, {"ETag": f'"{ETAG}"'}, b"a" * 9000, "broken"
+        start = int(headers["range"].removeprefix("bytes=").partition("-")[0])
+        later = {"Last-Modified": "Tue, 14 Nov 2023 22:13:25 GMT", "Content-Range": f"bytes {start}-8999/9000"}
+        return 206, later, b"b" * (9000 - start), "length"
+
+    _, store = serving(answer)
+    with pytest.raises(ObjectChangedError, match="last modified"):
+        read_all(store, listed(9000))
+
+
 def page(items, root="ListBucketResult", prefix=""):
     declared = ' xmlns:ns2="urn:x"' if prefix else ""
     return (
