@@ -405,7 +405,7 @@ class _Transfer:
             (pycurl.PATH_AS_IS, 1),  # a key may be `./x` or `a//b`
             (pycurl.FOLLOWLOCATION, 0),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
-            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS),
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),  # of a paused HTTP/2 it buffers megabytes
             (pycurl.CONNECTTIMEOUT_MS, int(options.connect_seconds * 1000)),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.TCP_NODELAY, 1),
