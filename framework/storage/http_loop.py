@@ -53,6 +53,10 @@ MAX_DOCUMENT_BYTES = 64_000_000
 """Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
 
 MAX_REFUSAL_BYTES = 65_536
+MULTIPLEXED_BYTES = 65_536
+"""An answer of at most so many bytes may share a connection with others, over HTTP/2: libcurl buffers megabytes of each
+larger one whose reader has no room, and of one over HTTP/1.1 nothing."""
+
 MIN_BYTES_PER_SECOND = 100
 """A body that brings fewer, over twice the limit of silence, is broken off; not while its reader has no room."""
 
@@ -93,6 +97,7 @@ class HttpAnswer:
     Attributes:
         room: memory that the body may take; None: `WINDOW_BYTES`.
         is_head: whether the request is a HEAD, which has no body.
+        is_small: whether the body has at most `MULTIPLEXED_BYTES`.
         started: whether the reader may look at it: it will not be requested again.
         complete: whether the transfer has ended.
         ended: whether it has ended for the reader, too.
@@ -114,6 +119,7 @@ class HttpAnswer:
         "ended",
         "failure",
         "is_head",
+        "is_small",
         "lines",
         "measured_at",
         "measured_bytes",
@@ -139,7 +145,7 @@ class HttpAnswer:
         self.transfer: _Transfer | None = None
         self.sent_at = self.active_at = self.measured_at = 0.0
         self.measured_bytes = 0
-        self.paused = self.permitted = self._whole = self.is_head = False
+        self.paused = self.permitted = self._whole = self.is_head = self.is_small = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
         self._reserved = 0  # bytes, with a room; used by the loop's thread alone
@@ -392,20 +398,20 @@ class HttpAnswer:
 class _Transfer:
     """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
 
-    __slots__ = ("_is_head", "_loop", "answer", "curl", "lines")
+    __slots__ = ("_is_head", "_is_small", "_loop", "answer", "curl", "lines")
 
     def __init__(self, loop: HttpLoop, options: HttpOptions) -> None:
         self._loop = loop
         self.answer: HttpAnswer | None = None
         self.lines: list[bytes] = []
-        self._is_head = False
+        self._is_head = self._is_small = False
         self.curl = curl = pycurl.Curl()
         for option, value in (
             (pycurl.NOSIGNAL, 1),
             (pycurl.PATH_AS_IS, 1),  # a key may be `./x` or `a//b`
             (pycurl.FOLLOWLOCATION, 0),
             (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
-            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),  # of a paused HTTP/2 it buffers megabytes
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
             (pycurl.CONNECTTIMEOUT_MS, int(options.connect_seconds * 1000)),
             (pycurl.TCP_KEEPALIVE, 1),
             (pycurl.TCP_NODELAY, 1),
@@ -427,6 +433,10 @@ class _Transfer:
         if answer.is_head is not self._is_head:
             self._is_head = answer.is_head
             curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)  # codespell:ignore nobody
+        if answer.is_small is not self._is_small:
+            self._is_small = answer.is_small
+            version = pycurl.CURL_HTTP_VERSION_2TLS if answer.is_small else pycurl.CURL_HTTP_VERSION_1_1
+            curl.setopt(pycurl.HTTP_VERSION, version)
         curl.setopt(pycurl.URL, answer.url)
         curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
         curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
@@ -485,17 +495,25 @@ class HttpLoop:
         return len(self._transfers)
 
     def get(
-        self, url: str, headers: Sequence[str], *, room: ReadRoom | None = None, retry: RetryAfter | None = None
+        self,
+        url: str,
+        headers: Sequence[str],
+        *,
+        size: int | None = None,
+        room: ReadRoom | None = None,
+        retry: RetryAfter | None = None,
     ) -> HttpAnswer:
         """Start a GET and return at once.
 
         Args:
             url: percent-encoded; sent as it is.
             headers: lines, `Name: value`; `Name:` leaves out what libcurl would send.
+            size: how many bytes the body has, if that is known.
             room: given for a request made ahead: memory that its body may take.
             retry: decides on retries of a request made ahead.
         """
         answer = HttpAnswer(self, url, headers, room, retry)
+        answer.is_small = size is not None and size <= MULTIPLEXED_BYTES
         self.post(self._start if room is None else self._queue, answer)
         return answer
 

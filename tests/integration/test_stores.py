@@ -636,32 +636,11 @@ def test_all_requests_go_through_the_proxy(plain_bucket, opened, monkeypatch):
 @pytest.fixture
 def tls_store(tmp_path):
     """A store behind TLS with a certificate that nobody trusts: its address and the path of the certificate."""
-    import datetime as dt
-    import ipaddress
     import ssl
 
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
+    from tests.support.certificates import self_signed
 
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "store")])
-    now = dt.datetime.now(dt.timezone.utc)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=1))
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.IPv4Address("127.0.0.1"))]), critical=False
-        )
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = tmp_path / "ca.pem"
-    pem.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    both = tmp_path / "both.pem"
-    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    both.write_bytes(pem.read_bytes() + key.private_bytes(encoding, form, serialization.NoEncryption()))
+    pem, both = self_signed(tmp_path)
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
@@ -685,7 +664,6 @@ def tls_store(tmp_path):
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(both)
-    context.set_alpn_protocols(["h2", "http/1.1"])  # who takes the first gets no answer that it can read
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -713,12 +691,6 @@ def test_a_ca_bundle_is_trusted_everywhere_and_nothing_is_without_it(
     assert store.list_page().objects == []
     native = NativeObject(scheme=plain_bucket.scheme, bucket=plain_bucket.name, key="k", size=7, version="@0")
     assert [read(store, native) for _ in range(3)] == [b"content"] * 3
-
-
-def test_a_store_that_offers_http_2_is_asked_in_http_1(plain_bucket, opened, tls_store):
-    """libcurl takes megabytes of each paused stream of HTTP/2, beside the budget; a paused HTTP/1.1 leaves them in its socket."""
-    endpoint, ca_bundle = tls_store
-    assert opened(plain_bucket, endpoint=endpoint, ca_bundle=ca_bundle).list_page().objects == []
 
 
 def test_check_says_what_works_line_by_line(any_bucket, opened):
