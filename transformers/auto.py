@@ -66,7 +66,7 @@ class AutoTransformer(Transformer):
     reads_columns: ClassVar[bool] = True
     max_whole_bytes: ClassVar[int] = LineTransformer.max_whole_bytes
     # those of all formats
-    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars", "pyarrow")
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "arro3.io", "fastavro", "polars", "pyarrow")
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options

@@ -33,7 +33,7 @@ from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransform
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
-from transformers.row_json import encode, encode_all
+from transformers.row_json import encode
 from transformers.split_input import SplitInput, is_packed
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class ParquetTransformer(SplittableTransformer):
 
     name: ClassVar[str] = "parquet"
     reads_columns: ClassVar[bool] = True
-    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "pyarrow")
+    needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "arro3.io", "pyarrow")
 
     @override
     def numbering_options(self) -> Mapping[str, str]:
@@ -547,17 +547,13 @@ class _RowReader:
     def _encode(
         self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        rows = encoder.rows(batch, seconds)
-        try:
-            payloads: Sequence[bytes] = encode_all(rows, len(rows))
-        except (TypeError, ValueError):
-            payloads = []
+        payloads = encoder.payloads(batch, seconds)
         size = size_of(payloads)
         self._json_bytes += size
         if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from self._builder.add(payloads, size)
             return
-        for row in rows:
+        for row in encoder.rows(batch, seconds):
             number = self._builder.next_record
             try:
                 payload = encode(row)

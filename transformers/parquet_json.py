@@ -18,15 +18,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framework.errors import CorruptObjectError
-from transformers.arrow_texts import all_within, date_texts, decimal_texts, time_texts, timestamp_texts
+from transformers.arrow_lines import LineWriter
+from transformers.arrow_texts import DIGITS, all_within, counts_of, texts_of, timestamp_texts
 from transformers.json_time import timestamp_text
-from transformers.row_json import row_maker
+from transformers.row_json import encode_all, row_maker
 
 Column = Callable[[Any], list[Any]]
 """An array -> one value for the encoder per row."""
 
 _NAME_CHARACTERS = 100
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_LINES_ROWS = 64
+"""The number of rows from which lines are written a batch at a time."""
 
 
 class RowEncoder:
@@ -54,6 +56,18 @@ class RowEncoder:
         build = _Columns([file_schema.column(place) for place in places], location, self._int96)
         self._columns = [build.column(field.type) for field in schema]
         self._by_name = dict(zip(names, self._columns, strict=True))
+        self._writer = LineWriter.of(schema)
+
+    def payloads(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None = None) -> Sequence[bytes]:
+        """The JSON of all rows; nothing when one of them has none. The arguments are those of `rows`."""
+        if self._writer is not None and seconds is None and batch.num_rows >= _LINES_ROWS:
+            lines = self._writer.lines(batch)
+            if lines is not None:
+                return lines
+        try:
+            return encode_all(self.rows(batch, seconds), batch.num_rows)
+        except (TypeError, ValueError):
+            return ()
 
     def rows(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None = None) -> list[Any]:
         """One object per row.
@@ -98,7 +112,7 @@ class _Int96:
 
     def column(self, array: Any) -> list[Any]:
         """The values of a leaf; something that has no JSON form for what is no time."""
-        counts = _counts(array)
+        counts = counts_of(array)
         if self.collecting:
             self._seconds.append(counts)
             return [None] * len(array)
@@ -106,7 +120,7 @@ class _Int96:
         if all_within(seconds, -_NANOSECONDS_REACH, _NANOSECONDS_REACH) and all_within(
             pc.subtract(counts, pc.multiply(seconds, 10**9)), 0, 10**9
         ):
-            return timestamp_texts(counts, 9, "")
+            return timestamp_texts(counts, 9, "").to_pylist()  # type: ignore[no-any-return]
         return [
             None if nanos is None else _int96_text(second, nanos)
             for second, nanos in zip(seconds.to_pylist(), counts.to_pylist(), strict=True)
@@ -158,7 +172,7 @@ class _Columns:
             return lambda array: inner(_without_dictionary(array))
         return self._leaf(kind, leaf)
 
-    def _leaf(self, kind: pa.DataType, leaf: Any) -> Column:  # noqa: PLR0911, C901 - one for each type
+    def _leaf(self, kind: pa.DataType, leaf: Any) -> Column:  # noqa: PLR0911 - one for each type
         types = pa.types
         if types.is_integer(kind):
             return _integers
@@ -175,24 +189,13 @@ class _Columns:
             or types.is_binary_view(kind)
         ):
             return _binary_column(leaf)
-        if types.is_decimal(kind):
-            return decimal_texts
-        if types.is_date32(kind):
-            return lambda array: date_texts(array.cast(pa.int32()))
         if types.is_timestamp(kind) and leaf is not None and leaf.physical_type == "INT96":
             return self._int96.column
-        if types.is_timestamp(kind):
-            digits, zone = _DIGITS[kind.unit], "Z" if kind.tz else ""
-            return lambda array: timestamp_texts(_counts(array), digits, zone)
-        if types.is_date64(kind):
-            return lambda array: timestamp_texts(_counts(array), 3, "")
-        if types.is_time(kind):
-            digits = _DIGITS[kind.unit]
-            counts = pa.int32() if types.is_time32(kind) else pa.int64()
-            return lambda array: time_texts(array.cast(counts), digits)
+        if (texts := texts_of(kind)) is not None:
+            return lambda array: texts(array).to_pylist()
         if types.is_duration(kind):
-            digits = _DIGITS[kind.unit]
-            return lambda array: _each(_counts(array).to_pylist(), lambda value: _duration_text(value, digits))
+            digits = DIGITS[kind.unit]
+            return lambda array: _each(counts_of(array).to_pylist(), lambda value: _duration_text(value, digits))
         raise CorruptObjectError(f"there is no JSON form for the Arrow type {kind}", location=self._location)
 
     def _struct(self, kind: pa.StructType) -> Column:
@@ -309,11 +312,6 @@ def _uuid(value: bytes) -> str:
 def _interval(value: bytes) -> dict[str, int]:
     months, days, millis = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
     return {"months": months, "days": days, "milliseconds": millis}
-
-
-def _counts(array: Any) -> Any:
-    """The integers behind a temporal column."""
-    return array.cast(pa.int64())
 
 
 def _duration_text(value: int, digits: int) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.corpora.__main__ import look, readings
 from tests.support.packing import PACK
-from transformers import avro_flat, csv_rows, jsonl, parquet_json
+from transformers import arrow_texts, avro_flat, csv_rows, jsonl
 from transformers.split_lines import SplitLines
 
 ROWS = [
@@ -80,7 +80,7 @@ def found(path, number=0):
 
 
 def test_a_wrong_value_is_found(folder, monkeypatch):
-    monkeypatch.setattr(parquet_json, "date_texts", lambda array: ["1970-01-01"] * len(array))
+    monkeypatch.setattr(arrow_texts, "date_texts", lambda array: pa.array(["1970-01-01"] * len(array)))
     assert any(text.startswith("oracle: record 1:") for text in found(folder / "a.parquet"))
 
 

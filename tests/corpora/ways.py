@@ -11,7 +11,7 @@ from framework.model.splits import Split, count_splits
 from framework.transformer import BatchLimits, InputOptions
 from tests.corpora.oracle_lines import BAD
 from tests.support.packing import PACK, Dribble
-from transformers import avro, lines, make_transformer, parquet, row_json
+from transformers import avro, lines, make_transformer, parquet, parquet_json, row_json
 from transformers.compression import MAX_MAGIC_BYTES, detect_compression
 from transformers.inputs import BytesInput
 
@@ -23,6 +23,7 @@ QUICK = (
     (row_json, "_COLUMN_ROWS"),
     (lines, "_COLUMN_BYTES"),
     (parquet, "_SMALL_OBJECT_BYTES"),
+    (parquet_json, "_LINES_ROWS"),
 )
 """Sizes from which the quick ways are taken, and ranged reads: at 1 they are taken for each object."""
 SPLIT_SIZES = (1, 2, 3, 5, 7, 11, 31, 97, 1009, 4099, 16_411, 65_537, 1 << 20)

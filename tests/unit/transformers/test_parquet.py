@@ -385,10 +385,10 @@ def test_times_of_the_old_kind_are_right_beyond_what_64_bits_hold():
 
 def test_an_int96_that_is_no_time_is_a_bad_record(monkeypatch):
     """Were seconds and nanoseconds ever not those of one moment, no other time may go out."""
-    real = parquet_json._counts
+    real = parquet_json.counts_of
     # the first column of counts are the seconds 0, 1, 2: the second of them is made another
     monkeypatch.setattr(
-        parquet_json, "_counts", lambda array: pa.array([7 if n == 1 else n for n in real(array).to_pylist()])
+        parquet_json, "counts_of", lambda array: pa.array([7 if n == 1 else n for n in real(array).to_pylist()])
     )
     got = read(int96([(EPOCH, n * 10**9) for n in range(3)]))
     assert [number for number, _ in got] == [1, 2, 3]

@@ -48,8 +48,8 @@ def test_every_dependency_is_looked_for_or_the_drivers_alone():
     [
         ("jsonl", set()),
         ("avro", {"fastavro", "polars"}),
-        ("parquet", {"pyarrow"}),
-        ("auto", {"fastavro", "polars", "pyarrow"}),
+        ("parquet", {"arro3.io", "pyarrow"}),
+        ("auto", {"arro3.io", "fastavro", "polars", "pyarrow"}),
     ],
 )
 def test_a_format_names_what_it_needs(form, own):
