@@ -7,7 +7,7 @@ record. Where such a row, or a line that is too long, leaves a quote open, the b
 the object ends there. Rows can only be told apart from the start, so there are no marks; skipped rows are parsed but not encoded.
 With `input.columns` the other fields are parsed, and neither checked nor encoded.
 
-Where all fields of a piece are plain, the names are put between them and nothing else is done. Else rows are split line
+Where all fields of a piece are plain, the names are put between them and no field becomes a value. Else rows are split line
 by line and encoded; and from the first quote on the standard library's reader splits them.
 """
 
@@ -44,6 +44,8 @@ _ROWS_AT_ONCE = 256
 
 _LINE_FEED, _SPACE = b"\n "
 _ROW_END = b'"}\n'
+_MARKS = bytes(mark for mark in range(_SPACE) if mark != _LINE_FEED)
+"""One for each column but the last. Rows with more columns are as quick by rows."""
 
 _NO_LIMIT = 2 * MAX_MESSAGE_BYTES
 
@@ -310,7 +312,7 @@ class _RowReader:
             names = [names[place] for place in chosen]
             self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
         self._make = row_maker(tuple(names))
-        if _Frames.fit(self._delimiter, self._width):
+        if _Frames.fit(self._delimiter, self._width, len(names)):
             self._frames = _Frames(names, chosen, self._width, self._delimiter)
 
     def _take(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -397,7 +399,8 @@ class _RowReader:
 class _Frames:
     """Rows of plain fields -> payloads, with the names put between the fields of all rows at once.
 
-    Plain is a field that stands in the payload as it does in the row: without quotes, and nothing that JSON escapes.
+    Plain is a field that stands in the payload as it does in the row: without quotes, and nothing that JSON escapes. So no
+    control character is in it, and the delimiters of each column become one of their own, which is replaced by a name.
 
     Args:
         names: of the chosen columns.
@@ -408,17 +411,17 @@ class _Frames:
 
     def __init__(self, names: Sequence[str], places: Sequence[int], width: int, delimiter: bytes) -> None:
         self._places, self._width, self._delimiter = places, width, delimiter
-        before = [b'","' + encode(name)[1:] + b':"' for name in names]
-        self._first = b'{"' + before[0][3:]
-        before[0] = _ROW_END + self._first
-        self._frame = [part for name in before for part in (name, b"")]
-        # What a row gains: all names, and its end, in place of a delimiter for each field; unknown with a choice of columns.
-        self._gain = sum(map(len, before)) - width if len(places) == width else None
+        first, *others = [encode(name)[1:] + b':"' for name in names]
+        self._first = b'{"' + first
+        self._between = [b'","' + name for name in others]
+        # What a row gains: all names, and its end, in place of what ends each field.
+        self._gain = sum(map(len, (self._first, *self._between, _ROW_END))) - len(names)
 
     @staticmethod
-    def fit(delimiter: bytes, width: int) -> bool:
-        """Return whether lines can be told to be rows by their delimiters."""
-        return len(delimiter) == 1 and delimiter not in b'"\\\r\n' and width > 1  # of one field, an empty line is none
+    def fit(delimiter: bytes, width: int, chosen: int) -> bool:
+        """Return whether lines can be told to be rows by their delimiters, and their columns by control characters."""
+        is_plain = len(delimiter) == 1 and delimiter not in b'"\\\r\n'
+        return is_plain and width > 1 and chosen <= len(_MARKS) + 1  # of one field, an empty line is none
 
     def payloads(self, data: bytes) -> PayloadColumn | None:
         """Return the payloads of whole lines; None when not each is a row of plain fields."""
@@ -428,16 +431,16 @@ class _Frames:
             return None
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        data = data.removesuffix(b"\n")
-        delimiter, width = self._delimiter, self._width
+        if not data.endswith(b"\n"):
+            data += b"\n"
+        delimiter, width, chosen = self._delimiter, self._width, len(self._places)
         held = np.frombuffer(data, np.uint8)
         is_end = held == _LINE_FEED
         ends = np.flatnonzero(is_end)
-        count = len(ends) + 1
         parted = np.flatnonzero(is_end | (held == delimiter[0]))
         controls = len(parted) if delimiter < b" " else len(ends)
         if (
-            len(parted) != count * width - 1
+            len(parted) != len(ends) * width
             or not np.array_equal(parted[width - 1 :: width], ends)
             or np.count_nonzero(held < _SPACE) != controls
         ):
@@ -446,15 +449,23 @@ class _Frames:
             check_utf8(data)
         except UnicodeDecodeError:
             return None
-        fields = data.replace(b"\n", delimiter).split(delimiter)
-        parts = self._frame * count
-        for at, place in enumerate(self._places):
-            parts[2 * at + 1 :: len(self._frame)] = fields[place::width]
-        parts[0] = self._first
-        parts.append(_ROW_END)
-        if self._gain is None:
-            return PayloadColumn(b"".join(parts))
-        return PayloadColumn(b"".join(parts), np.append(ends, len(data)) + self._gain * np.arange(1, count + 1))
+        if chosen == width:
+            marked = held.copy()
+        else:
+            is_chosen = np.zeros((len(ends), width), bool)
+            is_chosen[:, self._places] = True
+            sizes = np.diff(parted, prepend=-1)  # of the fields, with what ends them
+            marked = held[np.repeat(is_chosen.ravel(), sizes)]
+            parted = sizes[is_chosen.ravel()].cumsum() - 1
+        for at in range(chosen - 1):
+            marked[parted[at::chosen]] = _MARKS[at]
+        ends = parted[chosen - 1 :: chosen]
+        marked[ends] = _LINE_FEED
+        text = marked[:-1].tobytes()
+        for at, name in enumerate(self._between):
+            text = text.replace(_MARKS[at : at + 1], name)
+        text = b"".join((self._first, text.replace(b"\n", _ROW_END + self._first), _ROW_END))
+        return PayloadColumn(text, ends + self._gain * np.arange(1, len(ends) + 1))
 
 
 def _single(place: int) -> Callable[[list[str]], tuple[str]]:

@@ -300,3 +300,22 @@ def test_plain_rows_are_framed(monkeypatch):
     got = exactly(b"a,b,c\n" + rows, frames=True, piece=10**6)
     assert [len(column) for column in framed] == [500]
     assert got == [b'{"a":"%d","b":"\xc3\xa9","c":""}' % at for at in range(500)]
+
+
+@pytest.mark.parametrize("delimiter", [",", "\x01", "\x1f"])
+@pytest.mark.parametrize(
+    ("width", "chosen", "framed"), [(32, 32, True), (33, 32, True), (200, 2, True), (33, 33, False)]
+)
+def test_as_many_columns_as_there_are_marks_are_framed(monkeypatch, width, chosen, framed, delimiter):
+    taken = []
+    payloads = csv_rows._Frames.payloads
+    monkeypatch.setattr(csv_rows._Frames, "payloads", lambda self, data: taken.append(1) or payloads(self, data))
+    names = [f"{at}\t" for at in range(width)]
+    rows = [[f"{row * at}" for at in range(width)] for row in range(9)]
+    data = "".join(delimiter.join(row) + "\n" for row in (names, *rows)).encode()
+    columns = names[width - chosen :]
+    got = exactly(data, frames=True, piece=10**6, csv_delimiter=delimiter, columns=tuple(columns))
+    assert [json.loads(payload) for payload in got] == [
+        dict(zip(columns, row[width - chosen :], strict=True)) for row in rows
+    ]
+    assert bool(taken) == framed
