@@ -121,26 +121,26 @@ def bombs():
     parts = [part for n in range(60) for part in ((text(b"%d" % n) + varint(10 * MIB), 1), (bytes(MIB), 10))]
     yield "avro header", "avro", gz((b"Obj\x01" + varint(60), 1), *parts)
     yield "parquet words", "parquet", parquet(pa.table({
-        "a": repeated(["x" * 100_000], 5000), "b": repeated(["y" * 100_000], 5000),
+        "a": repeated(["x" * 100_000], 2500), "b": repeated(["y" * 100_000], 2500),
     }))  # fmt: skip
     yield "parquet one word", "parquet", parquet(pa.table({"a": repeated(["x" * 10_000_000], 5000)}))
     late = pa.table({"a": repeated([str(n) for n in range(5000)] + ["x" * 300_000], 5001)})
-    many = late.take(pa.array(list(range(5001)) + [5000] * 3000))
+    many = late.take(pa.array(list(range(5001)) + [5000] * 1500))
     yield "parquet late word", "parquet", parquet(many)
-    page = made.data_page(1, b"", packed=zstd(1900), unpacked=1900 * MIB)
+    page = made.data_page(1, b"", packed=zstd(1100), unpacked=1100 * MIB)
     yield "parquet page", "parquet", made.parquet(made.column([page], rows=1), rows=1)
-    pages = [made.dictionary_page(1, made.string(bytes(16 * MIB))), repeats(30)]
-    yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=30, dictionary=True), rows=30)
-    page = made.data_page(30, made.prefixed(16 * MIB, 30), made.DELTA_BYTE_ARRAY)
-    yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=30), rows=30)
+    pages = [made.dictionary_page(1, made.string(bytes(16 * MIB))), repeats(24)]
+    yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=24, dictionary=True), rows=24)
+    page = made.data_page(24, made.prefixed(16 * MIB, 24), made.DELTA_BYTE_ARRAY)
+    yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=24), rows=24)
     page = made.data_page(1, made.string(bytes(4 * MIB)))
     yield "parquet columns", "parquet", made.parquet(*[made.column([page], rows=1)] * 500, rows=1)
-    words = repeated(["x" * 1000], 1_000_000)
-    for name, rows, count in (("parquet list of words", 1, 4), ("parquet lists of words", 100, 1)):
-        ends = pa.array(range(0, 1_000_001, 1_000_000 // rows), pa.int32())
+    words = repeated(["x" * 1000], 500_000)
+    for name, rows, count in (("parquet list of words", 1, 4), ("parquet lists of words", 50, 1)):
+        ends = pa.array(range(0, 500_001, 500_000 // rows), pa.int32())
         columns = {f"c{number}": pa.ListArray.from_arrays(ends, words) for number in range(count)}
         yield name, "parquet", parquet(pa.table(columns), store_schema=False)
-    words = pa.ListArray.from_arrays(pa.array([0, 400_000], pa.int32()), pa.array(["x" * 1000] * 400_000))
+    words = pa.ListArray.from_arrays(pa.array([0, 300_000], pa.int32()), pa.array(["x" * 1000] * 300_000))
     encoding = {"c.list.element": "DELTA_BYTE_ARRAY"}
     table = pa.table({"c": words})
     yield "parquet delta list", "parquet", parquet(table, use_dictionary=False, column_encoding=encoding)
@@ -162,7 +162,7 @@ def bombs():
             (b"a," * 100_000, 100),
         ),
     )
-    yield "text line", "text", gz((b"x" * MIB, 600))
+    yield "text line", "text", gz((b"x" * MIB, 450))
     yield "jsonl lines", "jsonl", gz((b"0\n" * 500_000, 60))
     chunk = b"\x01\xff\xff\xff" + bytes(0xFFFFFF)
     yield "snappy", "text", b"\xff\x06\x00\x00sNaPpY" + chunk * 3
@@ -171,8 +171,8 @@ def bombs():
     packed[20:24] = zlib.crc32(bytes(packed[12:20])).to_bytes(4, "little")
     yield "xz", "text", bytes(packed)
     line = b"x" * (MIB - 1) + b"\n"
-    yield "zstd window", "text", zstd(600, line, window_log=31)
-    yield "zstd allowed window", "text", zstd(600, line, window_log=28)
+    yield "zstd window", "text", zstd(450, line, window_log=31)
+    yield "zstd allowed window", "text", zstd(450, line, window_log=28)
 
 
 def good(name):
