@@ -1,5 +1,6 @@
 """The benchmark runs and writes its table. It asserts no figure: those are for a quiet machine and for people."""
 
+import multiprocessing
 import subprocess
 import sys
 import threading
@@ -8,8 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from benchmarks import contestants
 from benchmarks.listing_client import BUCKET, CLIENTS, FIRST_BYTES, Keys, make_server
-from benchmarks.main_job import ROWS
+from benchmarks.main_job import ROWS, main
 from benchmarks.rows_gcs import gcs_jsonl_rows, gcs_small_rows
 from benchmarks.rows_positions import position_rows
 from benchmarks.rows_speed import Bench, Server, small_memory_rows
@@ -18,40 +20,35 @@ from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from tests.support import forked_tasks  # noqa: F401 - what a fork has loaded
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_some_rows_of_the_benchmark_run_on_tiny_data(seaweedfs_server):
+@pytest.fixture
+def forks(monkeypatch):
+    """Contestants and servers are forks of a process that has loaded them: no figure of a quick look means anything."""
+    context = multiprocessing.get_context("forkserver")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
+    monkeypatch.setattr(contestants, "get_context", lambda _: context)
+
+
+def test_some_rows_of_the_benchmark_run_on_tiny_data(seaweedfs_server, forks, monkeypatch, capfd):
     parts = urlsplit(seaweedfs_server.endpoint)
     store = f"{parts.scheme}://{seaweedfs_server.access_key}:{seaweedfs_server.secret_key}@{parts.netloc}"
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "benchmarks",
-            "--quick",
-            "--rounds",
-            "1",
-            "--rows",
-            "jsonl,restore,transforms",
-            "--s3",
-            store,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert ended.returncode == 0, ended.stderr
+    monkeypatch.delenv("IGGY_TEST_URL", raising=False)
+    rows = ["--rows", "jsonl,restore,transforms"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--quick", "--rounds", "1", *rows, "--s3", store])
+    main()
+    out, err = capfd.readouterr()
     names = ("JSONL", "restore", "restore with two headers each", "add_fields and delete_fields", "unwrap_envelope")
     for name in (*names, "filter that keeps two of three"):
-        assert f"| {name}, 4 x 500 x 200 B, memory to embedded Iggy" in ended.stdout, name
-    assert parts.netloc not in ended.stdout
-    assert seaweedfs_server.secret_key not in ended.stdout + ended.stderr
+        assert f"| {name}, 4 x 500 x 200 B, memory to embedded Iggy" in out, name
+    assert parts.netloc not in out
+    assert seaweedfs_server.secret_key not in out + err
 
 
-def test_the_rows_of_gcs_run_on_few(tmp_path, iggy_url):
+def test_the_rows_of_gcs_run_on_few(tmp_path, iggy_url, forks):
     bench = Bench(
         store=None, servers=(Server(name="some Iggy", url=iggy_url),), folder=tmp_path, rounds=1, quick=True, keep=False
     )
@@ -61,7 +58,7 @@ def test_the_rows_of_gcs_run_on_few(tmp_path, iggy_url):
     assert small.what.startswith("60 objects of 1 KB, GCS to some Iggy")
 
 
-def test_the_rows_of_small_objects_run_on_few(tmp_path, iggy_url):
+def test_the_rows_of_small_objects_run_on_few(tmp_path, iggy_url, forks):
     bench = Bench(
         store=None, servers=(Server(name="some Iggy", url=iggy_url),), folder=tmp_path, rounds=1, quick=True, keep=False
     )
@@ -78,7 +75,7 @@ def test_every_promised_row_has_a_name():
     ]
 
 
-def test_the_row_of_positions_runs_on_few(tmp_path):
+def test_the_row_of_positions_runs_on_few(tmp_path, forks):
     bench = Bench(store=None, servers=(), folder=tmp_path, rounds=1, quick=True, keep=False)
     rows = list(position_rows(bench))
     assert [row.what.split()[0] for row in rows] == [
