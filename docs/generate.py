@@ -48,8 +48,7 @@ from framework.pipeline.producer import Producer  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.task import AbstractSourceTask, SourceContext  # noqa: E402
 from framework.task.object_store import StoreSourceTask  # noqa: E402
-from framework.testing import kit  # noqa: E402, F401  # it knows every law
-from framework.testing.kit.law import LAWS  # noqa: E402
+from framework.testing.kit import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402
 from framework.transformer import ObjectInput, PayloadBatch, ReadStream, Transformer  # noqa: E402

@@ -5,16 +5,13 @@ import importlib
 import os
 import time
 
-import numpy as np
 import pytest
 
-from framework.config.envelope import make_envelope
-from framework.config.transforms import SHIPPED, make_transforms
+from framework.config.transforms import SHIPPED
 from framework.envelopes.layout import PAYLOAD_ENCODINGS
 from framework.testing.kit import check_transform
 from framework.testing.kit.law import LawBrokenError, RigError
-from framework.testing.options import source_config
-from framework.transform import NoOptions, Transform, TransformBatch
+from tests.support.transforms_elsewhere import BUILT_IN, HashesOfThisProcess, Own, built_in, built_in_beside, envelope
 
 PAYLOADS = [
     b'{"id":1,"name":"ann","at":"2024-03-16T14:02:31Z","message":"one"}',
@@ -27,42 +24,6 @@ PAYLOADS = [
     '{"id":6,"name":"g\u00fcnter"}'.encode(),
     b"\xff",
 ]
-
-BUILT_IN = {
-    "add_fields": {
-        "fields": [
-            {"key": "kind", "value": {"static": "order"}},
-            {"key": "uuid", "value": {"computed": "uuid_v7"}},
-            {"key": "when", "value": {"computed": "timestamp_micros"}},
-        ]
-    },
-    "update_fields": {"fields": [{"key": "name", "value": {"computed": "uuid_v4"}, "condition": "key_exists"}]},
-    "delete_fields": {"fields": ["name", "at"]},
-    "filter_fields": {"keep_fields": ["id"], "patterns": [{"value_pattern": "is_string"}]},
-    "unwrap_envelope": {"field": "message"},
-    "filter": {"field": "id", "value_pattern": {"between": [2, 5]}},
-    "headers": {"headers": [{"name": "name", "field": "name"}, {"name": "k", "object": "last_modified"}]},
-    "timestamp": {"field": "at", "format": "iso8601", "missing": "ignore"},
-    "partition_by": {"field": "name", "missing": "spread"},
-    "avro_convert": {
-        "source_format": "json",
-        "target_format": "avro",
-        "schema_json": '{"type":"record","name":"r","fields":[{"name":"id","type":"long"}]}',
-    },
-    "json": {},
-    "raw": {},
-    "text": {},
-    "avro": {"schema_json": '["null","string"]'},
-}
-
-
-def built_in(name):
-    ((transform, _),) = make_transforms(source_config(transforms=[{"type": name, **BUILT_IN[name]}]).transforms)
-    return transform
-
-
-def built_in_beside(_other):
-    return built_in("json")
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -87,22 +48,6 @@ ARCHIVED = [
 ]
 
 
-def envelope(payload):
-    """The transform of an envelope."""
-    config = source_config(envelope="custom", envelope_fields=FIELDS, envelope_payload=payload)
-    ((transform, _),) = make_envelope(config)
-    return transform
-
-
-FIELDS = {
-    "payload": "payload",
-    "headers": "headers",
-    "timestamp": "timestamp",
-    "topic": "topic",
-    "partition": "partition_id",
-}
-
-
 @pytest.mark.parametrize("payload", PAYLOAD_ENCODINGS)
 def test_every_envelope_keeps_it(payload):
     assert check_transform(functools.partial(envelope, payload), ARCHIVED).comparisons > 30
@@ -110,13 +55,6 @@ def test_every_envelope_keeps_it(payload):
 
 def test_all_built_in_are_tried():
     assert set(SHIPPED) - set(BUILT_IN) == {"proto_convert"}  # it needs a descriptor set
-
-
-class Own(Transform):
-    name = "own"
-
-    def __init__(self):
-        super().__init__(NoOptions())
 
 
 class Counts(Own):
@@ -160,14 +98,6 @@ class Clock(Own):
 class Chance(Own):
     def apply(self, batch, context):
         return batch.with_payloads([os.urandom(8) for _ in batch.payloads])
-
-
-class HashesOfThisProcess(Own):
-    chooses_partition = True
-
-    def apply(self, batch, context):
-        hashes = np.array([hash(payload) & 0xFFFFFFFF for payload in batch.payloads], np.uint32)
-        return TransformBatch(payloads=batch.payloads, numbers=batch.numbers, key_hashes=hashes)
 
 
 class ChangesItsInput(Own):

@@ -21,9 +21,6 @@ import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar
 
-import attrs
-from typing_extensions import override
-
 from framework.testing.kit import (
     laws_crash,
     laws_delivery,
@@ -37,10 +34,17 @@ from framework.testing.kit import (
     laws_streams,
     laws_transformer,
 )
-from framework.testing.kit.law import LAWS, CannotTryError, Comparing, LawBrokenError, RigError, refuse_unfit
+from framework.testing.kit.law import (
+    LAWS,
+    SEED,
+    CannotTryError,
+    Comparing,
+    LawBrokenError,
+    Outcome,
+    RigError,
+    refuse_unfit,
+)
 from framework.testing.rig import SourceRig
-
-SEED = 20_240_229
 
 _MODULES = (
     laws_listing,
@@ -55,30 +59,6 @@ _MODULES = (
     laws_process,
     laws_history,
 )
-
-
-@attrs.frozen
-class Outcome:
-    """Result of a check that found no error.
-
-    Attributes:
-        law: its id.
-        comparisons: number of comparisons; 0 when it was skipped.
-        skipped: why it was skipped; empty otherwise.
-        notes: parts that could not be tried, and why.
-    """
-
-    law: str
-    comparisons: int = 0
-    skipped: str = ""
-    notes: tuple[str, ...] = ()
-
-    @override
-    def __str__(self) -> str:
-        if self.skipped:
-            return f"{self.law} skipped: {self.skipped}"
-        notes = f" ({'; '.join(self.notes)})" if self.notes else ""
-        return f"{self.law} holds: {self.comparisons} comparisons{notes}"
 
 
 def check(law_id: str, rig: SourceRig, *, seed: int = SEED) -> Outcome:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
-from framework.testing.rig import Capability, SourceRig
+if TYPE_CHECKING:
+    from framework.testing.rig import Capability, SourceRig
 
+SEED = 20_240_229
 BATCH = 4
 QUEUE = 13
 PAGES = (1, 2, 3)
@@ -71,7 +75,7 @@ class Comparing:
         return LawBrokenError(f"{self.law} is broken: {example} (seed {self.seed})")
 
 
-Check = Callable[[SourceRig, Comparing], None]
+Check = Callable[["SourceRig", Comparing], None]
 
 
 @attrs.frozen
@@ -93,6 +97,30 @@ class Law:
 
 LAWS: dict[str, Law] = {}
 """All laws by id; filled by the modules `laws_*`."""
+
+
+@attrs.frozen
+class Outcome:
+    """Result of a check that found no error.
+
+    Attributes:
+        law: its id.
+        comparisons: number of comparisons; 0 when it was skipped.
+        skipped: why it was skipped; empty otherwise.
+        notes: parts that could not be tried, and why.
+    """
+
+    law: str
+    comparisons: int = 0
+    skipped: str = ""
+    notes: tuple[str, ...] = ()
+
+    @override
+    def __str__(self) -> str:
+        if self.skipped:
+            return f"{self.law} skipped: {self.skipped}"
+        notes = f" ({'; '.join(self.notes)})" if self.notes else ""
+        return f"{self.law} holds: {self.comparisons} comparisons{notes}"
 
 
 def law(number: str, says: str, *needs: Capability) -> Callable[[Check], Check]:

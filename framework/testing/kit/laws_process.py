@@ -12,7 +12,8 @@ from framework.iggy.offset_log.codec import LogFacts, TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.law import BATCH, Comparing, LawBrokenError, fill, law
-from framework.testing.kit.other_process import ElsewhereError, TaskPlan, call_elsewhere, read_plan
+from framework.testing.kit.other_process import ElsewhereError, call_elsewhere
+from framework.testing.kit.task_plan import TaskPlan, read_plan
 from framework.testing.kit.watch import take_all
 from framework.testing.rig import Capability, SourceRig
 

@@ -1,6 +1,6 @@
 """Work in another process: a new interpreter that receives only pickled values, and hashes strings differently.
 
-It does what local workers and Spark executors do with a source, without either.
+It imports what the work consists of, and nothing else of the framework.
 """
 
 from __future__ import annotations
@@ -9,17 +9,8 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
-
-import attrs
-
-from framework.config.sections import SourceCommonConfig
-from framework.discovery.feed import Assignment, HandedFeed
-from framework.model.positions import OffsetManagerEntry
-from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore, PositionDelta
-from framework.task import AbstractSourceTask
 
 ELSEWHERE_SECONDS = 60.0
 _OTHER_HASHES = "46656"
@@ -29,23 +20,6 @@ _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
     "from framework.testing.kit.other_process import main; main()"
 )
-
-
-@attrs.frozen(kw_only=True)
-class TaskPlan:
-    """The work of a task in another process.
-
-    Attributes:
-        make_task: makes the task.
-        config: its configuration.
-        entries: its start positions.
-        assignments: the objects to read.
-    """
-
-    make_task: Callable[[], AbstractSourceTask]
-    config: SourceCommonConfig
-    entries: Sequence[OffsetManagerEntry]
-    assignments: Sequence[Assignment]
 
 
 class ElsewhereError(Exception):
@@ -82,24 +56,6 @@ def call_elsewhere(work: bytes) -> Any:
         kind = NotImportableError if done.returncode == _EXIT_NOT_IMPORTABLE else ElsewhereError
         raise kind(f"the other process failed: {''.join(last)}")
     return pickle.loads(done.stdout)  # noqa: S301 - from a child process
-
-
-def read_plan(plan: TaskPlan) -> dict[str, list[bytes]]:
-    """Run the plan; return key -> payloads."""
-    task = plan.make_task()
-    store = MemoryOffsetStore()
-    store.save(PositionDelta(entries=plan.entries))
-    offsets = OffsetManager(store)
-    offsets.populate_offset_manager()
-    read: dict[str, list[bytes]] = {}
-    try:
-        task.start(plan.config, offsets=offsets, feed=HandedFeed(plan.assignments, closed=True))
-        while not task.finished:
-            for batch in task.poll(timeout_seconds=1.0):
-                read.setdefault(batch.native.key, []).extend(batch.payloads)
-    finally:
-        task.stop()
-    return read
 
 
 def main() -> None:

@@ -19,8 +19,7 @@ from framework.model.headers import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import column_of, size_of
 from framework.pipeline.transforming import TransformChain
-from framework.testing.kit.conformance import SEED, Outcome
-from framework.testing.kit.law import Comparing, RigError
+from framework.testing.kit.law import SEED, Comparing, Outcome, RigError
 from framework.testing.kit.other_process import ElsewhereError, NotImportableError, call_elsewhere
 from framework.transform import Transform, TransformContext
 from framework.transformer import PayloadBatch
