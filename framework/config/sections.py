@@ -58,7 +58,7 @@ def _has_ports(master: str) -> bool:
         return False
 
 
-_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|\w+://.+")
+_MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 
 @attrs.frozen(kw_only=True)
@@ -563,6 +563,7 @@ class SparkSection:
         if not _MASTER.fullmatch(self.master) or not _has_ports(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
+                + ("; Spark Connect cannot run our tasks" if self.master.startswith("sc:") else "")
             )
         if "spark.master" in self.conf:
             yield "conf: spark.master is not an option here: set [spark] master"

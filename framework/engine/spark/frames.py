@@ -25,7 +25,8 @@ from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.packages import ship_packages
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
-from framework.errors import ObjectChangedError, ObjectError
+from framework.engine.spark.session import NO_CONNECT
+from framework.errors import ConfigError, ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -72,7 +73,8 @@ def list_objects(
         Columns bucket, key, size (bytes), version, last_modified (UTC) and storage_class.
 
     Raises:
-        ConfigError: mistakes in the configuration, or the source would read the files of a table.
+        ConfigError: mistakes in the configuration, the source would read the files of a table, or a session
+            of Spark Connect.
         SourceError: the bucket cannot be listed.
     """
     chosen = _chosen(spark, _described(task_class, config))
@@ -105,7 +107,10 @@ def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] |
 def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
     """Return the listing after the source's filters. Executors list it now, and keep it."""
     task_class, config = source
-    context = spark.sparkContext
+    try:
+        context = spark.sparkContext
+    except AttributeError as exc:
+        raise ConfigError(NO_CONNECT) from exc
     ship_packages(context)
     kept: list[RDD[RangeListing]] = []
     on_driver: list[bytes] = []

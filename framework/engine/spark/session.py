@@ -57,6 +57,8 @@ PYTHON_OPTION = "spark.pyspark.python"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 
+NO_CONNECT = "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process"
+
 _SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
 _SHORTEST_MASKED = 4
 
@@ -90,10 +92,7 @@ def spark_context(
     # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
     active = SparkContext._active_spark_context  # noqa: SLF001
     if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
-        raise ConfigError(
-            "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process "
-            '(unset SPARK_REMOTE), or set [runner] engine = "local"'
-        )
+        raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
     if active is not None:
         check_context(active)
         warn_of_open_cluster(active)

@@ -173,7 +173,6 @@ def test_the_list_of_topics_holds_neither_positions_nor_dead_letters_nor_numbers
         "spark://a:7077,b:7077",
         "k8s://https://h:443",
         "spark://[::1]:7077",
-        "mesos://h:x",
     ],
 )
 def test_masters_of_spark(master):
@@ -181,11 +180,23 @@ def test_masters_of_spark(master):
 
 
 @pytest.mark.parametrize(
-    "master", ["locl[2]", "local[2", "yarn-client", "host:7077", "spark://h:70777", "spark://[::1", "k8s://https://h:x"]
+    "master",
+    [
+        "locl[2]",
+        "local[2",
+        "yarn-client",
+        "host:7077",
+        "spark://h:70777",
+        "spark://[::1",
+        "k8s://https://h:x",
+        "mesos://h:5050",
+        "sc://h:15002",
+    ],
 )
 def test_a_master_that_is_none_is_told_what_it_must_be(master):
     (mistake,) = SparkSection(master=master).validate_options()
     assert mistake.startswith(f'master = "{master}": must be local, local[N], spark://host:7077')
+    assert ("Spark Connect" in mistake) == (master == "sc://h:15002")
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ import gc
 import inspect
 
 import pytest
+from pyspark.errors import PySparkAttributeError
 
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.engine.spark.frames import _read
-from framework.errors import ObjectError
+from framework.engine.spark.frames import _read, list_objects, read_records
+from framework.errors import ConfigError, ObjectError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from tests.support.core import store_of
@@ -35,6 +36,18 @@ def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
         assert inspect.getgeneratorstate(made[0]._current) == inspect.GEN_CLOSED
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("frame_of", [list_objects, read_records])
+def test_a_session_of_spark_connect_is_refused_in_one_sentence(frame_of):
+    class Session:
+        """As that of Spark Connect: it has no context, and says so in four sentences about the JVM."""
+
+        def __getattr__(self, name):
+            raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
+
+    with pytest.raises(ConfigError, match="Spark Connect, which cannot run our tasks; start Spark in this process"):
+        frame_of(Session(), MemorySourceTask, source_config())
 
 
 @pytest.mark.parametrize("tolerance", ["none", "skip_object"])
