@@ -601,7 +601,6 @@ def test_a_signal_ends_the_waiting_for_a_master_that_does_not_answer(program):
 def test_an_interpreter_that_executors_do_not_have_is_named(spark, bucket, iggy_url, stream_name, monkeypatch):
     monkeypatch.setattr(spark, "pythonExec", "/nowhere/python")
     config = configured(bucket, iggy_url, stream_name, name="nowhere", engine="spark")
-    with pytest.raises(
-        FatalError, match=r'Cannot run program "/nowhere/python".*PYSPARK_PYTHON \(/nowhere/python\) must'
-    ):
+    advice = rf"PYSPARK_PYTHON \(/nowhere/python\) must name a Python {sys.version_info[0]}.{sys.version_info[1]} there"
+    with pytest.raises(FatalError, match=f'Cannot run program "/nowhere/python".*{advice}'):
         spark_engine(config).run()

@@ -56,9 +56,9 @@ def sentence(error: Exception) -> str:
     """Return the line of a Spark exception that names the cause; for a Python worker, the end of its traceback."""
     lines = str(error).split("\n")
     raised = [
-        next((line.strip() for line in lines[number + 1 :] if line.strip() and not line.startswith(" ")), "")
-        for number, line in enumerate(lines)
-        if "Traceback (most recent call last):" in line
+        next((line.strip() for line in lines[number + 1 :] if line.strip() and _indent(line) <= _indent(head)), "")
+        for number, head in enumerate(lines)
+        if "Traceback (most recent call last):" in head
     ]
     if raised:
         # the text of an exception may begin with an empty line: what it was raised from says more
@@ -70,6 +70,10 @@ def sentence(error: Exception) -> str:
         cause = next((line for line in told if not line.startswith(_CALL)), told[0] if told else type(error).__name__)
     bare = _BARE.fullmatch(cause)
     return bare[1] if bare is not None else _short(cause)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
 
 
 def _short(cause: str) -> str:

@@ -175,8 +175,8 @@ def require_packages(
         if is_stopped(context):
             raise _no_answer(context, exc, "") from exc
         raise FatalError(
-            f"Spark's executors run no Python task: {sentence(exc)}. PYSPARK_PYTHON ({context.pythonExec}) must name an "
-            f"interpreter there, of the driver's version"
+            f"Spark's executors run no Python task: {sentence(exc)}. PYSPARK_PYTHON ({context.pythonExec}) must name a "
+            f"Python {sys.version_info[0]}.{sys.version_info[1]} there, the driver's version"
         ) from exc
     finally:
         channel.close()

@@ -44,6 +44,14 @@ WORKER = (
             "(127.0.0.1 executor 1): Python worker exited unexpectedly (crashed)",
         ),
         (
+            # an interpreter that is too old for pyspark, before it can compare versions
+            ABORTED
+            + "org.apache.spark.SparkException: \nError from python worker:\n  Traceback (most recent call last):\n"
+            '    File "types.py", line 557, in GeographyType\n  TypeError: unsupported operand type(s) for |\n'
+            "PYTHONPATH was:\n  /pyspark.zip\norg.apache.spark.SparkException: EOFException occurred" + STACK,
+            "TypeError: unsupported operand type(s) for |",
+        ),
+        (
             ABORTED + 'java.io.IOException: Cannot run program "/nowhere/python": error=2, No such file' + STACK,
             '(127.0.0.1 executor 1): Cannot run program "/nowhere/python": error=2, No such file',
         ),
