@@ -42,7 +42,7 @@ class Capacity:
         self._clock = clock
         self._asked_at = -SLOTS_SECONDS
         self._slots = 1
-        self._is_dynamic = is_on(context, "spark.dynamicAllocation.enabled")
+        self._is_dynamic = is_on(context.getConf(), "spark.dynamicAllocation.enabled")
 
     @property
     def slots(self) -> int:

@@ -81,7 +81,7 @@ def spark_context(
         The context; None when `stopping` was set first.
 
     Raises:
-        FatalError: no Java, or it does not start.
+        FatalError: no Java, or it does not start; or the active context has ended.
         ConfigError: the context is not one for our tasks, or cannot be created from the options.
     """
     try:
@@ -94,6 +94,10 @@ def spark_context(
     if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
         raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
     if active is not None:
+        if is_stopped(active):
+            raise FatalError(
+                "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+            )
         check_context(active)
         warn_of_open_cluster(active)
         yield active
@@ -244,8 +248,9 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     conf = SparkConf().setMaster(options.master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
     conf.set("spark.speculation", "false")
-    # The driver recovers lost tasks: another attempt of Spark's could only say so, as soon as a core is free for it.
-    conf.set("spark.task.maxFailures", "1")
+    if not is_on(options.conf, "spark.excludeOnFailure.enabled"):  # which takes several attempts
+        # The driver recovers lost tasks: another attempt of Spark's could only say so, as soon as a core is free for it.
+        conf.set("spark.task.maxFailures", "1").set("spark.excludeOnFailure.enabled", "false")
     if is_local(options.master):
         # Without it the driver deserialises what any process of the machine sends to its port. Spark makes a secret of its own
         # for each run.
@@ -276,21 +281,22 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
-def is_on(context: SparkContext, option: str) -> bool:
+def is_on(conf: SparkConf | Mapping[str, str], option: str) -> bool:
     """Return whether an option is true as Spark reads it; absent is false."""
-    return str(context.getConf().get(option, "false")).strip().lower() == "true"
+    return str(conf.get(option, "false")).strip().lower() == "true"
 
 
 def warn_of_open_cluster(context: SparkContext) -> None:
     """Warn about an open cluster: jobs carry the credentials of store and Iggy to the executors."""
     if is_local(str(context.master)):
         return
-    if not is_on(context, "spark.authenticate"):
+    conf = context.getConf()
+    if not is_on(conf, "spark.authenticate"):
         log.warning(
             "spark.authenticate is off: whoever reaches the driver's port may register as an executor and is given the "
             "credentials of the store and of Iggy; docs/guides/secure.md says how a cluster is secured"
         )
-    elif not (is_on(context, "spark.network.crypto.enabled") or is_on(context, "spark.ssl.rpc.enabled")):
+    elif not (is_on(conf, "spark.network.crypto.enabled") or is_on(conf, "spark.ssl.rpc.enabled")):
         log.warning(
             "spark.network.crypto.enabled is off: the credentials of the store and of Iggy go over the network in the clear; "
             "docs/guides/secure.md says how a cluster is secured"
@@ -313,7 +319,7 @@ def check_context(context: SparkContext) -> None:
             f"Spark{where} is {context.version}, and the package pyspark is {pyspark.__version__}: {way_out}install "
             f"pyspark=={context.version}"
         )
-    if is_on(context, "spark.speculation"):
+    if is_on(context.getConf(), "spark.speculation"):
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
         )

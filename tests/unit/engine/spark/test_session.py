@@ -7,6 +7,7 @@ import stat
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import attrs
 import pyspark
@@ -16,7 +17,7 @@ from pyspark import SparkContext
 from framework.config.sections import SparkSection
 from framework.engine.spark import jvm, session
 from framework.engine.spark.session import Awaited, check_context, spark_context, wait_for
-from framework.errors import ConfigError, SparkUnavailableError
+from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 SECONDS = 20
 
@@ -158,6 +159,14 @@ def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
         pass
 
 
+@pytest.mark.parametrize("java", [None, SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: True))])
+def test_an_active_context_that_has_ended_is_refused_with_the_way_out(monkeypatch, java):
+    """A notebook whose application the master ended, or whose JVM died, still has it."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(_jsc=java))
+    with pytest.raises(FatalError, match="has ended: call stop"), spark_context(SparkSection(), name="orders"):
+        pass
+
+
 @pytest.mark.parametrize("conf", [{}, {"spark.speculation": "false"}])
 def test_one_that_does_not_is_not(conf):
     check_context(Context(conf))
@@ -237,6 +246,20 @@ def test_a_start_is_quick_and_options_of_the_user_win():
     options = dict(session._conf(SparkSection(conf=conf), "orders").getAll())["spark.driver.extraJavaOptions"].split()
     assert options[0] == "-XX:TieredStopAtLevel=1"
     assert options[-1] == "-XX:TieredStopAtLevel=4"
+
+
+@pytest.mark.parametrize(
+    ("conf", "attempts", "excludes"),
+    [
+        ({}, "1", "false"),
+        ({"spark.excludeOnFailure.enabled": "true"}, None, "true"),
+        ({"spark.excludeOnFailure.enabled": "true", "spark.task.maxFailures": "3"}, "3", "true"),
+    ],
+)
+def test_executors_are_excluded_only_where_tasks_have_several_attempts(conf, attempts, excludes):
+    """Spark's scheduler fails at two attempts per node with one per task, and the file of its defaults may ask for that."""
+    options = dict(session._conf(SparkSection(conf=conf), "orders").getAll())
+    assert (options.get("spark.task.maxFailures"), options["spark.excludeOnFailure.enabled"]) == (attempts, excludes)
 
 
 def test_options_of_spark_show_no_value():
