@@ -147,8 +147,7 @@ class Rig:
 
     def store(self, kind):
         if kind not in self._stores:
-            folder = self.work / kind
-            folder.mkdir()
+            folder = self.new_folder(kind)
             running = {"moto": running_moto, "seaweedfs": running_seaweedfs}.get(kind)
             self._stores[kind] = self._stack.enter_context(running(folder) if running else running_fake_gcs())
         return self._stores[kind]
@@ -156,7 +155,7 @@ class Rig:
     def server(self, kind):
         """A server for chains that do not kill it."""
         if kind not in self._servers:
-            server = OwnServer(self.work / f"iggy-{kind}", kind)
+            server = OwnServer(self.new_folder("iggy") / kind, kind)
             self._stack.callback(server.kill)
             self._servers[kind] = server.start()
         return self._servers[kind]
@@ -166,12 +165,15 @@ class Rig:
         if self._cluster is None:
             from tests.support.spark_cluster import SparkCluster
 
-            folder = self.work / "spark"
-            folder.mkdir()
-            self._cluster = SparkCluster(folder)
-            self._stack.callback(self._cluster.stop)
-            self._cluster.start()
+            cluster = SparkCluster(self.new_folder("spark"))
+            self._stack.callback(cluster.stop)
+            cluster.start()
+            self._cluster = cluster
         return self._cluster
+
+    def new_folder(self, name):
+        """Another one each time: what failed to start once may be started again."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
 
     def close(self):
         self._stack.close()
@@ -226,8 +228,7 @@ class Chain:
         self.rig, self.tally, self.row, self.number, self.kind = rig, tally, row, number, kind
         self.tasks, self.engine = tasks, engine
         self.dice = random.Random(f"{rig.seed}/{row}/{number}")
-        self.folder = rig.work / f"{row}-{number}"
-        self.folder.mkdir()
+        self.folder = rig.new_folder(f"{row}-{number}")
         self.round = 0
         self.running = None
         self.patience = SPARK_SECONDS if engine == "spark" else ROUND_SECONDS
