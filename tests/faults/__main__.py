@@ -111,7 +111,9 @@ def main(arguments=None):
                 [run_here(name, given, out) for name in names], default=True
             )  # each of them, not up to the first
     results = [one for one in report.load(out) if one["row"] in given.rows]
-    (out / "faults.md").write_text(report.headed(results, report.page) + "\n")
+    (out / "faults.md").write_text(
+        f"{report.headed(results, report.page)}\n\nWhat struck:\n\n{report.kinds(results)}\n"
+    )
     if given.jobs > 1 or given.report or len(given.rows) > 1:
         print(report.headed(results, report.table))
     if given.page:

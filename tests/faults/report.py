@@ -76,6 +76,16 @@ def table(results):
     return "\n".join(lines)
 
 
+def kinds(results):
+    """How often each kind of fault struck, and those that struck in one round: a line for each row of chains."""
+    lines = [
+        f"- {one['row']}: " + ", ".join(f"{kind} {count}" for kind, count in sorted(one["kinds"].items()))
+        for one in results
+        if one["servers"]
+    ]
+    return "\n".join(lines)
+
+
 def marks(store):
     """Between which the page has that store's table."""
     name = f"faults {store or 'no store'}"

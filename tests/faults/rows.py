@@ -13,6 +13,7 @@ import attrs
 
 from tests.faults.chain import BrokenServerError, Chain, HungError, Tally
 from tests.faults.rows_kill import disk_full, kill_local, kill_server, kill_spark, kill_with_standby
+from tests.faults.rows_pairs import pairs
 from tests.faults.rows_positions import set_positions
 from tests.faults.rows_proxy import both, iggy_proxy, store_proxy
 from tests.faults.rows_silence import kill_server_twice, silent_host
@@ -288,6 +289,23 @@ S3_ROWS = (
     Row(name="iggy-proxy", title="broken connections between source and Iggy", rounds=200, chain=iggy_proxy),
     Row(name="store-proxy", title="broken answers of the store, objects that change", rounds=200, chain=store_proxy),
     Row(name="both", title="both at once, and `kill -9` of the source", rounds=100, chain=both),
+    Row(
+        name="pairs",
+        title="two kinds of faults or three near each other, drawn from all that can meet",
+        rounds=100,
+        chain=pairs,
+        length=10,
+        options={"own_server": True},
+    ),
+    Row(
+        name="pairs-defaults",
+        title="the same on a real server, topic made with server defaults",
+        rounds=50,
+        chain=pairs,
+        length=10,
+        kinds=("real",),
+        options={"own_server": True, "defaults": True},
+    ),
     Row(
         name="disk-full",
         title="disk full under the embedded server, and room again",

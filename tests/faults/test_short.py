@@ -20,6 +20,7 @@ SHORT = {
     "iggy-proxy": 5,
     "store-proxy": 7,
     "both": 2,
+    "pairs": 2,
     "transforms": 2,
     "restore": 2,
     "keyed": 2,
@@ -104,7 +105,9 @@ def test_each_store_has_its_rows_and_no_other():
 
 
 def result(**changes):
-    tally = Tally(rounds=20, amid=15, servers={"embedded": 10, "real": 10}, records=31_007)
+    tally = Tally(
+        rounds=20, amid=15, servers={"embedded": 10, "real": 10}, kinds={"worker": 6, "source": 14}, records=31_007
+    )
     for name, value in changes.items():
         setattr(tally, name, value)
     return tally
@@ -116,7 +119,9 @@ def test_results_are_kept_and_told(tmp_path, capsys):
     assert json.loads((tmp_path / "kill-local.json").read_text())["seed"] == 7
     assert main(["--report", "--out", str(tmp_path)]) == 0
     assert "| 20 (10 embedded, 10 real) | 15 | 31,007 | 0 | 0 | 0 | 0 | 12 |" in capsys.readouterr().out
-    assert "with seed 7" in (tmp_path / "faults.md").read_text()
+    told = (tmp_path / "faults.md").read_text()
+    assert "with seed 7" in told
+    assert told.endswith("What struck:\n\n- kill-local: source 14, worker 6\n")
 
 
 @pytest.mark.parametrize("what", ["lost", "repeated", "mixed", "wrong", "hung"])
