@@ -26,6 +26,12 @@ def main():
         "--museum", type=int, nargs=2, metavar=("PART", "PARTS"), help="whether planted mistakes are found"
     )
     parser.add_argument("--tolerate", action="append", default=[], help="a rule that may be broken")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        metavar="HISTORIES",
+        help="name the pairs of kinds of events that met in fewer histories (tests.simulator.coverage)",
+    )
     parser.add_argument("-v", "--verbose", action="store_true")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":  # sets of strings have an order: the same one each time

@@ -28,7 +28,7 @@ EXHIBITS = {
     "any_numbering": ("formats", 2500, 56),
     "compacted_unsafe": ("forgetting_folded", 300, 4),
     "anchor_ahead": ("forgetting", 300, 0),
-    "leader_by_stale_counts": ("forgetting_tasks", 300, 1),
+    "leader_by_stale_counts": ("forgetting_tasks", 300, 2),
     "leader_by_unread_partitions": ("renumbered_tasks", 200, 29),
     "numbered_anew": ("transforms", 500, 85),
     "read_from_the_furthest": ("keyed", 300, 6),

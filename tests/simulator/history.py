@@ -8,8 +8,10 @@ import attrs
 from tests.simulator import runtime
 from tests.simulator.bucket import Bucket, Lie, Version, is_filtered, is_refused, record, tell
 from tests.simulator.checker import Facts, Order, ViolationError, check, gather
+from tests.simulator.coverage import properties_of
 from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
 from tests.simulator.key_lists import KeyList
+from tests.simulator.meetings import Meeting, kind_of_cut
 from tests.simulator.neighbour import OWN_LOG, WRITER, Neighbour, is_neighbours
 from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
 
@@ -94,6 +96,7 @@ class Plan:
         one_letter: whether a letter may come once only.
         lists: how often a row of the list of keys states its object's content; None: there is no list.
         neighbour: the configuration of a second source; None: there is none.
+        meetings: kinds of events (`coverage.EVENTS`) that come one soon after the other: a list each.
     """
 
     settings: Settings = attrs.field(factory=Settings)
@@ -121,6 +124,7 @@ class Plan:
     one_letter: bool = False
     lists: float | None = None
     neighbour: Settings | None = None
+    meetings: tuple = ()
 
 
 @attrs.define(eq=False)
@@ -164,6 +168,9 @@ class World(Scheduler):
         self.settings = plan.settings
         self.prefixes = plan.prefixes
         self.tags = 0
+        self.events = []  # (moment, kind)
+        self.properties = set()
+        self.due = set()
         self.lives = []
         self.main = None
         self.helper = None
@@ -196,6 +203,11 @@ class World(Scheduler):
     def say(self, *words):
         if self.verbose:
             print(f"{self.now:9.3f}", *words, flush=True)
+
+    def event(self, kind, *words):
+        """Something of a kind (`coverage.EVENTS`) has happened."""
+        self.events.append((self.now, kind))
+        self.say(kind, *words)
 
     def fail(self, rule, text):
         if self.wrong is None and rule not in self.tolerated:
@@ -260,13 +272,17 @@ class World(Scheduler):
 
     def put(self, key, **more):
         version = self.make_version(key, **more)
+        if key in self.bucket.objects:
+            self.event("overwritten")
+        elif any(one.key == key for one in self.bucket.versions.values()):
+            self.event("put again")
         self.bucket.put(version)
         self.say("put", key, version, f"{version.count} records", f"bad {version.bad}" if version.bad else "")
         return version
 
     def restore(self, version):
         self.bucket.put(version)
-        self.say("restored", version.key, version)
+        self.event("restored", version.key, version)
 
     # ---- lives
 
@@ -274,6 +290,7 @@ class World(Scheduler):
         host = host or self.hosts[0]
         settings = settings or self.settings
         ours = settings.name == SOURCE
+        self.properties |= properties_of(self.plan, settings)
         process = Process(self, host, f"{'' if ours else WRITER}{kind}{len(self.lives)}")
         process.extra.update(
             source=settings.name,
@@ -349,7 +366,7 @@ class World(Scheduler):
     def kill(self, life):
         if life is not None and life.ended is None:
             life.ended = self.now
-            self.say("kill", life.process)
+            self.event("source killed", life.process)
             life.process.die()
 
     def lose_host(self, life):
@@ -357,7 +374,7 @@ class World(Scheduler):
         if life is None or life.ended is not None:
             return
         life.ended = self.now
-        self.say("no power for", life.process)
+        self.event("no power", life.process)
         processes = [life.process, *life.process.extra.get("children", ())]
         for link in list(self.server.clients.values()):
             if link.process in processes:
@@ -452,37 +469,41 @@ class World(Scheduler):
         if life is not None:
             children = list(life.process.extra.get("children", ()))
             self.fault_kill(None, life)
+            self.event("source and tasks killed")
             for child in children:
                 self.at(0.0, child.die)
 
     def fault_kill_worker(self, link, life):
         if life is not None and link.process is not life.process:
-            self.say("kill worker", link.process)
+            self.event("task killed", link.process)
             life.disturbed = True
             self.at(0.0, link.process.die)
 
     def fault_kill_server(self, *_):
         if self.server.up and not self.calm:
             self.server_kills.append(self.now)
-            self.say("server killed, lost", self.server.kill(self.rng.uniform(0.05, 0.8)))
+            lost = self.server.kill(self.rng.uniform(0.05, 0.8))
+            self.event("server killed", "lost", lost)
+            if lost:
+                self.event("server forgot")
             if self.rng.random() < self.plan.tuning.get("crash_loop", 0.2):
                 self.at(self.rng.uniform(1.0, 2.5), self.fault_kill_server)
 
     def fault_restart_server(self, *_):
         if self.server.up:
-            self.say("server restarted")
+            self.event("server restarted")
             self.server_kills.append(self.now)
             self.server.stop(self.rng.uniform(0.05, 0.5))
 
     def fault_cut(self, link, life):
-        self.say("cut", link.process)
+        self.event(kind_of_cut(link.under_way), link.process)
         if life is not None:
             life.disturbed = True
         link.cut(silently=self.rng.random() < 0.1 and bool(link.groups))
 
     def fault_pause(self, link, life):
         seconds = self.rng.uniform(0.1, 8.0)
-        self.say("pause", link.process, seconds)
+        self.event("paused", link.process, seconds)
         if life is not None and seconds > 2:
             life.disturbed = True
         link.process.paused_until = self.now + seconds
@@ -522,6 +543,9 @@ class World(Scheduler):
         for name in self.plan.changes:
             if self.rng.random() < self.plan.change_rate:
                 self.change(name)
+        for name in sorted(self.due):
+            self.change(name)
+        self.due.clear()
         self.main = self.start(
             "source",
             once=self.rng.random() < self.plan.once_rate,
@@ -531,6 +555,12 @@ class World(Scheduler):
         )
 
     def change(self, name):
+        before = self.settings, self.prefixes, self.bucket
+        self.change_to(name)
+        if before != (self.settings, self.prefixes, self.bucket):
+            self.event(f"changed {name}")
+
+    def change_to(self, name):
         rng, settings = self.rng, self.settings
         evolve = attrs.evolve
         if name == "tasks":
@@ -554,7 +584,7 @@ class World(Scheduler):
             self.remove_partition()
         elif name in {"records_topic", "offsets_topic"}:
             self.change_topic(name)
-        elif name in {"prefix", "mode", "order"}:
+        elif name in {"prefix", "mode", "order", "reading", "engine"}:
             getattr(self, f"change_{name}")()
         elif name == "endpoint" and "endpoint" not in self.causes and any(life.ended for life in self.lives):
             self.causes["endpoint"] = self.bucket
@@ -562,7 +592,6 @@ class World(Scheduler):
             self.buckets.append(self.bucket)
             for key in self.plan.keys[:2]:
                 self.put(key, age=rng.choice((0.0, 3.0, 30.0)))
-        self.say("changed", name)
 
     def change_prefix(self):
         if "prefix" not in self.causes:
@@ -576,6 +605,20 @@ class World(Scheduler):
     def change_order(self):
         order = self.rng.choice(("listing", "start_offset", "start_offset"))
         self.settings = attrs.evolve(self.settings, order=order)
+
+    def change_reading(self):
+        rng = self.rng
+        self.settings = attrs.evolve(
+            self.settings,
+            queue_records=rng.choice((1, 5, 50)),
+            prefetch_objects=rng.choice((1, 2, 4)),
+            list_concurrency=rng.choice((1, 2)),
+            linger_time=rng.choice((0.0, 0.005, 0.05)),
+            poll_interval=rng.choice((0.3, 0.6, 1.5)),
+        )
+
+    def change_engine(self):
+        self.settings = attrs.evolve(self.settings, engine="local" if self.settings.engine == "spark" else "spark")
 
     def change_topic(self, name):
         if not self.nothing_runs():
@@ -856,6 +899,7 @@ class World(Scheduler):
         """With a last-modified from before, as an upload that took long has."""
         most = min(self.settings.window - 2.5, 30.0)
         if most > 0:
+            self.event("uploaded late")
             self.put(self.a_key(), age=self.rng.uniform(0.0, most))
 
     def act_restore(self):
@@ -868,24 +912,27 @@ class World(Scheduler):
 
     def act_delete(self):
         key = self.a_key()
-        self.bucket.delete(key)
-        self.say("deleted", key)
+        if key in self.bucket.objects:
+            self.bucket.delete(key)
+            self.event("deleted", key)
 
     def act_lie(self):
         """A store, or what stands before it, says for a while that an object is not there, or may not be read."""
-        kind = self.rng.choice(self.plan.tuning.get("lies", ("404", "404", "403", "503")))
+        self.lie(self.rng.choice(self.plan.tuning.get("lies", ("404", "404", "403", "503"))))
+
+    def lie(self, kind):
         if kind == "403" and (self.settings.bad or self.settings.letters):
             kind = "503"  # where bad objects are skipped, one that may not be read is skipped, too
         key = self.a_key()
         until = self.now + self.rng.uniform(0.1, 2.0)
-        self.say("wrong", kind, key, f"until {until:.3f}")
+        self.event(f"wrong {kind}", key, f"until {until:.3f}")
         self.lied_about.add(key)
         self.bucket.lies.append(Lie(kind, key, until))
 
     def act_stop(self):
         life = self.main
         if life is not None and life.ended is None and "stop" in life.process.extra:
-            self.say("stop", life.process)
+            self.event("stopped", life.process)
             self.spawn(life.process, life.process.extra["stop"], "stop")
 
     def act_kill(self):
@@ -896,12 +943,14 @@ class World(Scheduler):
     def act_second(self):
         if len([life for life in self.lives_of(SOURCE) if life.ended is None]) < 3:
             take_over = self.rng.random() < self.plan.tuning.get("take_over", 0.0)
+            self.event("second instance")
             self.start("source", host=self.hosts[1], once=True, take_over=take_over)
 
     def act_standby(self):
         """An instance that waits for the end of whoever is at work, and takes over; two at most."""
         waiting = [life for life in self.lives_of(SOURCE) if life.ended is None and life is not self.main]
         if len(waiting) < 2:
+            self.event("standby")
             self.start(
                 "source",
                 host=self.hosts[1],
@@ -914,6 +963,7 @@ class World(Scheduler):
         """One of them is killed, at work or waiting."""
         found = [life for life in self.lives if life.ended is None and life.args.get("standby")]
         if found:
+            self.event("standby killed")
             self.kill(self.rng.choice(found))
             if self.main is not None and self.main.ended is not None:
                 self.plan_restart()
@@ -921,12 +971,12 @@ class World(Scheduler):
     def act_clock(self):
         host = self.rng.choice(self.hosts)
         host.clock_ahead = self.rng.choice((0.0, -120.0, 120.0, self.rng.uniform(-30, 30)))
-        self.say("clock of", host.name, host.clock_ahead)
+        self.event("clock stepped", host.name, host.clock_ahead)
 
     def act_date(self):
         """What answers for the store, a proxy or one of its hosts, has another clock than what dates its objects."""
         self.bucket.told_ahead_ms = self.rng.choice((0, 0, -3_600_000, 10_000, 3_600_000))
-        self.say("answers are dated", self.bucket.told_ahead_ms)
+        self.event("dates stepped", self.bucket.told_ahead_ms)
 
     def act_reset(self):
         """Stop, forget, go on."""
@@ -947,6 +997,7 @@ class World(Scheduler):
                 self.resets.append((begun, self.now_us(), takes))
             self.plan_restart(0.05)
 
+        self.event("reset")
         self.helper = self.start("reset", then=done, **which)
         self.restart_planned = False
 
@@ -963,11 +1014,14 @@ class World(Scheduler):
                     one.ended = self.now_us()
             self.plan_restart(0.05)
 
+        self.event("position set")
         self.helper = self.start("set", then=done, key=self.a_key(), share=rng.choice((0.0, 0.3, 0.6, 0.9, 1.0, None)))
         self.restart_planned = False
 
     def act_foreign(self):
         """Somebody else writes to our topic."""
+        if self.data_topics():
+            self.event("foreign messages")
         for found in self.data_topics():
             partition = self.rng.randrange(len(found.partitions))
             new = [(self.rng.getrandbits(128), b"theirs", {}, 0) for _ in range(self.rng.choice((1, 3, 20)))]
@@ -978,7 +1032,7 @@ class World(Scheduler):
         key, seconds = self.a_key(), self.rng.uniform(0.2, 6.0)
         self.lied_about.add(key)
         self.bucket.archived[key] = self.now + seconds
-        self.say("archived", key, seconds)
+        self.event("archived", key, seconds)
 
     def act_expire(self):
         """Retention deletes the oldest messages of a partition, whether the source runs or not."""
@@ -989,7 +1043,7 @@ class World(Scheduler):
         gone = self.server.expire(topic, number, self.rng.randint(1, 8))
         if not gone:
             return
-        self.say("expired", f"{topic.name}/{number}", f"{gone[0].offset} to {gone[-1].offset}")
+        self.event("expired", f"{topic.name}/{number}", f"{gone[0].offset} to {gone[-1].offset}")
         if not self.is_accounted_for(gone, topic):
             self.causes["expired"] = gone
 
@@ -1010,7 +1064,7 @@ class World(Scheduler):
         for found in self.data_topics():
             gone = [message for part in found.partitions for message in part.messages]
             if gone:
-                self.say("purged", found.name)
+                self.event("purged", found.name)
                 self.hand_changes += 1
                 self.forget_records(gone)
                 self.server.purge("lake", found.name)
@@ -1024,7 +1078,7 @@ class World(Scheduler):
         topic = self.rng.choice(found)
         gone = [message for part in topic.partitions for message in part.messages]
         again = self.rng.random() < 0.6
-        self.say("deleted", topic.name, "and made again" if again else "")
+        self.event("topic deleted", topic.name, "and made again" if again else "")
         names = {life.process.name for life in self.lives if life.settings.offsets == self.settings.offsets}
         since = max(self.by_hand_at, self.log_since.get(self.settings.offsets, -1))
         ours = any(one.writer.partition("/")[0] in names and one.serial > since for one in gone)
@@ -1049,7 +1103,7 @@ class World(Scheduler):
         self.lose_log()
 
     def lose_log(self):
-        self.say("the log is gone")
+        self.event("log lost")
         gone = self.server.streams["lake"].pop(self.settings.offsets)
         if self.is_marked():
             self.causes["log"] = gone
@@ -1104,6 +1158,8 @@ class World(Scheduler):
             )
         if self.plan.acts:
             self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
+        for kinds in self.plan.meetings:
+            self.at(self.rng.uniform(0.2, self.plan.seconds - 1.0), Meeting(self, kinds).go_on)
         self.at(10.0, self.watch_silent)
         self.plan_restart(0.0)
         if self.key_list is not None:
@@ -1130,6 +1186,8 @@ class World(Scheduler):
             bucket.archived.clear()
             bucket.lie_rate = {}
             bucket.break_rate = 0.0
+            if self.settings.min_age:
+                bucket.told_ahead_ms = 0  # by a clock that stays behind, nothing would ever be old enough
         self.server.slow = 0.0
         self.store_slow = 0.0
         self.plan.tuning["slow_pipe"] = 0.0

@@ -12,6 +12,9 @@ from tests.simulator.runtime import EPOCH
 
 EVICTION_SECONDS = 61.0
 
+LATE_SECONDS = 0.2
+"""A request that takes longer to arrive is late."""
+
 
 class NoConnectionError(Exception):
     """Nobody answers."""
@@ -140,7 +143,12 @@ class Link:
         server = self.server
         world = server.world
         self.heard_at = world.now
-        world.at(server.latency(self), self._arrive, request)
+        seconds = server.latency(self)
+        if server.late is not None and request.what.startswith(server.late):
+            seconds, server.late = server.rng.uniform(LATE_SECONDS, 3.5), None
+        if seconds >= LATE_SECONDS and request.what.startswith(("send ", "append ")):
+            world.event(f"{request.what.partition(' ')[0]} late", self.process, seconds)
+        world.at(seconds, self._arrive, request)
         if server.time_limit is not None:
             world.at(server.time_limit, self._timed_out, request)
 
@@ -199,6 +207,7 @@ class Server:
         self.time_limit = 3.0
         self.slow = 0.0  # how often an answer takes long
         self.slowest = 0.5
+        self.late = None  # how the next request begins that is late
         self.notices_late = 0.2  # how often it goes on listing a client that is gone for a while
         self.saves_early = 0.02  # how often a partition is saved before it must be
         self.record_of_all = []  # every message that was ever stored: (stream, topic number, topic, partition, message)

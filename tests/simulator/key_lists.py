@@ -60,7 +60,7 @@ class KeyList:
         self.rows = rows
         self.named.update(row.key for row in rows)
         self.put(self.text(rows))
-        self.world.say("list", *(f"{row.key}{'' if row.tag is None else f' v{row.tag}'}" for row in rows))
+        self.world.event("list written", *(f"{row.key}{'' if row.tag is None else f' v{row.tag}'}" for row in rows))
 
     def row(self, key):
         rng, bucket = self.world.rng, self.world.bucket
@@ -98,6 +98,7 @@ class KeyList:
         if self.is_wrong:
             return
         self.wrong_until = float("inf")
+        self.world.event("list lost")
         if self.world.rng.random() < 0.5:
             self.bucket.delete(self.name)
             self.world.say("the list is gone")
@@ -112,6 +113,7 @@ class KeyList:
             self.write([row.key for row in self.rows])
 
     def lie(self):
+        self.world.event("list unavailable")
         self.bucket.lies.append(Lie("503", self.name, self.world.now + self.world.rng.uniform(0.1, 2.0)))
 
     def come_to_rest(self):

@@ -63,6 +63,7 @@ class Neighbour:
         """It is killed, stopped, or reset."""
         if not self.runs:
             return
+        self.world.event("neighbour ended")
         what = self.world.rng.choice(("kill", "kill", "stop", "reset"))
         if what == "kill":
             self.world.kill(self.main)

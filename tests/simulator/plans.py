@@ -4,14 +4,15 @@ import random
 
 import attrs
 
+from tests.simulator.coverage import EVENTS, NEEDS, PROPERTIES, all_may_meet, possible_pairs
 from tests.simulator.history import WIDTH, Plan, Settings
 from tests.simulator.neighbour import OWN_LOG, OWN_TOPIC
 
 
 def plan_of(seed, theme="all"):
     """The plan of a seed."""
-    if theme == "mixed":  # four of five have a theme: of everything at once, few histories find a mistake
-        names = [*sorted(THEMES), *["all"] * (len(THEMES) // 4)]
+    if theme == "mixed":  # a fifth of them are pairs: a theme of its own finds more mistakes, and no meeting of others
+        names = [*sorted(THEMES), *["pairs"] * (len(THEMES) // 4)]
         theme = names[seed % len(names)]
     rng = random.Random(f"{theme}/{seed}")
     return THEMES[theme](rng)
@@ -128,6 +129,75 @@ def with_neighbour(rng, plan):
         changes=tuple(name for name in plan.changes if name not in apart),
         neighbour=neighbour_of(rng, plan.settings),
     )
+
+
+PAIRS = sorted(possible_pairs())
+MEETINGS = 3
+"""Of a history, each of three events."""
+
+
+def pairs(rng):
+    """Two kinds that may meet, and others that may meet these: some events in a row, some times."""
+    first = rng.choice(PAIRS)
+    kinds = [*first, *(NEEDS[kind] for kind in first if kind in NEEDS)]
+    for kind in (*rng.sample(PROPERTIES, 2), *rng.sample(EVENTS, len(EVENTS))):
+        if all_may_meet([*kinds, kind]) and NEEDS.get(kind, kinds[0]) in kinds:
+            kinds.append(kind)
+    events = [kind for kind in kinds if kind in EVENTS][: 3 * MEETINGS]
+    meetings = [events[at : at + 3] for at in range(0, len(events), 3)]
+    for meeting in meetings:
+        rng.shuffle(meeting)
+    return with_properties(rng, {kind for kind in kinds if kind in PROPERTIES}, meetings)
+
+
+def with_properties(rng, having, meetings):
+    """Sources that have these properties, and none of the others, and events that meet."""
+    partitions = rng.choice((2, 3)) if {"tasks", "partition_by"} & having else rng.choice((1, 2, 3))
+    bad = bool({"bad records skipped", "dead letters"} & having)
+    settings = {
+        "partitions": partitions,
+        "tasks": rng.randint(2, partitions) if "tasks" in having else 1,
+        "engine": "spark" if "spark" in having else "local",
+        "headers": "none" if "no headers" in having else "provenance",
+        "split_size": rng.choice((2 * WIDTH, 3 * WIDTH)) if "splits" in having else 0,
+        "transforms": "transforms" in having,
+        "keyed": "partition_by" in having,
+        "bad": bad,
+        "letters": "dead letters" in having,
+        "window": 6.0 if "short window" in having else 86_400.0,
+        "min_age": 1.5 if "min_age" in having else 0.0,
+        "archived": "wait" if "waits for archived" in having else "skip",
+    }
+    if "topics by key" in having:
+        settings |= {"topic": "{{topic}}", "template": "{{topic}}/{{key}}"}
+    if "start offsets" in having:
+        settings |= {"order": "start_offset", "template": "{{key}}/{{start_offset}}"}
+    if "key list" in having:
+        settings |= {"mode": "keys", "recheck": rng.random() < 0.8}
+    if "incremental" in having:
+        settings |= {"mode": "incremental", "lookback_keys": rng.choice((0, 1, 3)), "full_listing_interval": 2.0}
+    plan = plain(
+        rng,
+        settings=settings,
+        meetings=meetings,
+        acts={"put": 3, **({"list": 1} if "key list" in having else {})},
+        fault_rate=rng.choice((0.0, 0.0, 0.005)),
+        keys=START_OFFSETS[:4] if "start offsets" in having else ("a/1", "a/2", "b/1", "b/2")[: rng.randint(1, 4)],
+        bad_rate=0.4 if bad else 0.0,
+        required=rng.choice((3, 5, 8)) if "forgetting server" in having else 1,
+        tuning={
+            **(SMALL if "compacted soon" in having else {}),
+            "take_over": rng.choice((0.0, 1.0)),
+            "standby": rng.random() < 0.2,
+        },
+        bucket_options={"largest_read": rng.choice((WIDTH, 1 << 20))},
+        lists=rng.choice((0.0, 0.6, 1.0)) if "key list" in having else None,
+        seconds=rng.uniform(3.0, 8.0),
+        once_rate=rng.choice((0.0, 0.3)),
+    )
+    if "neighbour" in having:
+        plan.neighbour = neighbour_of(rng, plan.settings)
+    return plan
 
 
 def plain(rng, *, settings=None, **more):
@@ -810,5 +880,6 @@ THEMES = {
         key_lists,
         start_offsets,
         neighbours,
+        pairs,
     )
 } | {"all": all_kinds}

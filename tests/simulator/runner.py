@@ -14,6 +14,7 @@ runtime.install()
 
 from tests.simulator import adapter, museum  # noqa: E402
 from tests.simulator.checker import ViolationError  # noqa: E402
+from tests.simulator.coverage import pairs_met, report  # noqa: E402
 from tests.simulator.exhibits import EXHIBITS  # noqa: E402
 from tests.simulator.history import World  # noqa: E402
 from tests.simulator.plans import plan_of  # noqa: E402
@@ -59,6 +60,7 @@ def run_history(seed, theme="all", *, verbose=False, tolerated=()):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         run_history.steps = world.steps
         run_history.seconds = world.now
+        run_history.pairs = pairs_met(world.events, world.properties)
     return None
 
 
@@ -150,7 +152,7 @@ def look_at(name, theme, histories, seed):
 
 def run_many(options):
     begin(options.plant)
-    began, found, rules = time.process_time(), 0, Counter()
+    began, found, rules, pairs = time.process_time(), 0, Counter(), Counter()
     count = 0
     for count, seed in enumerate(range(options.seed, options.seed + options.histories * options.step, options.step), 1):
         try:
@@ -164,9 +166,12 @@ def run_many(options):
             print(f"seed {seed}: {wrong}"[:600], flush=True)
             if found >= options.most:
                 break
+        pairs.update(run_history.pairs)
         collect(count)
         if count % 1000 == 0:
             print(f"... {count}", flush=True)
+    if options.pairs is not None:
+        print("\n".join(report(pairs, options.pairs)))
     seconds = time.process_time() - began
     each = 1000 * seconds / max(count, 1)
     print(

@@ -1,0 +1,154 @@
+"""Events that meet: each happens as soon as it is possible, soon after the one before."""
+
+PAUSE_SECONDS = 0.01
+TRIES = 300
+"""So often an event is tried, with such a pause: longer than a start takes."""
+
+QUIET_SECONDS = 3.0
+"""As long as nothing runs for what is possible then alone: until the server has noticed that all connections are gone."""
+
+ACTS = {
+    "stopped": "stop",
+    "clock stepped": "clock",
+    "second instance": "second",
+    "standby": "standby",
+    "standby killed": "kill_standby",
+    "neighbour ended": "neighbour",
+    "foreign messages": "foreign",
+    "expired": "expire",
+    "purged": "purge",
+    "topic deleted": "recreate",
+    "log lost": "lose_log",
+    "overwritten": "put",
+    "uploaded late": "old_put",
+    "restored": "restore",
+    "deleted": "delete",
+    "archived": "archive",
+    "dates stepped": "date",
+    "list written": "list",
+    "list lost": "lose_list",
+    "list unavailable": "lie_of_list",
+    "reset": "reset",
+    "position set": "set",
+}
+"""Kind of event -> what people do (`World.act_...`)."""
+
+FAULTS = {
+    "source killed": "kill",
+    "source and tasks killed": "kill_all",
+    "task killed": "kill_worker",
+    "paused": "pause",
+    "no power": "power",
+    "server killed": "kill_server",
+    "server forgot": "kill_server",
+    "server restarted": "restart_server",
+    "send cut": "cut",
+    "acknowledgement lost": "cut",
+    "other request cut": "cut",
+}
+"""Kind of event -> what happens while a request is under way (`World.fault_...`)."""
+
+QUIET = {"purged", "topic deleted", "log lost", "changed records_topic", "changed offsets_topic"}
+"""Possible only while nothing runs."""
+
+
+def kind_of_cut(request):
+    """What the end of a connection means to the request that is under way."""
+    if request is None or not request.what.startswith("send "):
+        return "other request cut"
+    return "acknowledgement lost" if request.stored else "send cut"
+
+
+class Meeting:
+    """Events of these kinds, one after the other."""
+
+    def __init__(self, world, kinds):
+        self.world, self.kinds, self.tries = world, list(kinds), TRIES
+        self.began = False
+
+    def go_on(self):
+        """The next one, if that is possible now; else it is tried again, and given up in the end."""
+        world, rng = self.world, self.world.rng
+        if world.calm or not self.kinds:
+            return
+        before = len(world.events)
+        self.try_to(self.kinds[0])
+        self.tries -= 1
+        if any(kind == self.kinds[0] for _, kind in world.events[before:]) or not self.tries:
+            if self.kinds.pop(0) in QUIET:
+                world.at(rng.uniform(0, 1.0), world.restart)
+            self.tries, self.began = TRIES, False
+            world.at(rng.choice((0.0, rng.uniform(0, 0.05), rng.uniform(0, 1.0))), self.go_on)
+        else:
+            world.at(PAUSE_SECONDS, self.go_on)
+
+    def try_to(self, kind):
+        world = self.world
+        if kind in QUIET and not self.began:
+            self.be_quiet()
+        if kind in QUIET and not world.nothing_runs():
+            pass
+        elif kind in ACTS:
+            getattr(world, f"act_{ACTS[kind]}")()
+        elif kind in FAULTS:
+            self.fault(kind)
+        elif kind.startswith("wrong "):
+            world.lie(kind.removeprefix("wrong "))
+        elif kind.startswith("changed "):
+            self.change(kind.removeprefix("changed "))
+        elif kind == "put again":
+            self.put_again()
+        else:  # send late, append late
+            world.server.late = kind.removesuffix("late")
+        self.began = True
+
+    def be_quiet(self):
+        """Everything ends, and starts only later."""
+        world = self.world
+        for life in world.lives:
+            for child in list(life.process.extra.get("children", ())):
+                child.die()
+            world.kill(life)
+        world.plan_restart(QUIET_SECONDS)
+
+    def fault(self, kind):
+        """To any process whose request is under way, if there is one of this kind."""
+        world = self.world
+        links = [
+            link for link in world.server.clients.values() if link.under_way is not None and fits(world, kind, link)
+        ]
+        if links:
+            world.fault(FAULTS[kind], world.rng.choice(links))
+
+    def change(self, name):
+        """At the next start, which is soon."""
+        world = self.world
+        if f"changed {name}" in QUIET:
+            world.change(name)
+        elif not self.began:
+            world.due.add(name)
+            world.rng.choice((world.act_kill, world.act_stop))()
+
+    def put_again(self):
+        """An object that was deleted; one is deleted first if there is none."""
+        world = self.world
+        gone = sorted({one.key for one in world.bucket.versions.values()} - set(world.bucket.objects))
+        if gone:
+            world.put(world.rng.choice(gone))
+        else:
+            world.act_delete()
+
+
+def fits(world, kind, link):
+    """Whether a fault at this connection is of the kind."""
+    life = world.life_of(link.process)
+    if kind == "task killed":
+        return life is not None and link.process is not life.process
+    if kind == "no power":
+        return life is not None and life is world.main
+    if kind == "server forgot":
+        topics = world.data_topics()
+        return any(part.saved_end < part.end for topic in topics for part in topic.partitions)
+    if FAULTS[kind] == "cut":
+        return kind_of_cut(link.under_way) == kind
+    return life is not None
