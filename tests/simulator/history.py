@@ -27,6 +27,9 @@ SOURCE = "src"
 OFFSETS_TOPICS = ("src-offsets", "other-offsets")
 NO_RECORDS = {*OFFSETS_TOPICS, OWN_LOG, "letters"}
 RECORDS_TOPICS = ("records", "other-records")
+OF_ALL_INSTANCES = {"format", "prefix", "endpoint", "mode", "order"}
+"""Whoever changes these ends every instance first: one that goes on with the other value reads something else."""
+
 MARK = "source src"
 """The consumer group by which a source marks the topics that it writes (docs/reference/iggy-messages.md)."""
 
@@ -556,6 +559,9 @@ class World(Scheduler):
 
     def change(self, name):
         before = self.settings, self.prefixes, self.bucket
+        if name in OF_ALL_INSTANCES:
+            for life in self.lives_of(SOURCE):
+                self.kill(life)
         self.change_to(name)
         if before != (self.settings, self.prefixes, self.bucket):
             self.event(f"changed {name}")
@@ -855,6 +861,8 @@ class World(Scheduler):
             else:
                 self.at(1.0, lambda: self.by_hand(way, cause, then))
 
+        if way == "accept" and "format" in self.causes:
+            self.allow_again()  # what was partly read with the other one begins once more
         if way == "accept" and cause == "expired":
             self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
