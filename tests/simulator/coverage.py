@@ -125,6 +125,7 @@ APART = {
     "topics by key": ("changed records_topic",),
     "bad records skipped": ("wrong 403", "dead letters"),  # an object that may not be read is skipped, too
     "dead letters": ("wrong 403",),
+    "transforms": ("changed format",),  # chunks hold several records, of which the transform refuses all or none
     "position set": ("changed format", "changed prefix", "changed endpoint"),
 }
 """Kind -> kinds that it cannot meet, or of which the checker cannot tell what should come of both."""

@@ -1089,7 +1089,9 @@ class World(Scheduler):
         self.event("topic deleted", topic.name, "and made again" if again else "")
         names = {life.process.name for life in self.lives if life.settings.offsets == self.settings.offsets}
         since = max(self.by_hand_at, self.log_since.get(self.settings.offsets, -1))
-        ours = any(one.writer.partition("/")[0] in names and one.serial > since for one in gone)
+        ours = any(
+            one.writer.partition("/")[0] in names and one.serial > since and not self.was_reset(one) for one in gone
+        )
         self.server.delete_topic("lake", topic.name)
         self.hand_changes += 1
         if again:
@@ -1098,6 +1100,14 @@ class World(Scheduler):
         self.causes["recreated"] = None if again else topic  # the log may know it, by its number
         if ours:
             self.must_refuse = f"topic {topic.name} was deleted"
+
+    def was_reset(self, message):
+        """Whether the log may know nothing of a message, since its object was reset later."""
+        return any(
+            (ended is None or message.timestamp_us <= ended) and takes(key)
+            for _, ended, takes in self.resets
+            for key, _, _ in tell(message.payload)
+        )
 
     def act_lose_log(self):
         """Only while nothing runs: the log is deleted, or somebody renames it in the configuration."""
