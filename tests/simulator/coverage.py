@@ -59,6 +59,8 @@ EVENTS = (
     "changed batch",
     "changed reading",
     "changed engine",
+    "changed window",
+    "changed min_age",
     "changed format",
     "changed prefix",
     "changed endpoint",

@@ -64,7 +64,6 @@ class Meeting:
 
     def __init__(self, world, kinds):
         self.world, self.kinds, self.tries = world, list(kinds), TRIES
-        self.began = False
 
     def go_on(self):
         """The next one, if that is possible now; else it is tried again, and given up in the end."""
@@ -77,18 +76,18 @@ class Meeting:
         if any(kind == self.kinds[0] for _, kind in world.events[before:]) or not self.tries:
             if self.kinds.pop(0) in QUIET:
                 world.at(rng.uniform(0, 1.0), world.restart)
-            self.tries, self.began = TRIES, False
+            self.tries = TRIES
             world.at(rng.choice((0.0, rng.uniform(0, 0.05), rng.uniform(0, 1.0))), self.go_on)
         else:
             world.at(PAUSE_SECONDS, self.go_on)
 
     def try_to(self, kind):
         world = self.world
-        if kind in QUIET and not self.began:
+        if kind in QUIET and self.tries == TRIES:
             self.be_quiet()
         if kind in QUIET and not world.nothing_runs():
-            pass
-        elif kind in ACTS:
+            return
+        if kind in ACTS:
             getattr(world, f"act_{ACTS[kind]}")()
         elif kind in FAULTS:
             self.fault(kind)
@@ -100,7 +99,6 @@ class Meeting:
             self.put_again()
         else:  # send late, append late
             world.server.late = kind.removesuffix("late")
-        self.began = True
 
     def be_quiet(self):
         """Everything ends, and starts only later."""
@@ -112,20 +110,20 @@ class Meeting:
         world.plan_restart(QUIET_SECONDS)
 
     def fault(self, kind):
-        """To any process whose request is under way, if there is one of this kind."""
+        """While a request is under way, if that is soon."""
         world = self.world
-        links = [
-            link for link in world.server.clients.values() if link.under_way is not None and fits(world, kind, link)
-        ]
+        links = [link for link in world.server.clients.values() if fits(world, kind, link)]
+        if self.tries > TRIES // 2:
+            links = [link for link in links if link.under_way is not None]
         if links:
             world.fault(FAULTS[kind], world.rng.choice(links))
 
     def change(self, name):
-        """At the next start, which is soon."""
+        """At the next start, which is soon; at the one after that if the value was drawn that is there already."""
         world = self.world
         if f"changed {name}" in QUIET:
             world.change(name)
-        elif not self.began:
+        elif name not in world.due:
             world.due.add(name)
             world.rng.choice((world.act_kill, world.act_stop))()
 

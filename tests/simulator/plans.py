@@ -146,6 +146,8 @@ def pairs(rng):
     events = [kind for kind in kinds if kind in EVENTS][: 3 * MEETINGS]
     meetings = [events[at : at + 3] for at in range(0, len(events), 3)]
     for meeting in meetings:
+        if rng.random() < 0.2:
+            meeting[-1] = meeting[0]
         rng.shuffle(meeting)
     return with_properties(rng, {kind for kind in kinds if kind in PROPERTIES}, meetings)
 
