@@ -109,6 +109,8 @@ class ObjectStore(abc.ABC):
             `framework.offsets.watermark_tracker`.
         bounds_pages: whether `list_page` also accepts `until`, a key: the page omits keys after it, except for a few.
             Key ranges are requested with it. A store that sets it guarantees the order, too: see `order_is_documented`.
+        ends_are_reliable: whether nothing follows a page without `continuation`. Otherwise a listing asks once more, behind
+            the last key: servers that leave out hidden entries after they have counted a page end too early.
         lists_milliseconds: whether last-modified in its listings may have fractions of a second. If so, a row of a
             supplied list without fractions is looked up before it is trusted.
     """
@@ -119,6 +121,7 @@ class ObjectStore(abc.ABC):
     address: str = ""
     order_is_documented: bool = False
     bounds_pages: bool = False
+    ends_are_reliable: bool = True
     lists_milliseconds: bool = True
 
     @abc.abstractmethod

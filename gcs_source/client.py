@@ -124,7 +124,7 @@ class GcsStore(HttpStore):
         self._objects = f"{endpoint}/storage/v1/b/{bucket}/o"
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
-        self.order_is_documented = self.bounds_pages = _is_google(endpoint)
+        self.order_is_documented = self.bounds_pages = self.ends_are_reliable = _is_google(endpoint)
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key(config))
 

@@ -189,6 +189,7 @@ class S3Store(HttpStore):
         self._folds_dots = endpoint.startswith("http:") and bool(_proxies(config, endpoint))
         # Only AWS promises the order. Some of the others (SeaweedFS) list folder by folder, and that may show late.
         self.order_is_documented = self.ordered and _is_aws(endpoint)
+        self.ends_are_reliable = _is_aws(endpoint)
         _warn_in_the_clear(config, endpoint)
         self._register(self._client.meta.events)
 

@@ -113,7 +113,7 @@ def test_a_page_ends_where_its_range_does(gcs_bucket, opened, page_size):
 )
 def test_only_google_is_believed_to_keep_the_order_and_asked_for_ranges_by_their_ends(opened, endpoint, google):
     store = opened(GcsConfig(bucket="lake", endpoint=endpoint, anonymous=True))
-    assert (store.order_is_documented, store.bounds_pages) == (google, google)
+    assert (store.order_is_documented, store.bounds_pages, store.ends_are_reliable) == (google, google, google)
 
 
 @pytest.mark.parametrize("page_size", [1000, 4999, 5000])

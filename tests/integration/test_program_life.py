@@ -417,7 +417,7 @@ def test_two_versions_are_never_mixed(program, bucket, tasks):
         bucket.put("a.jsonl", jsonl(new))
 
     with HookProxy(bucket.endpoint, "a.jsonl", overwrite, at=2) as proxy:
-        proxy.add(Fault(path="a.jsonl", cut_at=700_001))
+        proxy.add(Fault(path="/a.jsonl", cut_at=700_001))
         program.configure(runner={"tasks_max": tasks}).store(endpoint=proxy.endpoint)
         ended = program.start("--once").wait().no_secrets()
     assert ended.code == 0, ended.err

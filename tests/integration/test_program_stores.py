@@ -283,7 +283,7 @@ def test_listing_denied(plain_program, plain_bucket, format):  # noqa: A002
 def test_reading_denied(plain_program, plain_bucket):
     plain_bucket.put("secret/part.jsonl", b"{}\n")
     with FaultProxy(plain_bucket.endpoint) as proxy:
-        proxy.add(Fault(**plain_bucket.refusal(*plain_bucket.denied), times=None, path="part.jsonl"))
+        proxy.add(Fault(**plain_bucket.refusal(*plain_bucket.denied), times=None, path=plain_bucket.reading()))
         plain_program.store(endpoint=proxy.endpoint)
         place = f"{plain_bucket.scheme}://{plain_bucket.name}/secret/part.jsonl"
         failed(plain_program, place, plain_bucket.may_read, within=10)

@@ -149,9 +149,10 @@ def test_an_object_is_looked_up_with_the_customers_key(moto_bucket, opened):
         ("https://amazonaws.com.example.org", True),
     ],
 )
-def test_only_aws_is_known_to_list_whole_seconds(opened, endpoint, milliseconds):
+def test_only_aws_is_known_to_list_whole_seconds_and_to_its_end(opened, endpoint, milliseconds):
     config = S3Config(bucket="lake", endpoint=endpoint, region="eu-west-1", anonymous=True)
-    assert opened(config).lists_milliseconds is milliseconds
+    store = opened(config)
+    assert (store.lists_milliseconds, store.ends_are_reliable) == (milliseconds, not milliseconds)
 
 
 def test_a_page_that_promises_more_without_saying_how_is_an_error(moto_bucket, opened):

@@ -48,6 +48,7 @@ class PlacedStore(ObjectStore):
             "ordered",
             "order_is_documented",
             "bounds_pages",
+            "ends_are_reliable",
             "lists_milliseconds",
         ):
             setattr(self, name, getattr(inner, name))

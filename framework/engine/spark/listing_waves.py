@@ -77,6 +77,7 @@ class Waves:
             workers=self._concurrency,
             max_pages=WAVE_PAGES,
             histogram=request.histogram,
+            ends_are_reliable=iterator.store.ends_are_reliable,
             shrink=False,
         )
         self._known_pages = sum(keys for _, keys in request.histogram) // iterator.page_size

@@ -9,7 +9,7 @@ import logging
 import threading
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from operator import lt
 
 import attrs
@@ -21,6 +21,7 @@ from framework.storage.listing.histogram import Histogram
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import (
     OutOfOrderError,
+    behind,
     bound_of,
     check_prefix,
     checked_keys,
@@ -100,7 +101,12 @@ class ListingEngine:
         self._first = first if first is not None and (first.objects or first.continuation is None) else None
         self._where = f"{store.scheme}://{store.bucket}/{prefix}"
         self._planner = RangePlanner(
-            prefix=prefix, after=after, page_size=page_size, workers=concurrency, histogram=histogram
+            prefix=prefix,
+            after=after,
+            page_size=page_size,
+            workers=concurrency,
+            histogram=histogram,
+            ends_are_reliable=store.ends_are_reliable,
         )
         lock = threading.RLock()
         self._work = threading.Condition(lock)  # workers wait for tasks, the serial worker for room
@@ -247,6 +253,7 @@ class ListingEngine:
                     self._looking += 1
                 self._limiter.give_back(1, succeeded=succeeded)
             try:
+                page = behind(page, task.after) if task.ended and page.continuation is None else page
                 keys = checked_keys(self._where, page, task.after)
                 for doubt in self._accept(task, page, keys, calls, bounded=bound is not None):
                     self._look_again(doubt)
@@ -368,9 +375,11 @@ class ListingEngine:
         """
         last = self._after
         page, calls, self._first = self._first, 1, None
+        ended = False
         while not self._over:
             if page is None:
                 page, calls = page_after(self._ask, self._where, self._prefix, last, self._page_size)
+                page = behind(page, last) if ended and page.continuation is None else page
             before = last
             if page.objects:
                 try:
@@ -384,7 +393,8 @@ class ListingEngine:
                 last = keys[-1]
             with self._work:
                 self._hand_on(page, list(page.objects), (before, last), calls)
-                if page.continuation is None:
+                ended = page.continuation is None
+                if ended and not self._planner.confirms_end(last if page.objects else None):
                     self._shut()
             page = None
         return True
@@ -394,8 +404,10 @@ class ListingEngine:
         again = bool(self._emitted)
         emitted = SeenKeys(self._emitted)
         last, rising = "", True
+        after, continuation = "", None
         chain = Chain(self._where)
-        for page in self._chain_pages():
+        while not self._over:
+            page = self._chain_page(after, continuation)
             chain.check(page)
             before, keys = last, [native.key for native in page.objects]
             rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
@@ -403,21 +415,23 @@ class ListingEngine:
                 check_prefix(self._where, page, self._prefix, in_order=False)
             last = keys[-1] if keys else last
             objects = emitted.without([native for native in page.objects if native.key > self._after])
+            continuation = page.continuation
             with self._work:
                 self._hand_on(page, objects, (before, last) if rising and not again else None)
-                if page.continuation is None:
+                if continuation is not None:
+                    continue
+                if rising and page.exact and not again and self._planner.confirms_end(last if keys else None):
+                    after = last
+                else:
                     self.unordered = not (rising and self._store.ordered)
                     self._shut()
 
-    def _chain_pages(self) -> Iterator[ListPage]:
-        continuation: str | None = None
-        while not self._over:
-            page, self._first = self._first, None
-            if page is None:
-                page = self._ask(prefix=self._prefix, after="", continuation=continuation, page_size=self._page_size)
-                check_prefix(self._where, page, self._prefix)
-            yield page
-            continuation = page.continuation
+    def _chain_page(self, after: str, continuation: str | None) -> ListPage:
+        page, self._first = self._first, None
+        if page is None:
+            page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            check_prefix(self._where, page, self._prefix)
+        return behind(page, after) if after else page
 
     def _hand_on(
         self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None, calls: int = 1

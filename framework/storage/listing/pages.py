@@ -66,6 +66,7 @@ def list_range(
         bound = bound_of(store, task)
         page, calls = page_after(ask or store.list_page, where, prefix, after, page_size, until=bound)
         pages += calls
+        page = behind(page, after) if task.ended and page.continuation is None else page
         keys = checked_keys(where, page, after)
         objects, result = in_range(task.number, page, keys, task.until, calls, bounded=bound is not None)
         yield objects, result
@@ -120,6 +121,11 @@ def page_after(
         check_prefix(where, page, prefix)
         calls += 1
     return page, calls
+
+
+def behind(page: ListPage, after: str) -> ListPage:
+    """Return what a page shows behind `after`: a server that takes no start key shows all keys once more."""
+    return attrs.evolve(page, objects=[native for native in page.objects if native.key > after])
 
 
 def checked_keys(where: str, page: ListPage, after: str) -> list[str]:

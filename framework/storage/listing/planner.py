@@ -50,6 +50,9 @@ FREE_MISSES = 24
 MISS_SHARE = 0.15
 """Further such calls allowed per page."""
 
+MAX_CONFIRMATIONS = 1000
+"""Maximum of ends that a listing confirms: a writer that is faster than a call shows a new key at each."""
+
 PRECISION = 0.05
 """Precision of a cut point, as a fraction of the part cut off; its text is no longer than needed for this."""
 
@@ -91,6 +94,7 @@ class RangePlanner:
         max_pages: maximum of pages per task. 1 for threads, which report each page; more where a report costs more than
             a page.
         histogram: histogram of the last listing; empty when there is none.
+        ends_are_reliable: whether a page that claims to be the last is; otherwise the range is asked for once more.
         shrink: whether a range in progress may be cut. Its lister must then check `until` before it uses a page, and
             discard what lies after. Otherwise only waiting ranges are cut, which suits waves.
 
@@ -110,11 +114,13 @@ class RangePlanner:
         workers: int,
         max_pages: int = 1,
         histogram: Histogram = (),
+        ends_are_reliable: bool = True,
         shrink: bool = True,
     ) -> None:
         self._page_size = page_size
         self._workers = workers
         self._max_pages = max_pages
+        self._confirmations = 0 if ends_are_reliable else MAX_CONFIRMATIONS
         self._shrink = shrink
         self._space = KeySpace(prefix)
         self._marks = HistogramBuilder()
@@ -174,7 +180,7 @@ class RangePlanner:
         self._active[self._number] = open_range
         # the less is known, the sooner a report is needed; at the end each worker has listed about as much as before
         pages = max(1, min(self._max_pages, self.pages // self._workers))
-        return RangeTask(self._number, open_range.after, open_range.until, pages)
+        return RangeTask(self._number, open_range.after, open_range.until, pages, open_range.ended)
 
     def report(self, result: RangeResult) -> None:
         """Apply the result of listing a range.
@@ -204,7 +210,9 @@ class RangePlanner:
                 del self._seams[open_range.start]
         if result.last_key is not None:
             open_range.advance(result.last_key, result.keys, result.pages)
-        if result.exhausted or open_range.after == open_range.until:
+        ended = result.exhausted and result.beyond is None
+        open_range.ended = ended and self.confirms_end(result.last_key)
+        if (result.exhausted and not open_range.ended) or open_range.after == open_range.until:
             self._ranges.remove(open_range)
             if open_range.until in self._seams and open_range.until is not None:
                 # the cut's key was the last, or the request was bounded: this side saw nothing after the cut
@@ -213,6 +221,16 @@ class RangePlanner:
                 else:
                     self._seams[open_range.until].before = (open_range.after, result.beyond)
                     self._compare(open_range.until)
+
+    def confirms_end(self, last_key: str | None) -> bool:
+        """Return whether to ask once more behind the last key of a page that claims to be the last; None = it has none.
+
+        Not behind a control character: some servers refuse it as a start key.
+        """
+        if not last_key or not last_key.isprintable() or not self._confirmations:
+            return False
+        self._confirmations -= 1
+        return True
 
     def _compare(self, cut: str) -> None:
         seam = self._seams[cut]
@@ -251,6 +269,7 @@ class RangePlanner:
             open_range
             for open_range in self._ranges
             if (self._shrink or open_range.active is None)
+            and not open_range.ended
             and (open_range.pages or self._past.inside(open_range.after, open_range.until))
         ]
         plans: dict[RemainingRange, _Plan] = {}

@@ -38,6 +38,7 @@ class RemainingRange:
         trail: (pages, key, keys) at some earlier places: 1, 2, 4, 8 ... pages ago, and the start.
         parent: the range it was cut off, until its first report.
         risky: whether that cut was speculative.
+        ended: whether the store says that nothing is left, which is asked once more.
     """
 
     after: str
@@ -54,6 +55,7 @@ class RemainingRange:
     trail: list[tuple[int, str, int]] = attrs.field(factory=list)
     parent: RemainingRange | None = None
     risky: bool = False
+    ended: bool = False
 
     def advance(self, last_key: str, keys: int, pages: int) -> None:
         """Apply a report."""

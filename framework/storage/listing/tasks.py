@@ -16,12 +16,14 @@ class RangeTask:
         after: exclusive; need not exist.
         until: inclusive; need not exist. None = to the end of the prefix.
         max_pages: stop after this many pages, wherever that is.
+        ended: whether the store said that nothing follows, which this task confirms.
     """
 
     number: int
     after: str
     until: str | None
     max_pages: int
+    ended: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import worth_keeping
 from framework.storage.listing import engine as listing_engine
+from framework.storage.listing import planner as listing_planner
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import checked_keys, list_range
@@ -637,4 +638,78 @@ def test_a_store_known_to_have_no_order_is_listed_by_one_chain_at_once(caplog):
 
 def test_what_lists_in_order_is_not_called_unordered():
     _, listing = listed(SortedStore([f"k{number:03}" for number in range(100)]))
+    assert not listing.unordered
+
+
+class EndsTooEarly(SortedStore):
+    """Leaves hidden entries out after it has counted a page, and takes a page that is not full for the last one.
+
+    So did SeaweedFS (10652), RustFS (3217) and others.
+    """
+
+    ends_are_reliable = False
+
+    def answer(self, prefix, after, continuation, page_size):
+        page = super().answer(prefix, after, continuation, page_size)
+        shown = [one for one in page.objects if not one.key.endswith("!")]
+        return attrs.evolve(page, objects=shown, continuation=page.continuation if len(shown) == page_size else None)
+
+
+@given(st.integers(1, 9), st.integers(2, 9), st.integers(0, 300), st.data())
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_an_end_that_is_none_is_gone_on_behind(concurrency, page_size, count, data):
+    keys = [f"k/{number:04}" for number in range(count)]
+    hidden = data.draw(st.sets(st.sampled_from(keys))) if keys else set()
+    marks = {f"{key}!" for key in sorted(hidden)[::page_size]}  # never a whole page of them: such an end shows no key
+    store = EndsTooEarly([*keys, *marks])
+    after = data.draw(st.sampled_from(["", "k/0007", *keys]))
+    pages, listing = listed(store, concurrency=concurrency, page_size=page_size, after=after)
+    assert sorted(flat(pages)) == [key for key in keys if key > after]
+    assert listing.counts.calls == len(store.calls)
+    assert not listing.unordered
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_writer_that_is_faster_than_a_call_does_not_keep_a_listing_from_its_end(concurrency, monkeypatch):
+    monkeypatch.setattr(listing_planner, "MAX_CONFIRMATIONS", 20)
+    store = EndsTooEarly(dates(20))
+
+    def write():
+        store.keys.append(f"z/{len(store.calls):05}")
+        store.places.append(store.keys[-1].encode())
+
+    store.before = write
+    pages, _ = listed(store, concurrency=concurrency)
+    assert set(dates(20)) < set(flat(pages))
+    assert len(flat(pages)) == len(set(flat(pages)))
+    assert len(store.calls) < 40
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+@pytest.mark.parametrize("count", [0, 1, 7, 20])
+def test_one_more_call_confirms_the_end_of_a_small_prefix(count, concurrency):
+    store = EndsTooEarly(dates(20)[:count])
+    pages, _ = listed(store, concurrency=concurrency)
+    assert flat(pages) == store.keys
+    assert len(store.calls) == -(-count // 7) + 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_no_end_is_confirmed_behind_a_control_character(concurrency):
+    store = EndsTooEarly(["a", "b\x01"])
+    pages, _ = listed(store, concurrency=concurrency)
+    assert flat(pages) == store.keys
+    assert len(store.calls) == 1
+
+
+class Deaf(EndsTooEarly):
+    def answer(self, prefix, after, continuation, page_size):
+        return super().answer(prefix, "", continuation, page_size)
+
+
+@pytest.mark.parametrize(("concurrency", "count"), [(1, 30), (1, 5), (4, 5)])
+def test_a_store_that_takes_no_start_key_is_shown_no_key_twice_when_its_end_is_confirmed(concurrency, count):
+    store = Deaf(dates(count))
+    pages, listing = listed(store, concurrency=concurrency)
+    assert flat(pages) == store.keys
     assert not listing.unordered
