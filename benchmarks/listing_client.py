@@ -218,7 +218,7 @@ class Client:
         )
         bucket = getattr(config, self.section)
         store: ObjectStore = store_class(bucket, *([Credentials(self.token)] if self.token else []))
-        store.order_is_documented = True  # as at the vendor's own address
+        store.order_is_documented = store.ends_are_reliable = True  # as at the vendor's own address
         store.bounds_pages = self.section == "gcs"
         iterator = StoreRecordIterator(
             config,

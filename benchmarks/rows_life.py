@@ -53,9 +53,9 @@ def idle_row(bench: Bench) -> Iterator[Row]:
     )
     yield Row(
         what="the same: LIST requests a pass",
-        target="1",
+        target="2",  # a page, and a look for more behind it, as on any store but AWS and Google
         measured=f"**{chain:g}**",
-        reached=chain <= 1,
+        reached=chain <= 2,
         note=f"{asked:.0f} requests, one pass every {took / max(1, passes):.1f} s",
     )
 
