@@ -1,8 +1,9 @@
 """The requests of one connection: one under way, the others waiting, each with a time limit and a future.
 
-Everything but `submit` and `stop` runs in the background loop's thread, so nothing here needs a lock. One request at a
-time, although the client would queue more: two that are inside it at once may change places, and after a failure the
-second would still go out, past records that were not stored.
+Everything but `submit` and `stop` runs in the background loop's thread, so nothing here needs a lock. A request that must
+wait wakes no thread: the end of the one under way begins it. One request at a time, although the client would queue more:
+two that are inside it at once may change places, and after a failure the second would still go out, past records that
+were not stored.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ class RequestQueue:
         if self.failure is not None:
             raise self._not_sent(what)
         request = _Request(what, start, finish, sending)
-        self._loop.call_soon_threadsafe(self._enqueue, request)
+        self._waiting.append(request)
+        if self._current is None:  # else its end begins the next
+            self._loop.call_soon_threadsafe(self._next)
         return request.future  # type: ignore[return-value]  # `finish` gives the T
 
     def stop(self, reason: str) -> None:
@@ -90,10 +93,6 @@ class RequestQueue:
 
     def _not_sent(self, what: str) -> IggyUnavailableError:
         return not_sent(what, str(self.failure), server=self._server)
-
-    def _enqueue(self, request: _Request) -> None:
-        self._waiting.append(request)
-        self._next()
 
     def _next(self) -> None:
         while self._current is None and self._waiting:

@@ -69,6 +69,44 @@ def test_one_at_a_time_in_order(queue, client):
     assert [name for name, _ in client.begun] == ["a", "b", "c"]
 
 
+def test_a_request_that_must_wait_wakes_no_thread(queue, client, monkeypatch):
+    """The end of the one under way begins it: a wake-up costs two threads a turn of the interpreter."""
+    loop, woken = background_loop(), []
+    wake = loop.call_soon_threadsafe
+    first = submit(queue, "a")
+    assert client.more.acquire(timeout=60)
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(60)  # it has begun, and is known as under way
+    client.more.release()
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "call_soon_threadsafe", lambda *call: (woken.append(call), wake(*call))[1])
+        second = submit(queue, "b")
+    assert woken == []
+    client.answer(0, "A")
+    client.answer(1, "B")
+    assert (first.result(60), second.result(60)) == ("A", "B")
+
+
+def test_requests_of_many_threads_all_end(queue, client):
+    """Each comes while another ends: none is left waiting."""
+
+    def answer():
+        for number in range(400):
+            client.answer(number, number)
+
+    def ask(results):
+        results += [submit(queue, "a").result(60) for _ in range(100)]
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    found = [[], [], [], []]
+    threads = [threading.Thread(target=ask, args=(results,)) for results in found]
+    for thread in threads:
+        thread.start()
+    for thread in (*threads, answering):
+        thread.join(60)
+    assert sorted(answer for results in found for answer in results) == list(range(400))
+
+
 def test_a_break_ends_everything(queue, client):
     first, second, third = submit(queue, "a", sending=True), submit(queue, "b", sending=True), submit(queue, "c")
     client.answer(0, RuntimeError("Disconnected"))
