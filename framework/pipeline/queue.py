@@ -14,7 +14,8 @@ class BoundedQueue:
     """Batches in transit from a single reader to a single sender.
 
     `put` blocks while the queue is full: this is the back-pressure. A batch larger than a bound enters alone, when the
-    queue is empty; so the queue never exceeds its bounds by more than a single batch.
+    queue is empty; so the queue never exceeds its bounds by more than a single batch. A blocked reader goes on when half
+    of the queue is free: woken for each batch, reader and sender would take turns with the interpreter at each.
     """
 
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
@@ -96,7 +97,7 @@ class BoundedQueue:
                 self._bytes -= batch.held_bytes
                 taken.append(batch)
             self._records -= count
-            if taken:
+            if taken and (not self._batches or self._fits(self._max_records // 2, self._max_bytes // 2)):
                 self._notify()
             return taken
 

@@ -80,6 +80,24 @@ def test_a_batch_beyond_a_bound_waits_until_there_is_room(fitting, second):
     assert q.blocked_seconds > 0
 
 
+@pytest.mark.parametrize("each", [batch(2), batch(1, 20)])
+def test_a_blocked_reader_is_woken_once_half_of_the_queue_is_free(each, monkeypatch):
+    q, woken = queue(), []
+    for _ in range(5):
+        q.put(each)
+    putting = Putting(q, each)
+    while not q._waiting:
+        assert not putting.ended(0.001)
+    notify = q._changed.notify_all
+    monkeypatch.setattr(q._changed, "notify_all", lambda: (woken.append(len(q)), notify())[1])
+    for left in (4, 3):
+        q.take(1)
+        assert (len(q), woken) == (left, [])
+    q.take(1)
+    assert woken == [2]
+    assert putting.ended(60)
+
+
 def test_a_batch_at_the_bound_fits():
     q = queue()
     q.put(batch(8))
