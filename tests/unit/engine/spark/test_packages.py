@@ -4,12 +4,14 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+from importlib.util import MAGIC_NUMBER
 from types import SimpleNamespace
 
 import attrs
 import pytest
 
 from framework.config.format_registry import DISTRIBUTION, ENTRY_POINT_GROUP
+from framework.engine.spark import packages
 from framework.engine.spark.packages import NEEDED, needed_modules, require_packages, ship_packages, write_archive
 from framework.errors import FatalError, SparkUnavailableError
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -95,6 +97,21 @@ assert {{one.name for one in found}} == {set(SHIPPED_FORMATS)!r}
 (only,) = importlib.metadata.distributions(name={DISTRIBUTION!r}, path=[{str(archive)!r}])
 assert only.version
 found["parquet"].load()
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(("magic", "kind"), [(MAGIC_NUMBER, {".pyc"}), (b"\0\0\r\n", {".py"})], ids=["same", "other"])
+def test_executors_compile_only_for_another_version_of_python(tmp_path, monkeypatch, magic, kind):
+    monkeypatch.setattr(packages, "MAGIC_NUMBER", magic)
+    archive = tmp_path / "ours.zip"
+    write_archive(archive)
+    code = f"""
+import sys
+sys.path.insert(0, {str(archive)!r})
+import framework.errors
+files = [module.__file__ for name, module in sys.modules.items() if name.partition(".")[0] == "framework"]
+assert {{file[file.rindex("."):] for file in files}} == {kind!r}, files
 """
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
