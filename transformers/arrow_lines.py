@@ -93,7 +93,8 @@ def _is_plain(kind: Any) -> bool:
 
 def _floats(array: Any) -> Any:
     values = array.cast(pa.float64())
-    sizes = np.abs(values.fill_null(0).to_numpy(zero_copy_only=False))
+    known = values.fill_null(0) if values.null_count else values
+    sizes = np.abs(known.to_numpy())
     return values if (((sizes >= _FIRST_FLOAT) & (sizes < _END_FLOAT)) | (sizes == 0)).all() else None
 
 

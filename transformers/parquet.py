@@ -588,6 +588,8 @@ class _Rows:
         widest = _FIRST_BYTES if self.unsized else stated  # no single value is longer than all of them
         self.most: int = max(1, min(most, _BATCH_BYTES // max(1, widest // max(1, group.num_rows))))
         self._size: int = max(1, min(self.most, _FIRST_BYTES // widest))
+        # A small row group is no more than a batch may be, wherever in it the long values are.
+        self._growth = _GROWTH if widest > _BATCH_BYTES else most
         self._seen = 0
 
     def limit(self, row_bytes: int | None) -> None:
@@ -610,7 +612,7 @@ class _Rows:
         self._seen += batch.num_rows
         takes = max(int(batch.get_total_buffer_size()), json_bytes)
         each = max(1, takes // max(1, batch.num_rows))
-        self._size = max(1, min(self.most, _GROWTH * self._size, _BATCH_BYTES // each))
+        self._size = max(1, min(self.most, self._growth * self._size, _BATCH_BYTES // each))
 
 
 class _OneByOne:

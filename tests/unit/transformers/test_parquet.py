@@ -619,6 +619,13 @@ def sizes(monkeypatch):
     return found
 
 
+def test_a_small_row_group_is_read_in_few_batches(sizes):
+    """A look at the first rows, then as many as a run holds: nothing in it can be too large for that."""
+    data = write(pa.table({"n": range(10_000), "s": [f"text {n}" for n in range(10_000)]}))
+    assert len(list(make_transformer(InputOptions(format="parquet")).records(BytesInput(data)))) == 10_000
+    assert len(sizes) == 3
+
+
 @pytest.mark.parametrize("columns", [(), ("a",)])
 def test_a_row_group_without_a_size_is_read_in_small_batches(sizes, columns):
     rows = [{"a": f"{n:06d}" + "x" * 20_000, "b": n} for n in range(1000)]
