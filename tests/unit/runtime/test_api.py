@@ -20,7 +20,6 @@ import anyio
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from hypothesis.errors import Unsatisfiable
 from prometheus_client.parser import text_string_to_metric_families
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -866,10 +865,12 @@ CONFORMANCE = [
 @pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
 def test_every_answer_is_as_the_openapi_description_says(orders, mode):
     """Requests made from the description, right and wrong ones; every answer must be one that it names."""
-    schema = schemathesis.openapi.from_url(f"{orders.url}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{orders.url}/openapi.json", timeout=60)
     statuses = set()
     for result in schema.get_all_operations():
         operation = result.ok()
+        if mode is schemathesis.GenerationMode.NEGATIVE and not can_be_wrong(operation):
+            continue
         known = {
             parameter.name: "orders" for parameter in operation.iter_parameters() if parameter.name in {"key", "name"}
         }
@@ -880,29 +881,33 @@ def test_every_answer_is_as_the_openapi_description_says(orders, mode):
     assert statuses >= ({200, 202, 204, 404} if mode is schemathesis.GenerationMode.POSITIVE else {400, 422})
 
 
+def can_be_wrong(operation):
+    """Any text is a right name: a thousand tries would find no wrong one."""
+    kinds = [parameter.definition["schema"].get("type") for parameter in operation.iter_parameters()]
+    return bool(list(operation.body)) or set(kinds) > {"string"}
+
+
 def answers_of(operation, mode, path_parameters):
     """Asks one path some times; returns the statuses that came."""
     statuses = set()
-    try:
-        cases = operation.as_strategy(
-            generation_mode=mode, **({"path_parameters": path_parameters} if path_parameters else {})
-        )
+    cases = operation.as_strategy(
+        generation_mode=mode, **({"path_parameters": path_parameters} if path_parameters else {})
+    )
 
-        @seed(20261122)
-        @settings(
-            max_examples=5 if THOROUGH else 3,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-            phases=[Phase.generate],
-        )
-        @given(cases)
-        def ask(case):
-            statuses.add(case.call_and_validate(checks=CONFORMANCE).status_code)
+    @seed(20261122)
+    @settings(
+        max_examples=5 if THOROUGH else 3,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(cases)
+    def ask(case):
+        statuses.add(case.call_and_validate(checks=CONFORMANCE, timeout=60).status_code)
 
-        ask()
-    except (schemathesis.errors.InvalidSchema, Unsatisfiable):  # nothing of this path can be wrong
-        assert mode is schemathesis.GenerationMode.NEGATIVE
+    ask()
+    assert statuses
     return statuses
 
 
