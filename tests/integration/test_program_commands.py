@@ -235,7 +235,7 @@ def on_a_terminal(program, *arguments, columns=150):
 
 
 def test_a_terminal_shows_objects_bytes_records_rate_and_time_left(program, moto_bucket):
-    expected = fill(moto_bucket, 40, forms=("jsonl",), least=2000)
+    expected = fill(moto_bucket, 40, forms=("jsonl",), least=600)
     program.configure(log={"format": "auto"}, iggy={"batch_length": 31, "linger_time": 0})
     code, told = on_a_terminal(program, "--once")
     assert code == 0, told

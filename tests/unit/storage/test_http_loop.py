@@ -483,7 +483,7 @@ def test_a_document_without_end_is_given_up_at_its_limit(serving, monkeypatch):
 def test_silence_is_an_error_and_other_transfers_go_on(serving):
     gate = threading.Event()
     server, loop = serving(
-        lambda path, _: [ok(b"abc")[:-1], gate, b"c"] if path == "/slow" else [ok(b"abc")], read_seconds=0.3
+        lambda path, _: [ok(b"abc")[:-1], gate, b"c"] if path == "/slow" else [ok(b"abc")], read_seconds=1.5
     )
     slow = loop.get(f"{server.endpoint}/slow", [])
     assert slow.status == 200

@@ -187,14 +187,16 @@ def test_a_stop_waits_for_java_for_a_limited_time(slow, monkeypatch, caplog, ans
             assert killed.is_set()
 
     monkeypatch.setattr(engines.jvm, "kill", kill)
-    monkeypatch.setattr(engines, "JAVA_SECONDS", 0.2 if answers else 0.05)
+    monkeypatch.setattr(engines, "JAVA_SECONDS", SECONDS if answers else 0.05)
     go.set()
     begin(work)
-    assert run().state == "stopped"
+    engine = engines.SparkEngine(None, source_config())
+    assert engine.run().state == "stopped"
     if answers:
-        assert not killed.wait(0.4)
-    else:
-        assert "Spark's Java process did not answer within" in caplog.text
+        engine._java_timer.cancel()
+        engine._java_timer.function()  # the time is over after the end
+    assert killed.is_set() is not answers
+    assert ("Spark's Java process did not answer within" in caplog.text) is not answers
 
 
 @pytest.mark.parametrize("has_ended", [True, False])

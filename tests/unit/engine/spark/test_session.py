@@ -78,17 +78,19 @@ def test_a_waiter_that_stops_takes_the_result_from_nobody():
 
 
 def test_a_failure_after_a_stop_is_nobodys():
-    go, stopping, failed = threading.Event(), threading.Event(), threading.Event()
+    go, stopping, late = threading.Event(), threading.Event(), []
 
     def work():
         stopping.set()
         assert go.wait(SECONDS)
-        failed.set()
         raise OSError("too late")
 
-    assert wait_for(work, stopping, "a master", too_late=lambda _: pytest.fail("there is no result")) is None
+    awaited = Awaited(work, too_late=late.append).start("work")
+    assert awaited.wait(stopping) is None
+    assert awaited.leave()
     go.set()
-    assert failed.wait(SECONDS)
+    assert awaited.ended.wait(SECONDS)
+    assert not late
 
 
 def test_what_is_waited_for_is_told(monkeypatch, caplog):
