@@ -17,6 +17,7 @@ from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader, wanted
+from tests.support.examples import examples
 from tests.support.positions import as_saved, loaded
 
 WINDOW_S = 10
@@ -75,7 +76,7 @@ def happen(store, step):
 
 
 @pytest.mark.parametrize("order", [str.encode, like_folders], ids=["ordered", "like folders"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     happened=st.lists(steps(), max_size=45),
     documented=st.booleans(),
@@ -163,7 +164,7 @@ def test_without_a_documented_order_it_rises_at_the_end_of_the_listing():
     assert len(one.offsets.table) == 0
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     seed=st.integers(0, 2**32),
     order=st.sampled_from([str.encode, like_folders]),

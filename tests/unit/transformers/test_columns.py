@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from framework.errors import ConfigError, CorruptObjectError, ObjectError, RecordError
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
+from tests.support.examples import examples
 from tests.unit.transformers.test_lines import flat
 from transformers import BytesInput, avro, make_transformer, parquet
 from transformers.columns import Field, choose, nothing_inside
@@ -156,7 +157,7 @@ def parquet_file(rows=None, **options):
 PARQUET = parquet_file()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sets(st.sampled_from(PARQUET_PATHS), min_size=1, max_size=6))
 @example({"dotted.name"})
 @example({"dotted"})
@@ -166,7 +167,7 @@ def test_rows_of_parquet_are_the_whole_rows_without_the_other_keys(paths):
     check("parquet", PARQUET, sorted(paths))
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.sets(st.sampled_from(PARQUET_PATHS), min_size=1, max_size=3))
 def test_rows_of_parquet_by_ranges_are_the_same(paths):
     with pytest.MonkeyPatch.context() as patch:
@@ -347,7 +348,7 @@ def test_data_of_avro_are_the_whole_data_without_the_other_keys(skipped, monkeyp
     if not skipped:
         monkeypatch.setattr(avro, "decodes_chosen", lambda: False)
 
-    @settings(max_examples=30)
+    @settings(max_examples=examples(30))
     @given(st.sets(st.sampled_from(AVRO_PATHS), min_size=1, max_size=5))
     @example({"either"})
     @example({"self.n", "n"})
