@@ -295,11 +295,11 @@ S3_ROWS = (
         rounds=100,
         chain=pairs,
         length=10,
-        options={"own_server": True},
+        options={"own_server": True, "tasks": 2},
     ),
     Row(
         name="pairs-defaults",
-        title="the same on a real server, topic made with server defaults",
+        title="the same on a real server, mostly with one task, topic made with server defaults",
         rounds=50,
         chain=pairs,
         length=10,

@@ -7,7 +7,7 @@ import signal
 import time
 
 from tests.faults.chain import REST_SECONDS, len_of
-from tests.faults.rows_kill import VERIFY_EVERY, finish, kill_once, rounds_of
+from tests.faults.rows_kill import STANDBY_SECONDS, VERIFY_EVERY, finish, kill_once, rounds_of
 from tests.faults.rows_proxy import REQUEST_SECONDS, arm_store, store_kinds, through, wire_fault
 from tests.faults.rows_silence import to_all
 from tests.faults.stores import PROXIES
@@ -23,6 +23,7 @@ COMES_SECONDS = 3.0
 
 def pairs(chain, rounds):
     """Each round draws two kinds of faults, or three; the next one strikes while the source recovers from the one before."""
+    chain.patience = STANDBY_SECONDS
     with contextlib.closing(Faults(chain)) as faults:
         for number in rounds_of(chain, rounds):
             chain.keep_alive()
@@ -61,9 +62,9 @@ class Faults:
             discovery={"poll_interval": 0.05},
             **through(self.store, chain),
         )
-        self.kinds = ["source", "worker", "server", "wire", "wire", "store", "store"]
+        self.kinds = ["source", "server", "wire", "wire", "store", "store"]
         self.kinds += ["silence", "options", "instance", "standby"]
-        self.kinds += ["disk"] * (chain.kind == "embedded")
+        self.kinds += ["worker"] * (chain.tasks > 1) + ["disk"] * (chain.kind == "embedded")
 
     def close(self):
         """End what this started, and the connections."""

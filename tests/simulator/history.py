@@ -1207,12 +1207,13 @@ class World(Scheduler):
         """Nothing happens any more: what runs may read all there is; a last start of it finds nothing left to do."""
         self.calm = True
         self.say("calm")
+        min_age = max(life.settings.min_age for life in self.lives)
         for bucket in self.buckets:
             bucket.lies.clear()
             bucket.archived.clear()
             bucket.lie_rate = {}
             bucket.break_rate = 0.0
-            if self.settings.min_age:
+            if min_age:
                 bucket.told_ahead_ms = 0  # by a clock that stays behind, nothing would ever be old enough
         self.server.slow = 0.0
         self.store_slow = 0.0
@@ -1223,8 +1224,8 @@ class World(Scheduler):
             self.run_on()
         if self.neighbour is not None:
             self.run_life_on(self.neighbour.main, self.facts_of_neighbour)
-        if self.settings.min_age:
-            self.pass_time(self.settings.min_age + 2.0)
+        if min_age:
+            self.pass_time(min_age + 2.0)
         if self.settings.mode == "incremental":
             self.pass_time(self.settings.full_listing_interval + 1.0)
         self.stop_all()

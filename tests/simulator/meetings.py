@@ -1,8 +1,11 @@
 """Events that meet: each happens as soon as it is possible, soon after the one before."""
 
 PAUSE_SECONDS = 0.01
-TRIES = 300
-"""So often an event is tried, with such a pause: longer than a start takes."""
+FAULT_PAUSE_SECONDS = 0.002
+"""Between two tries of an event: a request is on its way about so long."""
+
+LIMIT_SECONDS = 3.0
+"""An event is tried for so long: longer than a start takes. A fault waits half of it for a request."""
 
 QUIET_SECONDS = 3.0
 """As long as nothing runs for what is possible then alone: until the server has noticed that all connections are gone."""
@@ -32,6 +35,9 @@ ACTS = {
     "position set": "set",
 }
 """Kind of event -> what people do (`World.act_...`)."""
+
+FIRST = {"standby killed": "standby", "put again": "delete", "send cut": "put", "acknowledgement lost": "put"}
+"""Kind of event -> what people do before, so that it is possible."""
 
 FAULTS = {
     "source killed": "kill",
@@ -63,7 +69,7 @@ class Meeting:
     """Events of these kinds, one after the other."""
 
     def __init__(self, world, kinds):
-        self.world, self.kinds, self.tries = world, list(kinds), TRIES
+        self.world, self.kinds, self.tries = world, list(kinds), 0
 
     def go_on(self):
         """The next one, if that is possible now; else it is tried again, and given up in the end."""
@@ -71,22 +77,27 @@ class Meeting:
         if world.calm or not self.kinds:
             return
         before = len(world.events)
+        if not self.tries:
+            self.began = world.now
+        self.tries += 1
         self.try_to(self.kinds[0])
-        self.tries -= 1
-        if any(kind == self.kinds[0] for _, kind in world.events[before:]) or not self.tries:
+        done = any(kind == self.kinds[0] for _, kind in world.events[before:])
+        if done or world.now > self.began + LIMIT_SECONDS:
             if self.kinds.pop(0) in QUIET:
                 world.at(rng.uniform(0, 1.0), world.restart)
-            self.tries = TRIES
+            self.tries = 0
             world.at(rng.choice((0.0, rng.uniform(0, 0.05), rng.uniform(0, 1.0))), self.go_on)
         else:
-            world.at(PAUSE_SECONDS, self.go_on)
+            world.at(FAULT_PAUSE_SECONDS if self.kinds[0] in FAULTS else PAUSE_SECONDS, self.go_on)
 
     def try_to(self, kind):
         world = self.world
-        if kind in QUIET and self.tries == TRIES:
+        if kind in QUIET and self.tries == 1:
             self.be_quiet()
         if kind in QUIET and not world.nothing_runs():
             return
+        if kind in FIRST and self.tries == 1:
+            getattr(world, f"act_{FIRST[kind]}")()
         if kind in ACTS:
             getattr(world, f"act_{ACTS[kind]}")()
         elif kind in FAULTS:
@@ -113,7 +124,7 @@ class Meeting:
         """While a request is under way, if that is soon."""
         world = self.world
         links = [link for link in world.server.clients.values() if fits(world, kind, link)]
-        if self.tries > TRIES // 2:
+        if world.now < self.began + LIMIT_SECONDS / 2:
             links = [link for link in links if link.under_way is not None]
         if links:
             world.fault(FAULTS[kind], world.rng.choice(links))
@@ -128,13 +139,11 @@ class Meeting:
             world.rng.choice((world.act_kill, world.act_stop))()
 
     def put_again(self):
-        """An object that was deleted; one is deleted first if there is none."""
+        """An object that was deleted."""
         world = self.world
         gone = sorted({one.key for one in world.bucket.versions.values()} - set(world.bucket.objects))
         if gone:
             world.put(world.rng.choice(gone))
-        else:
-            world.act_delete()
 
 
 def fits(world, kind, link):

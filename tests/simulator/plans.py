@@ -140,7 +140,13 @@ def pairs(rng):
     """Two kinds that may meet, and others that may meet these: some events in a row, some times."""
     first = rng.choice(PAIRS)
     kinds = [*first, *(NEEDS[kind] for kind in first if kind in NEEDS)]
-    for kind in (*rng.sample(PROPERTIES, 2), *rng.sample(EVENTS, len(EVENTS))):
+    for kind in rng.sample(PROPERTIES, 2):
+        if all_may_meet([*kinds, kind]):
+            kinds.append(kind)
+    others = rng.sample(EVENTS, len(EVENTS))
+    if rng.random() < 0.5:
+        others.sort(key=lambda kind: NEEDS.get(kind) not in kinds)  # first those that few histories can have
+    for kind in others:
         if all_may_meet([*kinds, kind]) and NEEDS.get(kind, kinds[0]) in kinds:
             kinds.append(kind)
     events = [kind for kind in kinds if kind in EVENTS][: 3 * MEETINGS]
