@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import attrs
 
-from framework.storage.listing.keyspace import MAX_KEY_BYTES, bytes_of
+from framework.storage.listing.keyspace import MAX_KEY_BYTES
 
 MAX_RANGES = 1000
 """Maximum over all prefixes together: some tens of kB in a snapshot."""
@@ -203,5 +203,4 @@ def _last_of(prefix: str) -> str | None:
 
 
 def _filled(key: str) -> str:
-    room = MAX_KEY_BYTES - bytes_of(key)
-    return key + _LAST * max(0, room // len(_LAST.encode()) + 1)
+    return key + _LAST * (MAX_KEY_BYTES // len(_LAST.encode()))

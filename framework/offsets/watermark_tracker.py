@@ -42,18 +42,7 @@ class WatermarkTracker:
         self._table = table
         self._store_begun = store_begun
         self._window_ms: int | None = None
-        # of the current listing
-        self._prefix = self._base = ""
-        self._in_order = False
-        self._began_ms: int | None = None
-        self._horizon_ms = 0
-        self._page_ms = self._least_ms = 0
-        self._old = 0
-        self._shown: set[OffsetManagerKey] = set()
-        self._shown_limit = SHOWN_LIMIT
-        self._without_position = 0
-        self._youngest: NativeObject | None = None
-        self._compacted_before = 0
+        self.begin_listing("", "", in_order=False)
         # of all listings
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
         self._compactable = self._final_before = 0
@@ -78,10 +67,12 @@ class WatermarkTracker:
             in_order: the store's order is documented, so every key before a listed key was listed.
         """
         self._prefix, self._base, self._in_order = prefix, after, in_order
-        self._began_ms = None
-        self._old = 0
-        self._shown, self._shown_limit = set(), SHOWN_LIMIT
-        self._without_position, self._youngest = 0, None
+        self._began_ms: int | None = None
+        self._horizon_ms = self._page_ms = self._least_ms = self._old = 0
+        self._shown: set[OffsetManagerKey] = set()
+        self._shown_limit = SHOWN_LIMIT
+        self._without_position = 0
+        self._youngest: NativeObject | None = None
         self._compacted_before = self._compacted_of(prefix)
 
     def began(self, moment_ms: int) -> None:

@@ -1027,3 +1027,15 @@ def test_a_listing_that_is_none_is_named():
     rig.feed._listing = lambda: None
     with pytest.raises(ListingError, match="get_native_item_stream returned NoneType, not an iterator"):
         rig.feed.take()
+
+
+def test_objects_that_were_done_before_a_run_are_counted_by_its_first_listing_alone():
+    objects = [native("a"), native("b"), native("c")]
+    rig = Rig(*objects)
+    for one in objects[:2]:
+        rig.done(one)
+    assert rig.keys() == ["c"]
+    assert rig.feed.counts.done_before == 2
+    rig.done(objects[2])
+    assert rig.next_pass() == []
+    assert rig.feed.counts.done_before == 2

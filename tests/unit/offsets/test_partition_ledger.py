@@ -45,6 +45,13 @@ def test_a_count_is_saved_once_so_many_messages_stand_behind_it_that_no_crash_ta
     assert set(first.written) == set(second.written) == {PARTITION}
 
 
+def test_a_partition_holds_back_what_it_was_opened_with_and_another_holds_nothing_back():
+    manager = OffsetManager()
+    manager.partitions.open(PARTITION, PartitionState(hold_back=10))
+    assert manager.partitions.hold_back(PARTITION) == 10
+    assert manager.partitions.hold_back(TopicPartition("another", 0)) == 0
+
+
 def without_message(position, partition=PARTITION):
     return Acknowledgement(topic_partition=partition, batches=(batch(position, 0),), anchor=None)
 

@@ -5,6 +5,7 @@ import pytest
 
 from framework.errors import StoreUnavailableError
 from framework.model.batches import Acknowledgement
+from framework.model.key_range import KeyRange
 from framework.model.positions import OffsetManagerKey
 from framework.offsets import watermark_tracker
 from framework.offsets.manager import OffsetManager
@@ -86,6 +87,20 @@ def test_what_is_too_young_for_the_watermark_is_not_counted_as_compactable():
     manager.add_entry(final(1, key="young", modified_ms=99_000))
     list_finished(manager, 99_000)
     assert (tracker.compactable, tracker.compact()) == (0, 0)
+
+
+def test_what_each_page_shows_counts_once_as_compactable():
+    old = [final(1, key=f"old {number}", modified_ms=5) for number in range(9)]
+    manager = OffsetManager(positions=position_map(old), watermark=Watermark(bucket="b"))
+    tracker = manager.tracker
+    tracker.open(1000)
+    tracker.begin_listing("", "", in_order=True)
+    tracker.began(100_000)
+    for after, until in (("", "old 1"), ("old 1", "old 3"), ("old 3", "old 5")):
+        for _ in range(2):
+            tracker.seen(attrs.evolve(NATIVE, modified_ms=5))
+        tracker.listed(KeyRange(after, until))
+    assert tracker.compactable == 6
 
 
 # ---- objects that listings do not show any more
