@@ -305,3 +305,10 @@ def test_a_mark_behind_the_splits_last_line_means_that_nothing_is_left():
     assert read(BytesInput(data), Split(3, 6), skip=1, mark=ResumePoint(1, 15)) == []
     assert read(BytesInput(data), Split(1, 5), skip=1, mark=ResumePoint(1, 5)) == []
     assert read(BytesInput(data), Split(2, 5)) == [(1, b"bbbb")]
+
+
+@pytest.mark.parametrize("skip", [2, 3, 4])
+def test_of_the_records_to_skip_those_before_the_mark_are_not_skipped_again(skip):
+    records = [b"a", b"b", b"c", b"d"]
+    found = read(BytesInput(b"a\nb\nc\nd\n"), Split(1, 8), skip=skip, mark=ResumePoint(2, 4))
+    assert found == numbered(records[skip:], skip + 1)
