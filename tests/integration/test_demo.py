@@ -108,7 +108,8 @@ def test_a_stopped_demo_goes_on_and_the_next_one_sends_nothing(tmp_path):
 
 
 def test_the_demo_of_gcs_shows_the_same(tmp_path):
-    command = ("demo", "--folder", tmp_path, "--rows", ROWS)
+    """Without Spark, which that of S3 has."""
+    command = ("demo", "--folder", tmp_path, "--rows", ROWS, "--engine", "local")
     all_there = {f"flights-{name}": (ROWS, ROWS, ROWS) for name in FORMATS}
     first = run(*command, source="gcs_source")
     assert first.returncode == 0, first.stdout + first.stderr
@@ -138,7 +139,10 @@ def test_with_keep_the_demo_ends_when_one_of_its_servers_was_killed(tmp_path):
 
 def test_two_demos_do_not_share_a_folder(tmp_path):
     with subprocess.Popen(
-        program("demo", "--folder", tmp_path, "--rows", 10), cwd=ROOT, stdout=subprocess.PIPE, text=True
+        program("demo", "--folder", tmp_path, "--rows", 10, "--engine", "local"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as first:
         first.stdout.readline()
         second = run("demo", "--folder", tmp_path, "--rows", 10)
