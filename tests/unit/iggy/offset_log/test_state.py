@@ -61,3 +61,12 @@ def test_a_worker_is_told_what_the_log_says_of_its_partitions_and_nothing_else()
     assert state.of_partitions([own]) == LogFacts(
         anchors={own: both[own]}, topics={own: topics[own]}, counted={own: both[own]}, closed={own: 1}
     )
+
+
+def test_an_anchor_alone_reopens_a_partition_that_was_closed():
+    at = TopicPartition("t", 0)
+    state = LogState(source="s", owners={at: "writer"}, closed={at: 5})
+    state.advance(Progress(anchors={at: Anchor(7, 1)}), "another", 0)
+    assert state.closed == {at: 5}
+    state.advance(Progress(anchors={at: Anchor(7, 1)}), "writer", 0)
+    assert state.closed == {}
