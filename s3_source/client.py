@@ -35,6 +35,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
 from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
+from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_head import pattern_of
 from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
@@ -69,6 +70,9 @@ if TYPE_CHECKING:
 SHORTEST_SECRET = 8
 """Shorter ones could be part of any word."""
 MAX_PINS = 4096
+MAX_TAGS = 1_000_000
+"""Limit of a document: a parser takes some 90 bytes for each. A page of a thousand keys has some 20,000."""
+
 log = logging.getLogger(__name__)
 
 DEFAULT_REGION = "us-east-1"
@@ -572,7 +576,11 @@ class S3Store(HttpStore):
         with contextlib.closing(send(request.url, lines)) as answer:
             status = answer.status
             head: Any = answer.headers  # the published types name classes of botocore's own
-            body: Any = _Document(answer.read_all())
+            document = answer.read_all()
+        tags = document.count(b"<")
+        if tags > MAX_TAGS:
+            raise HttpError(f"the answer is a document of {tags:,} tags")
+        body: Any = _Document(document)
         return AWSResponse(request.url, status, head, body)
 
     @override

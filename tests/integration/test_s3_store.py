@@ -30,6 +30,7 @@ from framework.storage import http_loop
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
+from s3_source import client
 from s3_source.client import AWS_SUFFIXES, S3Store, _session
 from s3_source.config import S3Config
 from tests.integration.test_stores import CONTENT, difficult_keys
@@ -186,6 +187,19 @@ def test_a_page_that_is_larger_than_any_page_is_not_read_whole(moto_bucket, open
     monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 100)
     for ask in (store.list_page, lambda: store.tags(native)):
         with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
+            ask()
+
+
+def test_a_page_of_more_tags_than_any_page_has_is_not_parsed(moto_bucket, opened, monkeypatch):
+    """A parser takes some 90 bytes for a tag of four: `MAX_DOCUMENT_BYTES` of them would be gigabytes."""
+    for number in range(20):
+        moto_bucket.put(f"{number:02}")
+    store = opened(moto_bucket.config())
+    assert len(store.list_page().objects) == 20
+    native = store.list_page(page_size=1).objects[0]
+    monkeypatch.setattr(client, "MAX_TAGS", 2)
+    for ask in (store.list_page, lambda: store.tags(native)):
+        with pytest.raises(StoreUnavailableError, match=r"a document of [\d,]+ tags"):
             ask()
 
 
