@@ -150,4 +150,8 @@ class KeyList:
 
     def may_be_done(self, key, version, seen):
         others = [one for one in self.world.bucket.versions.values() if one.key == key and one is not version]
-        return any(set(one.good) <= {record.number for record in seen.get((key, one.tag), ())} for one in others)
+        return any(
+            one.tag in self.world.free  # its records were there, and people took them away
+            or set(one.good) <= {record.number for record in seen.get((key, one.tag), ())}
+            for one in others
+        )
