@@ -478,7 +478,8 @@ class DiscoverySection:
     )
     min_age: Seconds = option(
         0.0,
-        doc="Defer objects until they reach this age, by the store's clock. Every listing checks them again.",
+        doc='Defer objects until they reach this age, by the store\'s clock; in `mode = "keys"`, where nothing is listed, '
+        "by this machine's. Every listing checks them again.",
     )
     archived: str = option(
         "skip",

@@ -1215,6 +1215,8 @@ class World(Scheduler):
             bucket.break_rate = 0.0
             if min_age:
                 bucket.told_ahead_ms = 0  # by a clock that stays behind, nothing would ever be old enough
+        for host in self.hosts if min_age and self.key_list is not None else ():
+            host.clock_ahead = 0.0  # objects of a list have an age by the machine's own clock
         self.server.slow = 0.0
         self.store_slow = 0.0
         self.plan.tuning["slow_pipe"] = 0.0
