@@ -1068,11 +1068,15 @@ class World(Scheduler):
         life = self.main
         if life is None or life.ended is not None or life.disturbed or self.server.slow:
             return False
-        if topic.required_to_save > 1 and self.plan.fault_rate:
-            return False  # a kill of the server takes the last messages that were counted: then nobody knows the rest
+        if topic.required_to_save > 1 and self.may_kill_server():
+            return False  # it takes the last messages that were counted: then nobody knows the rest
         began = int((runtime.EPOCH + life.began) * 1e6)
         saved = self.now_us() - int((2 * life.settings.commit_interval + 2.0) * 1e6)
         return all(one.payload != b"theirs" and began < one.timestamp_us < saved for one in messages)
+
+    def may_kill_server(self):
+        kinds = {kind for meeting in self.plan.meetings for kind in meeting}
+        return self.plan.fault_rate or not kinds.isdisjoint({"server killed", "server forgot"})
 
     def act_purge(self):
         if self.causes or any(life.ended is None for life in self.lives):
