@@ -181,6 +181,7 @@ class World(Scheduler):
         self.causes = {}
         self.mended_at = -1.0  # when the last cause went away: a start before may have read what was wrong
         self.must_refuse = ""
+        self.begun_ways = set()  # causes of which a command has changed the log, and may have been killed then
         self.left_logs = {}
         self.by_hand_at = -1
         self.log_since = {}
@@ -222,11 +223,11 @@ class World(Scheduler):
 
     def happened(self, kind, what, link):
         """A request of a client was stored or answered."""
-        if self.must_refuse and kind == "stored":
-            if what.startswith("send "):
-                self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
-            if " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
-                self.must_refuse = ""  # done, whatever becomes of the command
+        if self.must_refuse and kind == "stored" and what.startswith("send "):
+            self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
+        if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
+            self.must_refuse = ""  # done, whatever becomes of the command
+            self.begun_ways.update(self.causes)
         if self.verbose and not what.startswith(("clients", "version", "own")):
             self.say("   ", kind, what, link.process.name)
         if self.calm or not self.plan.fault_rate or self.now < self.no_faults_until:
@@ -800,6 +801,8 @@ class World(Scheduler):
         }[cause]
         if cause == "log" and self.was_sent_since(self.log_lost_at):
             ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
+        if cause in self.begun_ways:
+            ways = [way for way in ways if way != "back"]  # the log is of what there is now
         way = self.rng.choice(ways)
         self.say("way out of", cause, way)
         if cause in {"log", "offsets"} and self.must_refuse and self.rng.random() < 0.2:
@@ -856,6 +859,7 @@ class World(Scheduler):
         def done(life):
             if life.outcome.kind == "done":
                 self.causes.clear()
+                self.begun_ways.clear()
                 self.must_refuse = ""
                 self.by_hand_at = self.server.serial
                 if way == "reset":
