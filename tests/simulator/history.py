@@ -696,6 +696,7 @@ class World(Scheduler):
             and life.outcome
             and life.outcome.kind == "done"
             and not life.disturbed
+            and not self.ended_unanswered(life)
             and not any(at >= life.began for at in self.server_kills)
         }
         return any(
@@ -704,6 +705,11 @@ class World(Scheduler):
             for part in topic.partitions
             for message in part.messages
         )
+
+    def ended_unanswered(self, life):
+        """Whether its last connection ended during a request, which a stop does not repeat: not all may be saved."""
+        processes = (life.process, *life.process.extra.get("children", ()))
+        return any(process.extra.get("unanswered") for process in processes)
 
     def allow_again(self, since=-1):
         """A log that knows nothing of what was sent since then: all of it may come once more."""

@@ -131,6 +131,7 @@ class Link:
         under_way, self.under_way = self.under_way, None
         if quietly and not self.process.alive:
             return
+        self.process.extra["unanswered"] = under_way is not None
         if under_way is not None:
             under_way.fail(BrokenError(text, unknown=True))
         for request in failed:
