@@ -562,7 +562,8 @@ class World(Scheduler):
 
     def change(self, name):
         before = self.settings, self.prefixes, self.bucket
-        if name in OF_ALL_INSTANCES:
+        by_key = self.settings.topic == "{{topic}}"  # another number of partitions is then an error of the object
+        if name in OF_ALL_INSTANCES or (by_key and name == "fewer_partitions"):
             for life in self.lives_of(SOURCE):
                 self.kill(life)
         self.change_to(name)
