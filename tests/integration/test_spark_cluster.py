@@ -106,8 +106,10 @@ def test_executors_without_our_packages_send_every_record_of_every_format_once(p
     assert ended.code == 0, ended.err
     check_exactly(program.messages(), expected, same=json.loads)
     # quiet: each line is one of ours, in our format, and one of them says that this cluster is open to everybody
-    (warning,) = [line for line in ended.err.splitlines() if not line[:4].isdigit() or "Z INFO " not in line]
-    assert "spark.authenticate is off" in warning
+    others = [line for line in ended.err.splitlines() if not line[:4].isdigit() or "Z INFO " not in line]
+    others = [line for line in others if "WARNING" not in line or "still waiting for" not in line]  # on a busy machine
+    assert len(others) == 1, others
+    assert "spark.authenticate is off" in others[0]
 
 
 def test_what_executors_miss_is_named_with_their_interpreter(program, moto_bucket, spark_cluster, tmp_path):
