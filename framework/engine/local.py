@@ -216,7 +216,7 @@ class LocalEngine:
         if policy.began:
             self._reporter.recovered()
         self._reporter.expect_skipped(session.skipped_lately())
-        policy.connected(session.stored)
+        policy.connected(session.stored_records)
         self._run_epoch(session)
 
     @property

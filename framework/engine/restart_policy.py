@@ -75,17 +75,17 @@ class RestartPolicy:
         self._tries = 0
         self._fruitless = 0
         self._before = 0
-        self._stored: tuple[int, int] | None = None
+        self._stored: int | None = None
         self.at_work = False
         self.began = False
         self.answered = False
 
-    def connected(self, stored: tuple[int, int]) -> None:
+    def connected(self, stored: int) -> None:
         """Note that a recovery succeeded and work begins.
 
         Args:
-            stored: number of objects that it found stored whole, and of records of the others. More than the last time
-                means progress, even if it was not reported before the break.
+            stored: number of records that it found stored, over all objects. More than the last time means progress,
+                even if it was not reported before the break.
         """
         if self._stored is not None and stored > self._stored:
             self._fruitless = 0

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.offset_log.codec import SnapshotFooter
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.packed_table import PositionView
+    from framework.offsets.position_map import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
@@ -225,11 +225,10 @@ class Session:
             self.offsets.flush()
 
     @property
-    def stored(self) -> tuple[int, int]:
-        """Number of final positions with the compacted objects, and of records of the other positions."""
+    def stored_records(self) -> int:
+        """Number of records that are stored according to positions and watermark."""
         with self.offsets.table.lock:
-            positions = self.state.positions
-            return positions.final + self.offsets.table.watermark.objects, positions.records_pending
+            return self.state.positions.records_done + self.offsets.table.watermark.records
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""

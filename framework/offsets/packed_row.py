@@ -6,14 +6,16 @@
 
 A *folder* is a bucket with the part of the key up to its last slash. A *template* holds every field of an entry except
 its key, version, modified_ms, the counts and extra; new fields of an entry belong to it automatically. The etag of an
-S3 version is packed to its 16 bytes, and its time is that of the entry. Entries that do not fit this form have no row.
-Snapshots store rows unchanged, with the tables (`RowCodec.tables`): this layout is stored data.
+S3 version is packed to its 16 bytes, and its time is that of the entry. Entries that do not fit this form are pickled:
+larger, but exact. Snapshots store rows unchanged, with the tables (`RowCodec.tables`): this layout is stored data.
 """
 
 from __future__ import annotations
 
 import functools
 import marshal
+import operator
+import pickle
 import struct
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -24,6 +26,9 @@ import attrs
 from framework.model.objects import TopicPartition
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 
 FOLDERS = 1 << 15
@@ -34,13 +39,14 @@ FOLDER_CHARACTERS = 4_000_000
 
 TEMPLATES = 1 << 13
 
-MAX_ROW_BYTES = 2000
-"""Maximum size of a row. The rows of stores with keys of 1,024 bytes are shorter."""
+MAX_STORED_BYTES = 2000
+"""Longer rows have no stored form. The rows of stores with keys of 1,024 bytes are shorter."""
 
-HEAD = struct.Struct("<II")
+_HEAD = struct.Struct("<II")
 _BODY = struct.Struct("<BHqI")
+_TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
-_TIMED, _HEX, _EXTRA = 1, 2, 4
+_TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
 _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
 
 
@@ -53,19 +59,16 @@ class RowFacts(NamedTuple):
     generation: int
     done: bool
     whole: bool
-    records: int
 
 
-def facts_of(entry: OffsetManagerEntry) -> RowFacts:
-    """Return the facts of an entry that has no row."""
-    records = entry.records_done if entry.counts_object else 0
-    return RowFacts(
-        entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.whole, records=records
-    )
+class _Named(NamedTuple):
+    """What a codec needs of a key: its properties."""
+
+    properties: tuple[tuple[str, str], ...]
 
 
-Scope: TypeAlias = "str | tuple[tuple[str, str], ...]"
-"""A key without its name: the bucket; of a split, all other properties."""
+Scope: TypeAlias = "str | tuple[Any, ...]"
+"""A key without its name: the bucket; else its other properties; else, in a 1-tuple, the whole key."""
 
 
 class RowCodec:
@@ -87,21 +90,40 @@ class RowCodec:
         self._rest_of, self._arguments = _rest_of(kind)
         self._max_folders = folders
         self._max_templates = templates
+        self._kept_templates = 0
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folders: list[tuple[Scope, str]] = []
         self._folder_characters = 0
         self._template_numbers: dict[tuple[object, ...], int] = {}
         self._templates: list[Mapping[str, Any]] = []
+        self._whole: list[bool] = []
+        self._done: list[bool] = []
+        self._counts: list[bool] = []
 
     @property
     def is_crowded(self) -> bool:
-        """Whether there may soon be no room for another template; further entries would have no row."""
-        return 2 * len(self._templates) > self._max_templates
+        """Whether there may soon be no room for another template; further entries would be pickled."""
+        return len(self._templates) >= (self._max_templates + self._kept_templates) // 2
 
     def successor(self) -> RowCodec:
-        """Return an empty codec of the same kind: with the entries that are left, it has only the templates in use."""
+        """Return an empty codec of the same kind, for the rows that are still there: see `repack`."""
         return RowCodec(self._entry_class, folders=self._max_folders, templates=self._max_templates)
+
+    def repack(self, row: bytes, former: RowCodec) -> bytes:
+        """Return a row of the codec before this one as a row of this one, which has only the templates in use."""
+        key = _Named(former.key_of(row))
+        head = self.head(key, add=True)
+        assert head is not None
+        body = row[len(former.head_of(row)) :]
+        if body[0] & _PICKLED:
+            head += self.body(key, former.entry_of(row))
+        else:
+            template = former._templates[_BODY.unpack_from(body)[1]]
+            number = self._number_of(template)
+            head += body[:1] + _TEMPLATE.pack(number) + body[1 + _TEMPLATE.size :]
+        self._kept_templates = len(self._templates)
+        return head
 
     # ---- stored
 
@@ -120,17 +142,35 @@ class RowCodec:
             KeyError, TypeError, ValueError: the stored form is not valid.
         """
         for scope, folder in tables["folders"]:
-            self._add_folder(scope if isinstance(scope, str) else tuple(map(tuple, scope)), folder)
+            self._add_folder(scope if isinstance(scope, str) else _tuples(scope), folder)
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
             template = {name: stored[name] for name in self._arguments}  # without fields that only earlier builds had
             template["topic_partition"] = TopicPartition(topic, partition)
-            self._template_numbers[tuple(template.values())] = len(self._templates)
-            self._templates.append(template)
+            self._template_numbers[tuple(template[name] for name in self._arguments)] = len(self._templates)
+            self._add_template(template)
+
+    def _add_template(self, template: Mapping[str, Any]) -> None:
+        self._templates.append(template)
+        self._whole.append(not template["split_size"])
+        self._done.append(not template["failed"])
+        self._counts.append(template["split_size"] >= 0 or template["split_number"] == 1)
+
+    def is_stored(self, row: bytes) -> bool:
+        """Return whether a row has a stored form: it is neither pickled nor very long."""
+        return len(row) <= MAX_STORED_BYTES and not row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED
+
+    def are_stored(
+        self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
+    ) -> NDArray[np.bool_]:
+        """Return which of the rows between these places have a stored form."""
+        pickled = raw[starts + self.name_lengths(raw, starts)] & _PICKLED
+        stored: NDArray[np.bool_] = (pickled == 0) & (ends - starts <= MAX_STORED_BYTES)
+        return stored
 
     # ---- keys
 
-    def head(self, key: OffsetManagerKey, *, add: bool = False) -> bytes | None:
+    def head(self, key: OffsetManagerKey | _Named, *, add: bool = False) -> bytes | None:
         """Return the head of every row of that key; None when its folder is unknown, unless `add`."""
         properties = key.properties
         last, known = self._last_head
@@ -141,7 +181,7 @@ class RowCodec:
         if folder is None:
             return None
         raw = name[cut:].encode("utf-8", "surrogatepass")
-        head = HEAD.pack(folder, len(raw)) + raw
+        head = _HEAD.pack(folder, len(raw)) + raw
         self._last_head = properties, head
         return head
 
@@ -169,25 +209,25 @@ class RowCodec:
     @staticmethod
     def head_of(row: bytes) -> bytes:
         """Return the head of a row."""
-        return row[: HEAD.size + HEAD.unpack_from(row)[1]]
+        return row[: _HEAD.size + _HEAD.unpack_from(row)[1]]
 
-    def _named(self, row: bytes) -> tuple[str, str, int]:
-        """Return the bucket and the key of a row's object, and where its body begins."""
-        folder, length = HEAD.unpack_from(row)
+    def key_of(self, row: bytes) -> tuple[tuple[str, str], ...]:
+        """Return the properties of a row's key."""
+        scope, name, _ = self._named(row)
+        if isinstance(scope, str):
+            return (("bucket", scope), ("key", name))
+        return scope[0] if len(scope) == 1 and not name else tuple(sorted((*scope, ("key", name))))
+
+    def _named(self, row: bytes) -> tuple[Scope, str, int]:
+        folder, length = _HEAD.unpack_from(row)
         scope, prefix = self._folders[folder]
-        end = HEAD.size + length
-        name = row[HEAD.size : end].decode("utf-8", "surrogatepass")
-        return scope if isinstance(scope, str) else dict(scope)["bucket"], prefix + name, end
+        end = _HEAD.size + length
+        return scope, prefix + row[_HEAD.size : end].decode("utf-8", "surrogatepass"), end
 
     # ---- entries
 
-    def pack(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes] | None:
-        """Return the head and the row of an entry; None when it has none."""
-        done = entry.records_done
-        if type(entry) is not self._entry_class or key != entry.get_manager_key():
-            return None
-        if entry.mark is not None or not done == entry.records_saved == entry.total:
-            return None
+    def body(self, key: OffsetManagerKey | _Named, entry: OffsetManagerEntry) -> bytes:
+        """Return the rest of a row, after the key's head."""
         version, flags = self._packed_version(entry)
         try:
             extra = b""
@@ -195,23 +235,35 @@ class RowCodec:
                 flags |= _EXTRA
                 packed = marshal.dumps(dict(entry.extra))
                 extra = _LENGTH.pack(len(packed)) + packed
-            numbers = _BODY.pack(flags, self._template_of(entry), entry.modified_ms, done)
+            numbers = _BODY.pack(flags, self._template(key, entry), entry.modified_ms, entry.records_done)
         except (struct.error, ValueError, TypeError):
-            return None  # a number too large, an extra of an unsupported type, an unhashable field, or no room
-        head = self.head(key, add=True)
-        assert head is not None
-        row = head + numbers + extra + version
-        return (head, row) if len(row) <= MAX_ROW_BYTES else None
+            # a number too large, an extra of an unsupported type, an unhashable field, or another class
+            return bytes([_PICKLED]) + pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
+        return numbers + extra + version
 
-    def _template_of(self, entry: OffsetManagerEntry) -> int:
-        """Return the number of the entry's template. Raises ValueError when there is no room for another."""
+    def _template(self, key: OffsetManagerKey | _Named, entry: OffsetManagerEntry) -> int:
+        """Return the number of the entry's template. Raises ValueError when the entry must be pickled."""
+        scope, name = _scope_and_name(key.properties)
+        bucket = scope if isinstance(scope, str) else dict(scope).get("bucket") if len(scope) > 1 else None
+        done = entry.records_done
+        if type(entry) is not self._entry_class or (entry.bucket, entry.key) != (bucket, name):
+            raise ValueError
+        if entry.mark is not None or not done == entry.records_saved == entry.total:
+            raise ValueError
         values = self._rest_of(entry)
         number = self._template_numbers.get(values)
         if number is None:
             if len(self._templates) >= self._max_templates:
                 raise ValueError
+            number = self._number_of(dict(zip(self._arguments, values, strict=True)))
+        return number
+
+    def _number_of(self, template: Mapping[str, Any]) -> int:
+        values = tuple(template[name] for name in self._arguments)
+        number = self._template_numbers.get(values)
+        if number is None:
             number = self._template_numbers[values] = len(self._templates)
-            self._templates.append(dict(zip(self._arguments, values, strict=True)))
+            self._add_template(template)
         return number
 
     @staticmethod
@@ -232,8 +284,12 @@ class RowCodec:
 
     def entry_of(self, row: bytes) -> OffsetManagerEntry:
         """Return the entry of a row."""
-        bucket, name, at = self._named(row)
-        flags, template, modified_ms, records_done = _BODY.unpack_from(row, at)
+        scope, name, at = self._named(row)
+        flags = row[at]
+        if flags & _PICKLED:
+            entry: OffsetManagerEntry = pickle.loads(row[at + 1 :])  # noqa: S301 - packed above, by this process
+            return entry
+        _, template, modified_ms, records_done = _BODY.unpack_from(row, at)
         at += _BODY.size
         extra: dict[str, Any] = {}
         if flags & _EXTRA:
@@ -241,7 +297,7 @@ class RowCodec:
             extra = marshal.loads(row[at + _LENGTH.size : end])  # noqa: S302 - packed above, by this process
             at = end
         return self._entry_class(
-            bucket=bucket,
+            bucket=scope if isinstance(scope, str) else dict(scope)["bucket"],
             key=name,
             version=_unpacked_version(row, at, flags, modified_ms),
             modified_ms=modified_ms,
@@ -252,31 +308,49 @@ class RowCodec:
             **self._templates[template],
         )
 
+    @staticmethod
+    def name_lengths(raw: NDArray[np.uint8], starts: NDArray[np.uint32]) -> NDArray[np.uint32]:
+        """Return the lengths of the heads of the rows that begin at these places."""
+        return _numbers(raw, starts + 4) + _HEAD.size
+
+    def sum_records(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
+        """Return the total records of the rows whose bodies begin at these places; none of these rows is pickled."""
+        records = _numbers(raw, bodies + _BODY.size - 4)
+        if not all(self._counts):
+            import numpy as np  # noqa: PLC0415 - the caller has loaded it
+
+            templates = raw[bodies + 1].astype("u2") | raw[bodies + 2].astype("u2") << 8
+            records = records[np.asarray(self._counts)[templates]]
+        return int(records.sum())
+
+    def records_of(self, row: bytes) -> int:
+        """Return how many records a row's entry adds to its source, cheaper than the entry."""
+        at = _HEAD.size + _HEAD.unpack_from(row)[1]
+        if row[at] & _PICKLED:
+            entry = self.entry_of(row)
+            return entry.records_done if entry.counts_object else 0
+        _, template, _, records_done = _BODY.unpack_from(row, at)
+        return int(records_done) if self._counts[template] else 0
+
     def facts(self, row: bytes) -> RowFacts:
         """Return the facts of a row for a compaction, cheaper than its entry."""
-        bucket, name, at = self._named(row)
-        _, number, modified_ms, records = _BODY.unpack_from(row, at)
-        template = self._templates[number]
-        split_size = template["split_size"]
-        counts = split_size >= 0 or template["split_number"] == 1  # see `OffsetManagerEntry.counts_object`
-        return RowFacts(
-            bucket,
-            name,
-            modified_ms,
-            template["generation"],
-            not template["failed"],
-            not split_size,
-            records if counts else 0,
-        )
+        scope, name, at = self._named(row)
+        if row[at] & _PICKLED or not isinstance(scope, str):
+            entry = self.entry_of(row)
+            return RowFacts(entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.whole)
+        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+        generation: int = self._templates[template]["generation"]
+        return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template])
 
     def whole_version(self, row: bytes) -> str | None:
         """Return the version of a row's entry, cheaper than the entry; None for the position of a split."""
-        flags, template, modified_ms, _ = _BODY.unpack_from(row, at := HEAD.size + HEAD.unpack_from(row)[1])
-        if self._templates[template]["split_size"]:
-            return None
-        if flags & _EXTRA:
-            return self.entry_of(row).version
-        return _unpacked_version(row, at + _BODY.size, flags, modified_ms)
+        at = _HEAD.size + _HEAD.unpack_from(row)[1]
+        flags = row[at]
+        if flags & (_PICKLED | _EXTRA):
+            entry = self.entry_of(row)
+            return entry.version if entry.whole else None
+        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+        return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
 
 
 @functools.cache
@@ -285,6 +359,16 @@ def _rest_of(entry_class: type[Any]) -> tuple[Callable[[Any], Any], list[str]]:
     own = {"bucket", "key", "version", "modified_ms", "records_done", "records_saved", "total", "mark", "extra"}
     rest = [field for field in attrs.fields(entry_class) if field.init and field.name not in own]
     return attrgetter(*(field.name for field in rest)), [field.alias or field.name for field in rest]
+
+
+def _numbers(raw: NDArray[np.uint8], places: NDArray[Any]) -> NDArray[Any]:
+    """Return the u32 values at these places."""
+    return functools.reduce(operator.add, (raw[places + at].astype("u8") << 8 * at for at in range(4)))
+
+
+def _tuples(value: Any) -> Any:
+    """Convert lists to tuples recursively: JSON has no tuples."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _unpacked_version(row: bytes, at: int, flags: int, modified_ms: int) -> str:
@@ -299,4 +383,8 @@ def _unpacked_version(row: bytes, at: int, flags: int, modified_ms: int) -> str:
 def _scope_and_name(properties: tuple[tuple[str, str], ...]) -> tuple[Scope, str]:
     if len(properties) == 2 and properties[0][0] == "bucket" and properties[1][0] == "key":  # noqa: PLR2004
         return properties[0][1], properties[1][1]
-    return tuple(pair for pair in properties if pair[0] != "key"), dict(properties).get("key", "")
+    scope = tuple(pair for pair in properties if pair[0] != "key")
+    name = dict(properties).get("key", "")
+    if len(scope) > 1 and tuple(sorted((*scope, ("key", name)))) == properties:
+        return scope, name
+    return (properties,), ""

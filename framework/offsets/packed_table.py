@@ -4,29 +4,27 @@
 
 Rows (`framework.offsets.packed_row`) are append-only, in blocks of a few thousand. Replaced and removed rows are marked
 as dead, and the table is rewritten when most rows are dead. So a view costs almost nothing: the current blocks, and
-which rows are dead. The few entries that have no row are kept as they are.
+which rows are dead.
 
-The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash.
-The row's own key confirms a match: keys with the same hash are never confused. The hash is Python's, which has a secret
-in each process: keys with one hash that someone chose would make each look-up slow.
+The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash; the
+first bits say where in it to look. The row's own key confirms a match: keys with the same hash are never confused. The hash
+is Python's, which has a secret in each process: keys with one hash that someone chose would make each look-up slow.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from typing_extensions import override
-
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import HEAD, RowCodec, RowFacts, facts_of
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+    from framework.offsets.packed_row import RowCodec
 
 BLOCK_BITS = 12
 """4,096 rows per block: about 300 kB."""
@@ -54,15 +52,30 @@ class _Block:
     """A block of rows.
 
     Attributes:
-        rows: their bytes, in a bytearray until the block is full.
+        rows: their bytes; immutable once the block is full.
         ends: end of each row.
     """
 
     __slots__ = ("ends", "rows")
 
-    def __init__(self, rows: Any, ends: Any) -> None:
-        self.rows = rows
-        self.ends = ends
+    def __init__(self) -> None:
+        self.rows: bytes | bytearray | memoryview = bytearray()
+        self.ends = array("I")
+
+    @classmethod
+    def of(cls, chunk: RowChunk) -> _Block:
+        """Return a block over the bytes of a snapshot: a copy of each would leave holes in the heap."""
+        block = cls()
+        block.rows = chunk.rows
+        block.ends = memoryview(chunk.ends).cast("I")  # type: ignore[assignment] # reads like an array
+        return block
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def append(self, row: bytes) -> None:
+        self.rows += row  # type: ignore[operator] # a block that is not full has a bytearray
+        self.ends.append(len(self.rows))
 
     def start(self, number: int) -> int:
         return self.ends[number - 1] if number else 0
@@ -70,9 +83,25 @@ class _Block:
     def row(self, number: int) -> bytes:
         return bytes(self.rows[self.start(number) : self.ends[number]])
 
+    def frozen(self) -> _Block:
+        """Return an immutable copy."""
+        copy = _Block()
+        copy.rows, copy.ends = bytes(self.rows), self.ends[:]
+        return copy
+
+    def growing(self) -> _Block:
+        """Return a copy that can grow."""
+        copy = _Block()
+        copy.rows, copy.ends = bytearray(self.rows), array("I", self.ends)
+        return copy
+
 
 class FinishedTable:
     """Entries by key. One thread at a time; a `view` may be read concurrently.
+
+    Attributes:
+        codec: packs the entries.
+        records_done: total records of all entries, those of an object with parts once.
 
     Args:
         codec: packs the entries.
@@ -89,127 +118,153 @@ class FinishedTable:
         block_bits: int = BLOCK_BITS,
         newest: int = NEWEST,
     ) -> None:
-        self._codec = codec
+        self.codec = self._codec = codec
         self._hash_of = hash_of
         self._block_bits = block_bits
         self._in_block = (1 << block_bits) - 1
         self._least_newest = newest
-        self._without_row: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self.records_done = 0
         self._clear()
 
     def _clear(self) -> None:
-        self._blocks: list[_Block] = []
+        self._blocks = [_Block()]
         self._dead = bytearray()
         self._dead_rows = 0
+        self.records_done = 0
         self._newest: dict[bytes, int] = {}
+        self._absent: bytes | None = None  # a head that has no row: a new object is searched for twice
         self._others = array("Q")  # hash << 32 | row number, sorted
+        self._starts = array("I", (0, 0))  # of each group of hashes with the same first bits, its start in _others
+        self._group_shift = _HASH_BITS
 
     def __len__(self) -> int:
-        return len(self._dead) - self._dead_rows + len(self._without_row)
+        return len(self._dead) - self._dead_rows
 
     def get(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
         """Return the entry of that key, equal in every field to the stored entry."""
         row = self._row_of(key)
-        return self._codec.entry_of(row) if row is not None else self._without_row.get(key)
+        return self._codec.entry_of(row) if row is not None else None
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
         """Return whether that key's entry is of this version and no split; if not, the entry. In one search."""
         row = self._row_of(key)
-        if row is not None:
-            is_listed = self._codec.whole_version(row) == version
-            return is_listed, None if is_listed else self._codec.entry_of(row)
-        entry = self._without_row.get(key)
-        is_listed = entry is not None and entry.whole and entry.version == version
-        return is_listed, None if is_listed else entry
+        if row is None:
+            return False, None
+        if self._codec.whole_version(row) == version:
+            return True, None
+        return False, self._codec.entry_of(row)
 
     def __contains__(self, key: OffsetManagerKey) -> bool:
-        return self._row_of(key) is not None or key in self._without_row
+        return self._row_of(key) is not None
+
+    def put(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
+        """Store an entry; it replaces the previous entry of its key."""
+        head, row = self._packed(key, entry)
+        known = self._find(head)
+        if known is not None:
+            if self._row(known) == row:
+                return
+            codec = self._codec
+            self._bury(head, known)
+            if self._codec is not codec:
+                head, row = self._packed(key, entry)
+        self._append(head, row, entry.records_done if entry.counts_object else 0)
 
     def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        """Store an entry whose key has none."""
-        packed = self._codec.pack(key, entry)
-        if packed is not None:
-            self._append(*packed)
-        else:
-            self._without_row[key] = entry
+        """Store an entry whose key has none: `put` without a search."""
+        self._append(*self._packed(key, entry), entry.records_done if entry.counts_object else 0)
+
+    def _packed(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes]:
+        """Return the head and the whole row of an entry."""
+        head = self._codec.head(key, add=True)
+        assert head is not None
+        return head, head + self._codec.body(key, entry)
 
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
         head = self._codec.head(key)
         number = self._find(head) if head is not None else None
-        if number is None:
-            return self._without_row.pop(key, None) is not None
-        self.remove([number])
+        if head is None or number is None:
+            return False
+        self._bury(head, number)
         return True
 
-    def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
-        """Load the rows of a view into an empty table. Takes a tenth of the time of single entries.
-
-        Raises:
-            KeyError, TypeError, ValueError, IndexError: the stored form is not valid.
-        """
+    def load(self, chunks: Iterable[RowChunk]) -> None:
+        """Load the chunks of `FinishedView.chunks` into an empty table. Takes a tenth of the time of single puts."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        self._codec.restore(tables)
-        for chunk in chunks:  # used where it is: a copy of each would leave holes in the heap
-            self._blocks.append(_Block(chunk.rows, memoryview(chunk.ends).cast("I")))
-            ends, raw = np.frombuffer(chunk.ends, np.uint32).astype(np.int64), np.frombuffer(chunk.rows, np.uint8)
-            starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
-            bodies = starts + HEAD.size + raw[starts[:, None] + np.arange(4, HEAD.size)].view("<u4")[:, 0]
-            if (bodies >= ends).any() or ends[-1] != len(raw):
-                raise ValueError("a row without a body")
-            rows, hash_of, first = chunk.rows, self._hash_of, len(self._others)
-            hashes = (hash_of(rows[start:end]) for start, end in zip(starts.tolist(), bodies.tolist(), strict=True))
-            self._add(hashes, np.arange(first, first + len(ends), dtype=np.uint64))
+        self._blocks, self._absent = [], None
+        for chunk in chunks:
+            block = _Block.of(chunk)
+            starts = _starts_of(np.frombuffer(chunk.ends, np.uint32))
+            raw = np.frombuffer(chunk.rows, np.uint8)
+            bodies = starts + self._codec.name_lengths(raw, starts)
+            rows, hash_of, spans = chunk.rows, self._hash_of, zip(starts.tolist(), bodies.tolist(), strict=True)
+            hashes = (hash_of(rows[start:end]) & _LOW for start, end in spans)
+            first = len(self._others)
+            self._add(hashes, np.arange(first, first + len(block), dtype=np.uint64))
+            self.records_done += self._codec.sum_records(raw, bodies)
+            self._blocks.append(block)
         self._dead = bytearray(len(self._others))
         self._sort()
-        if self._blocks:
-            last = self._blocks[-1]
-            self._blocks[-1] = _Block(bytearray(last.rows), array("I", last.ends))
+        last = self._blocks[-1] if self._blocks else _Block()
+        if not self._blocks or len(last) > self._in_block:
+            self._blocks.append(_Block())
+        else:
+            self._blocks[-1] = last.growing()
 
-    def facts(self) -> Iterator[tuple[int | OffsetManagerKey, RowFacts]]:
-        """Yield the facts of every entry with its place, which `remove` accepts until the next change."""
-        for number, row in self.view().rows():
-            yield number, self._codec.facts(row)
-        for key, entry in self._without_row.items():
-            yield key, facts_of(entry)
+    def rows(self) -> Iterator[tuple[int, bytes]]:
+        """Yield every current row with its number, which `remove` accepts until the next change."""
+        return _live_rows(self._blocks, self._dead, self._block_bits)
 
-    def remove(self, places: Collection[int | OffsetManagerKey]) -> None:
-        """Remove these entries together."""
-        for place in places:
-            if isinstance(place, int):
-                self._dead[place] = 1
-                self._dead_rows += 1
-            else:
-                del self._without_row[place]
-        if self._dead_rows > max(self._in_block, len(self)):
+    def remove(self, numbers: Sequence[int]) -> None:
+        """Remove many rows together."""
+        for number in numbers:
+            self._dead[number] = 1
+            self.records_done -= self._codec.records_of(self._row(number))
+        self._dead_rows += len(numbers)
+        if self._dead_rows > len(self) or self._dead_rows > self._in_block:
             self._clear_away()
 
-    def view(self, pending: Iterable[OffsetManagerEntry] = ()) -> PositionView:
-        """Return a view of the current entries and these; later changes of the table do not affect it."""
-        others = [*self._without_row.values(), *pending]
-        return PositionView(self._codec, list(self._blocks), bytes(self._dead), self._block_bits, others)
+    def keys(self) -> Iterator[tuple[tuple[str, str], ...]]:
+        """Return the properties of every current key."""
+        return (self._codec.key_of(row) for _, row in self.view().rows())
+
+    def view(self) -> FinishedView:
+        """Return a view of the current entries; later changes of the table do not affect it."""
+        return FinishedView(self._codec, list(self._blocks), bytes(self._dead), self._block_bits)
 
     # ---- rows
 
     def _row_of(self, key: OffsetManagerKey) -> bytes | None:
         head = self._codec.head(key)
         number = self._find(head) if head is not None else None
-        return self._blocks[number >> self._block_bits].row(number & self._in_block) if number is not None else None
+        return self._row(number) if number is not None else None
 
-    def _append(self, head: bytes, row: bytes) -> None:
-        number = len(self._dead)
-        if not number & self._in_block:
-            if self._blocks:
-                self._blocks[-1].rows = bytes(self._blocks[-1].rows)  # without room to grow
-            self._blocks.append(_Block(bytearray(), array("I")))
+    def _row(self, number: int) -> bytes:
+        return self._blocks[number >> self._block_bits].row(number & self._in_block)
+
+    def _append(self, head: bytes, row: bytes, records: int) -> None:
         block = self._blocks[-1]
-        block.rows += row
-        block.ends.append(len(block.rows))
-        self._newest[head] = number
+        if len(block) > self._in_block:
+            self._blocks[-1] = block.frozen()
+            block = _Block()
+            self._blocks.append(block)
+        block.append(row)
+        self._newest[head] = len(self._dead)
+        self._absent = None
         self._dead.append(0)
+        self.records_done += records
         if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
             self._merge_newest()
+
+    def _bury(self, head: bytes, number: int) -> None:
+        self._newest.pop(head, None)
+        self._dead[number] = 1
+        self._dead_rows += 1
+        self.records_done -= self._codec.records_of(self._row(number))
+        if self._dead_rows > max(self._in_block, len(self)):
+            self._clear_away()
 
     def _clear_away(self) -> None:
         """Copy the live rows, block by block; existing views stay unchanged.
@@ -218,40 +273,42 @@ class FinishedTable:
         """
         blocks, dead, former = self._blocks[::-1], self._dead, self._codec
         if former.is_crowded:
-            self._codec = former.successor()
+            self.codec = self._codec = former.successor()
         self._clear()
         first, rows = 0, self._in_block + 1
         while blocks:
-            for _, row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
-                if self._codec is former:
-                    self._append(former.head_of(row), row)
-                else:
-                    entry = former.entry_of(row)
-                    self.add(entry.get_manager_key(), entry)
+            for _, former_row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
+                row = former_row if self._codec is former else self._codec.repack(former_row, former)
+                self._append(self._codec.head_of(row), row, self._codec.records_of(row))
             first += rows
 
     # ---- row numbers
 
     def _find(self, head: bytes) -> int | None:
+        if head is self._absent:
+            return None
         number = self._newest.get(head)
         if number is not None and not self._dead[number]:
             return number
-        others, hashed = self._others, (self._hash_of(head) & _LOW) << _HASH_BITS
-        for at in range(bisect_left(others, hashed), len(others)):
-            number = others[at] - hashed
-            if number > _LOW:
-                break
-            block = self._blocks[number >> self._block_bits]
-            start = block.start(number & self._in_block)
-            if not self._dead[number] and block.rows[start : start + len(head)] == head:
-                return number
+        hashed = self._hash_of(head) & _LOW
+        group, starts = hashed >> self._group_shift, self._starts
+        for at in range(starts[group], starts[group + 1]):
+            other = self._others[at]
+            if other >> _HASH_BITS == hashed:
+                number = other & _LOW
+                block = self._blocks[number >> self._block_bits]
+                start = block.start(number & self._in_block)
+                if not self._dead[number] and block.rows[start : start + len(head)] == head:
+                    return number
+        self._absent = head
         return None
 
     def _merge_newest(self) -> None:
         """Move the numbers of the dict into the array: some hundredths of a second for a million."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        self._add(map(self._hash_of, self._newest), np.fromiter(self._newest.values(), np.uint64, len(self._newest)))
+        hashes = (self._hash_of(head) & _LOW for head in self._newest)
+        self._add(hashes, np.fromiter(self._newest.values(), np.uint64, len(self._newest)))
         self._newest = {}
         self._sort()
 
@@ -259,15 +316,29 @@ class FinishedTable:
         """Append to the array, in place: it has 8 MB for a million rows. `_sort` must follow."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        added = np.fromiter((hashed & _LOW for hashed in hashes), np.uint64, len(numbers))
+        added = np.fromiter(hashes, np.uint64, len(numbers))
         added <<= np.uint64(_HASH_BITS)
         added |= numbers
         self._others.frombytes(added.tobytes())
 
     def _sort(self) -> None:
+        """Sort the array, and group it by its first bits. On average a group has four to eight numbers."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        np.frombuffer(self._others, np.uint64).sort()
+        numbers = np.frombuffer(self._others, np.uint64)
+        numbers.sort()
+        bits = max(1, len(numbers).bit_length() - 3)
+        firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(2 * _HASH_BITS - bits)
+        self._starts = array("I", numbers.searchsorted(firsts).astype(np.uint32).tobytes())
+        self._starts.append(len(numbers))
+        self._group_shift = _HASH_BITS - bits
+
+
+def _starts_of(ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    """Return the start of each row."""
+    starts: NDArray[np.uint32] = ends.copy()
+    starts[1:], starts[:1] = ends[:-1], 0
+    return starts
 
 
 def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: int) -> Iterator[tuple[int, bytes]]:
@@ -278,64 +349,64 @@ def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: in
                 yield first + number, block.row(number)
 
 
-class PositionView:
-    """A snapshot of positions, each entry built on access. Threads may share it.
-
-    Equal to any sequence of equal entries in the same order: packed entries first, in the order in which they became final.
+class FinishedView:
+    """A snapshot of the entries. Threads may share it.
 
     The last block may still grow: `dead` ends at the view's end.
     """
 
-    def __init__(
-        self,
-        codec: RowCodec,
-        blocks: Sequence[_Block],
-        dead: bytes,
-        block_bits: int,
-        others: Sequence[OffsetManagerEntry],
-    ) -> None:
+    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytes, block_bits: int) -> None:
         self._codec = codec
         self._blocks = blocks
         self._dead = dead
         self._block_bits = block_bits
-        self.others = others
 
     def __len__(self) -> int:
-        return len(self._dead) - self._dead.count(1) + len(self.others)
+        return len(self._dead) - self._dead.count(1)
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        yield from (self._codec.entry_of(row) for _, row in self.rows())
-        yield from self.others
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PositionView | Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} positions>"
+        return (self._codec.entry_of(row) for _, row in self.rows())
 
     def rows(self) -> Iterator[tuple[int, bytes]]:
         """Yield the live rows with their numbers, in the order of insertion."""
         return _live_rows(self._blocks, self._dead, self._block_bits)
 
     def chunks(self) -> Iterator[RowChunk]:
-        """Yield the live rows in chunks of a block's size: the form of a snapshot."""
-        rows, ends = bytearray(), array("I")
-        for _, row in self.rows():
-            if len(ends) == 1 << self._block_bits:
-                yield RowChunk(bytes(rows), ends.tobytes())
-                rows, ends = bytearray(), array("I")
-            rows += row
-            ends.append(len(rows))
-        if ends:
-            yield RowChunk(bytes(rows), ends.tobytes())
+        """Yield the live rows in chunks of a block's size, except those without a stored form."""
+        import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
+
+        whole = 1 << self._block_bits
+        rows, ends = b"", np.zeros(0, np.uint32)
+        for more, more_ends in map(self._stored_rows, range(len(self._blocks))):
+            ends = np.concatenate((ends, more_ends + np.uint32(len(rows))))
+            rows += more
+            if len(ends) >= whole:
+                cut = int(ends[whole - 1])
+                yield RowChunk(rows[:cut], ends[:whole].tobytes())
+                rows, ends = rows[cut:], ends[whole:] - np.uint32(cut)
+        if len(ends):
+            yield RowChunk(rows, ends.tobytes())
+
+    def _stored_rows(self, at: int) -> tuple[bytes, NDArray[np.uint32]]:
+        """Return the live rows of a block that have a stored form, and their ends; without a step per row."""
+        import numpy as np  # noqa: PLC0415 - as above
+
+        first = at << self._block_bits
+        gone = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) != 0
+        block = self._blocks[at]
+        ends = np.array(block.ends[: len(gone)], np.uint32)
+        starts = _starts_of(ends)
+        rows = bytes(block.rows)
+        gone |= ~self._codec.are_stored(np.frombuffer(rows, np.uint8), starts, ends)
+        borders = np.append(starts, ends[-1:])[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
+        live = [rows[begin:end] for begin, end in borders.tolist()]
+        return b"".join(live), (ends - starts)[~gone].cumsum(dtype=np.uint32)
+
+    def others(self) -> Iterator[OffsetManagerEntry]:
+        """Return the entries of the rows without a stored form."""
+        return (self._codec.entry_of(row) for _, row in self.rows() if not self._codec.is_stored(row))
 
     @property
     def tables(self) -> dict[str, Any]:
-        """The tables that the rows of `chunks` refer to."""
+        """The tables that the rows refer to."""
         return self._codec.tables()

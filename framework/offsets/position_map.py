@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import RowCodec, RowFacts
-from framework.offsets.packed_table import FinishedTable, PositionView, RowChunk
+from framework.offsets.packed_row import RowCodec
+from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
 
 if TYPE_CHECKING:
     from framework.offsets.watermark import Watermark
@@ -31,7 +31,7 @@ class Compacted:
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
-    """Key -> entry, as a dict; each entry is under its own key. Final entries are packed; pending entries are objects.
+    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
 
     For one thread at a time; a `view` may be read concurrently.
 
@@ -76,9 +76,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         if entry.final:
-            if self._reading.pop(key, None) is None:
-                self._finished.discard(key)
-            self._finished.add(key, entry)
+            if self._reading.pop(key, None) is not None:
+                self._finished.add(key, entry)
+            else:
+                self._finished.put(key, entry)
         else:
             if key not in self._reading:
                 self._finished.discard(key)
@@ -102,7 +103,8 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __iter__(self) -> Iterator[OffsetManagerKey]:
-        return (entry.get_manager_key() for entry in self.view())
+        yield from map(OffsetManagerKey, self._finished.keys())
+        yield from list(self._reading)
 
     def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that are being read, or that a crash of the server could still revert."""
@@ -123,9 +125,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return len(self._finished)
 
     @property
-    def records_pending(self) -> int:
-        """Total records of all pending entries."""
-        return sum(entry.records_done for entry in self._reading.values())
+    def records_done(self) -> int:
+        """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
+        counted = (entry.records_done for entry in self._reading.values() if entry.counts_object)
+        return self._finished.records_done + sum(counted)
 
     def compact(self, watermark: Watermark) -> Compacted:
         """Drop the positions of done objects that the watermark covers.
@@ -135,33 +138,33 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """
         if not watermark:
             return Compacted()
-        gone: list[int | OffsetManagerKey] = []
+        gone: list[int] = []
         objects: dict[str, int] = {}
-        generation = records = 0
-        splits: dict[tuple[str, str, str], list[tuple[int | OffsetManagerKey, RowFacts]]] = {}
+        generation = 0
+        splits: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
         kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
-        for place, facts in self._finished.facts():
-            bucket, key, modified_ms, own_generation, done, whole, own_records = facts
+        facts = self._finished.codec.facts
+        before = self._finished.records_done
+        for number, row in self._finished.rows():
+            bucket, key, modified_ms, row_generation, done, whole = facts(row)
             prefix = watermark.prefix_over(bucket, key, modified_ms) if done else None
             if prefix is None:
                 if not whole:
                     kept.add((bucket, key))
             elif not whole:
-                splits.setdefault((bucket, key, prefix), []).append((place, facts))
+                splits.setdefault((bucket, key, prefix), []).append((number, row_generation))
             else:
-                gone.append(place)
-                records += own_records
-                generation = max(generation, own_generation)
+                gone.append(number)
+                generation = max(generation, row_generation)
                 objects[prefix] = objects.get(prefix, 0) + 1
         for (bucket, key, prefix), rows in splits.items():
             if (bucket, key) not in kept:
-                gone.extend(place for place, _ in rows)
-                records += sum(facts.records for _, facts in rows)
-                generation = max(generation, rows[0][1].generation)
+                gone.extend(number for number, _ in rows)
+                generation = max(generation, rows[0][1])
                 objects[prefix] = objects.get(prefix, 0) + 1
         self._finished.remove(gone)
         self.floor = max(self.floor, generation)
-        return Compacted(objects=objects, records=records)
+        return Compacted(objects=objects, records=before - self._finished.records_done)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -196,11 +199,56 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""
-        self._finished.load(tables, chunks)
+        self._finished.codec.restore(tables)
+        self._finished.load(chunks)
 
     def view(self) -> PositionView:
         """Return a view of all current entries. Copies only pending entries."""
-        return self._finished.view(self._reading.values())
+        return PositionView(self._finished.view(), list(self._reading.values()))
+
+
+class PositionView:
+    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
+
+    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
+    """
+
+    def __init__(self, finished: FinishedView, reading: Sequence[OffsetManagerEntry]) -> None:
+        self._finished = finished
+        self._reading = reading
+
+    def __len__(self) -> int:
+        return len(self._reading) + len(self._finished)
+
+    def __iter__(self) -> Iterator[OffsetManagerEntry]:
+        yield from self._finished
+        yield from self._reading
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PositionView | Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} positions>"
+
+    @property
+    def tables(self) -> dict[str, Any]:
+        """The tables that the rows of `chunks` refer to."""
+        return self._finished.tables
+
+    def chunks(self) -> Iterator[RowChunk]:
+        """Yield the final entries in the form of a snapshot."""
+        return self._finished.chunks()
+
+    def others(self) -> Iterator[OffsetManagerEntry]:
+        """Yield all entries that are in no chunk."""
+        yield from self._finished.others()
+        yield from self._reading
 
 
 def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:

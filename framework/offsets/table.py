@@ -10,8 +10,7 @@ import attrs
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.identities import Identities
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.packed_table import PositionView
-from framework.offsets.position_map import PositionMap, begin_in, position_map
+from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.store import PositionDelta
 from framework.offsets.watermark import Watermark

@@ -45,7 +45,8 @@ from framework.iggy.offset_log.record_size import ROW_CHARACTERS, batches, entry
 from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.packed_table import PositionView, RowChunk
+from framework.offsets.packed_table import RowChunk
+from framework.offsets.position_map import PositionView
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import CoveredRange, Watermark
 
@@ -68,7 +69,7 @@ MAX_CLAIM_BYTES = 4 << 20
 MAX_GROUP_CHARACTERS = 60
 PART_CHUNKS = 4
 """Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second. They
-never exceed 33 MB: see `framework.offsets.packed_row.MAX_ROW_BYTES`."""
+never exceed 33 MB: see `framework.offsets.packed_row.MAX_STORED_BYTES`."""
 
 PART_ENTRIES = 4000
 """Other positions per snapshot part."""
@@ -674,7 +675,7 @@ def encode_snapshot(
             {**header, "part": part, "facts": True}, {name: _FORMS[name].out(values[name]) for name in _SPREAD}
         )
     last: Sequence[OffsetManagerEntry] = ()
-    for entries in batches(positions.others, entry_characters, PART_ENTRIES):
+    for entries in batches(positions.others(), entry_characters, PART_ENTRIES):
         if last:
             part += 1
             yield _encode({**header, "part": part}, _part_out(last))

@@ -37,7 +37,7 @@ class Run:
 
     def epoch(self, *, records=0, unseen=0, idle=False):
         """An epoch that confirms so many records, of which `unseen` are only found by the next recovery, and breaks."""
-        self.policy.connected((0, self.stored))
+        self.policy.connected(self.stored)
         self.count += records - unseen
         self.stored += records
         self.idle = idle
@@ -63,13 +63,6 @@ def test_anything_that_gets_further_begins_the_count_again(fruit):
     assert run.epoch() <= RECONNECT_PAUSES[1]
 
 
-def test_an_object_that_is_found_stored_whole_is_progress_though_its_records_count_no_more():
-    run = Run()
-    for objects in range(2 * FRUITLESS_RECOVERIES):
-        run.policy.connected((objects, 5 * (1 - objects % 2)))
-        run.policy.broke(LOST)
-
-
 @given(st.lists(st.booleans(), max_size=60))
 def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
     run, row = Run(), 0
@@ -84,7 +77,7 @@ def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
 
 def test_a_server_that_stays_away_is_waited_for_some_minutes_with_growing_pauses():
     run = Run()
-    run.policy.connected((0, 0))
+    run.policy.connected(0)
     run.policy.broke(AWAY)
     pauses = []
     while run.now <= RECONNECT_SECONDS:
@@ -100,7 +93,7 @@ def test_a_server_that_stays_away_is_waited_for_some_minutes_with_growing_pauses
 def test_a_server_that_came_back_is_waited_for_as_long_the_next_time():
     run = Run()
     for _ in range(3):
-        run.policy.connected((0, run.stored))
+        run.policy.connected(run.stored)
         run.stored += 1
         assert run.policy.broke(AWAY) == RECONNECT_PAUSES[0]
         run.now += RECONNECT_SECONDS - 1
