@@ -53,6 +53,7 @@ MAX_DOCUMENT_BYTES = 64_000_000
 """Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
 
 MAX_REFUSAL_BYTES = 65_536
+
 MULTIPLEXED_BYTES = 65_536
 """An answer of at most so many bytes may share a connection with others, over HTTP/2: libcurl buffers megabytes of each
 larger one whose reader has no room, and of one over HTTP/1.1 nothing."""

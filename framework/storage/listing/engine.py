@@ -245,7 +245,15 @@ class ListingEngine:
             succeeded = False
             try:
                 bound = bound_of(self._store, task)
-                page, calls = page_after(self._ask, self._where, self._prefix, task.after, self._page_size, until=bound)
+                page, calls = page_after(
+                    self._ask,
+                    self._where,
+                    self._prefix,
+                    task.after,
+                    self._page_size,
+                    until=bound,
+                    ended=task.ended,
+                )
                 succeeded = True
             finally:
                 with self._work:
@@ -253,7 +261,6 @@ class ListingEngine:
                     self._looking += 1
                 self._limiter.give_back(1, succeeded=succeeded)
             try:
-                page = behind(page, task.after) if task.ended and page.continuation is None else page
                 keys = checked_keys(self._where, page, task.after)
                 for doubt in self._accept(task, page, keys, calls, bounded=bound is not None):
                     self._look_again(doubt)
@@ -378,8 +385,7 @@ class ListingEngine:
         ended = False
         while not self._over:
             if page is None:
-                page, calls = page_after(self._ask, self._where, self._prefix, last, self._page_size)
-                page = behind(page, last) if ended and page.continuation is None else page
+                page, calls = page_after(self._ask, self._where, self._prefix, last, self._page_size, ended=ended)
             before = last
             if page.objects:
                 try:

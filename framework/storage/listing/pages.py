@@ -64,9 +64,8 @@ def list_range(
     after, pages = task.after, 0
     while True:
         bound = bound_of(store, task)
-        page, calls = page_after(ask or store.list_page, where, prefix, after, page_size, until=bound)
+        page, calls = page_after(ask or store.list_page, where, prefix, after, page_size, until=bound, ended=task.ended)
         pages += calls
-        page = behind(page, after) if task.ended and page.continuation is None else page
         keys = checked_keys(where, page, after)
         objects, result = in_range(task.number, page, keys, task.until, calls, bounded=bound is not None)
         yield objects, result
@@ -96,7 +95,7 @@ def bound_of(store: ObjectStore, task: RangeTask) -> str | None:
 
 
 def page_after(
-    ask: Ask, where: str, prefix: str, after: str, page_size: int, *, until: str | None = None
+    ask: Ask, where: str, prefix: str, after: str, page_size: int, *, until: str | None = None, ended: bool = False
 ) -> tuple[ListPage, int]:
     """Return the next page that has objects, or the last page; and the number of calls.
 
@@ -107,6 +106,7 @@ def page_after(
         after: exclusive start key.
         page_size: keys per page.
         until: only for a store that bounds pages.
+        ended: whether the store said that nothing follows `after`, which this call confirms.
 
     Raises:
         ListingError: empty pages form a cycle, or a page shows keys of another prefix.
@@ -120,6 +120,8 @@ def page_after(
         page = ask(prefix=prefix, after=after, continuation=page.continuation, page_size=page_size, **bound)
         check_prefix(where, page, prefix)
         calls += 1
+    if ended and page.continuation is None:
+        page = behind(page, after)
     return page, calls
 
 
