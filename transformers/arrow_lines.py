@@ -55,7 +55,12 @@ class LineWriter:
                 return None
             columns.append(column)
         out = io.BytesIO()
-        write_ndjson(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), out, explicit_nulls=True)
+        try:
+            write_ndjson(pa.RecordBatch.from_arrays(columns, names=batch.schema.names), out, explicit_nulls=True)
+        except BaseException as exc:
+            if type(exc).__name__ != "PanicException":  # what arrow-rs did not expect; it is no `Exception`
+                raise
+            return None
         return PayloadColumn(out.getvalue())
 
 
@@ -99,16 +104,23 @@ def _floats(array: Any) -> Any:
 
 
 def _nested(array: Any) -> Any:
-    """Return an array of plain values; None when a float inside has another form."""
+    """Return an array that is written as it is; None when a float inside has another form."""
+    if not _has_plain_floats(array):
+        return None
+    # arrow-rs cannot read a record in a record that begins within its buffers; the copy has buffers of its own
+    return pa.concat_arrays([array]) if pa.types.is_nested(array.type) else array
+
+
+def _has_plain_floats(array: Any) -> bool:
     kind = array.type
     if pa.types.is_float64(kind):
-        return _floats(array)
+        return _floats(array) is not None
     inside = []
     if pa.types.is_struct(kind):
         inside = [array.field(at) for at in range(kind.num_fields)]
     elif pa.types.is_list(kind):
         inside = [array.flatten()]
-    return array if all(_nested(each) is not None for each in inside) else None
+    return all(map(_has_plain_floats, inside))
 
 
 __all__ = ["LineWriter"]

@@ -1,8 +1,10 @@
 """Lines that arrow-rs writes are those of the row encoder, byte for byte, whatever the columns hold."""
 
 import io
+import json
 import math
 from decimal import Decimal
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -128,6 +130,38 @@ def test_what_is_written_as_lines():
     assert lines(pa.array([Decimal("1.50")]), pa.array([0], pa.timestamp("ms", "UTC"))) == [
         b'{"c0":"1.50","c1":"1970-01-01T00:00:00.000Z"}'
     ]
+
+
+IN_RECORDS = pa.struct([("x", pa.struct([("y", pa.int8())]))])
+
+
+@pytest.mark.parametrize("kind", [IN_RECORDS, pa.list_(IN_RECORDS), pa.struct([("l", pa.list_(IN_RECORDS))])])
+@pytest.mark.parametrize(("begin", "end"), [(0, 9), (0, 3), (1, 9), (4, 7), (4, 4), (9, 9)])
+def test_records_in_records_from_within_a_batch(kind, begin, end):
+    """A batch that is read on from its middle shares the buffers of the whole one."""
+    rows = [{"x": {"y": at}} for at in range(9)]
+    if kind != IN_RECORDS:
+        rows = [[row, None] if kind == pa.list_(IN_RECORDS) else {"l": [row]} for row in rows]
+    array = pa.array(rows, kind)
+    expected = [json.dumps({"c0": row}, separators=(",", ":")).encode() for row in rows[begin:end]]
+    assert lines(array.slice(begin, end - begin)) == expected
+    if kind == IN_RECORDS:
+        outer = pa.StructArray.from_arrays([array.slice(begin, end - begin)], ["o"])
+        assert lines(outer) == [line.replace(b'{"c0":', b'{"c0":{"o":') + b"}" for line in expected]
+
+
+def test_what_the_writer_cannot_do_is_left_to_rows(monkeypatch):
+    class PanicException(BaseException):
+        """As pyo3 has it: no `Exception`."""
+
+    def fail(error):
+        monkeypatch.setattr("transformers.arrow_lines.write_ndjson", Mock(side_effect=error))
+
+    fail(PanicException("assertion failed"))
+    assert lines(pa.array([1])) is None
+    fail(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lines(pa.array([1]))
 
 
 @pytest.mark.parametrize("value", [1e10, 9e-6, -1e10, math.nan, math.inf, -math.inf])
