@@ -96,7 +96,9 @@ def test_a_tail_of_zeros_or_with_any_byte_changed_is_cut(tmp_path):
         damaged = bytearray(whole)
         damaged[position] ^= 0x41
         path.write_bytes(damaged)
-        assert open_partition(tmp_path / "p").end_offset == 2, position
+        partition = open_partition(tmp_path / "p")
+        assert partition.end_offset == 2, position
+        partition.close()
     path.write_bytes(sound + bytes(5000))
     assert open_partition(tmp_path / "p").end_offset == 2
     assert path.read_bytes() == sound
