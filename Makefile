@@ -14,8 +14,8 @@ unexport MAKEFLAGS MFLAGS
 
 RUN := .venv/bin/python
 STORE := s3
-# One more than cores, at most four: tests wait a third of their time for servers and processes.
-WORKERS := --numprocesses=$(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 4))) --dist=worksteal
+# Two more than cores, at most four: tests wait two fifths of their time for servers and processes.
+WORKERS := --numprocesses=$(shell cores=$$(nproc); echo $$((cores < 2 ? 3 : 4))) --dist=worksteal
 AGAIN := --reruns=1 -rR
 
 help: ## this list
