@@ -16,7 +16,7 @@ from framework.offsets.manager import OffsetManager
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.offset_log.codec import PartitionOpening
+    from framework.iggy.offset_log.records import PartitionOpening
     from framework.iggy.offset_log.state import LogState
     from framework.iggy.values import TopicInfo
 

@@ -23,7 +23,7 @@ from framework.engine.topic_checks import check_topics, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.snapshots import SnapshotWriter
@@ -38,7 +38,7 @@ from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.offset_log.codec import SnapshotFooter
+    from framework.iggy.offset_log.records import SnapshotFooter
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.position_map import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
@@ -258,7 +258,7 @@ class Session:
             with self.offsets.table.lock:
                 if message.kind == "progress" and message.epoch == self.state.epoch:
                     progress = codec.decode_progress(message)
-                    with codec.shape_of(message):
+                    with framing.shape_of(message):
                         self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
                         self.offsets.hints.observe(progress.listings)
                 else:

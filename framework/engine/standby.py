@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from framework.engine.iggy_target import IggyTarget
     from framework.engine.report import Reporter
     from framework.iggy.client import IggyConnection
-    from framework.iggy.offset_log.codec import Claim
+    from framework.iggy.offset_log.records import Claim
 
 log = logging.getLogger(__name__)
 

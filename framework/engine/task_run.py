@@ -19,9 +19,9 @@ from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.topic import IggyDeadLetters
-from framework.iggy.offset_log.codec import LogFacts
 from framework.iggy.offset_log.epochs import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.records import LogFacts
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from framework.errors import IggyAuthError, IggyUnavailableError
 from framework.iggy.dead_letters.topic import LETTER
 from framework.iggy.headers import join_provenance
-from framework.iggy.offset_log.codec import MAGIC
+from framework.iggy.offset_log.framing import MAGIC
 from framework.iggy.rights import Right
 from framework.model.text import counted
 

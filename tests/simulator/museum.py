@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 
-from framework.iggy.offset_log import epochs, loading, partition_replay, state, store
+from framework.iggy.offset_log import epochs, framing, loading, partition_replay, state, store
 from framework.iterator import object_store
 from framework.offsets import position_map, watermark_tracker
 from framework.offsets.partition_ledger import PartitionLedger
@@ -443,10 +443,10 @@ def assigned_by_old_positions():
 
 def anybodys_log():
     """Every record of a log is taken for one of this source."""
-    from framework.iggy.offset_log import codec, log
+    from framework.iggy.offset_log import log
 
     def decode(self, stored):
-        return codec.decode(stored.offset, stored.payload, stored.timestamp_us)
+        return framing.decode(stored.offset, stored.payload, stored.timestamp_us)
 
     log.OffsetLog._decode = decode
 

@@ -3,7 +3,7 @@
 import collections
 
 from framework.engine.session import Session
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import framing
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
@@ -90,7 +90,7 @@ def loaded(server, source="kit", topic=LOG):
 def records(server, source="kit", topic=LOG):
     """Every record of a source in the log."""
     found = (
-        codec.decode(stored.offset, stored.payload, stored.timestamp_us) for stored in server.messages("kit", topic)
+        framing.decode(stored.offset, stored.payload, stored.timestamp_us) for stored in server.messages("kit", topic)
     )
     return [record for record in found if record is not None and record.source == source]
 

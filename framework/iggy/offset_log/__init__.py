@@ -1,6 +1,7 @@
 """The offsets log: a source's positions and watermark, in one partition of an Iggy topic.
 
-    codec       the records as bytes
+    records     the values that records hold: claims, counts, anchors, what a snapshot knows
+    codec       the kinds of records as bytes; `forms` has the JSON of their values, `framing` the message around it
     log         appending, following, reading
     state       the records applied in the order of the log: claim, opening, begin, open, progress, snapshot
     loading     the state at the end of a log

@@ -26,9 +26,10 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import Claim, LogMessage
+from framework.iggy.offset_log.framing import LogMessage
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.records import Claim
 from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
 
@@ -49,6 +50,7 @@ _OWN_TOKENS: set[str] = set()
 """Tokens of the claims of this process, and after a fork of its parent. Host and process number alone do not tell: two
 containers may have the same."""
 
+_MAX_GROUP_CHARACTERS = 60
 PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.5
 
@@ -141,7 +143,7 @@ def lease(offset_log: OffsetLog) -> None:
     """Join the consumer group by which a server drops silent connections. The embedded server has no silent hosts."""
     group = f"lease of {offset_log.source}"
     try:
-        offset_log.connection.join_group(offset_log.stream, offset_log.topic, group[: codec.MAX_GROUP_CHARACTERS])
+        offset_log.connection.join_group(offset_log.stream, offset_log.topic, group[:_MAX_GROUP_CHARACTERS])
     except IggyAuthError as error:
         log.warning("Iggy will not notice by itself when this host falls silent: %s", error)
     except IggyProtocolError as error:

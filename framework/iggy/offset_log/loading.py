@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import LogMessage
+from framework.iggy.offset_log import codec, framing
+from framework.iggy.offset_log.framing import LogMessage
 from framework.iggy.offset_log.log import OffsetLog, RecordGoneError
 from framework.iggy.offset_log.state import LogState
 
@@ -74,7 +74,7 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
             return
     raise PositionError(
         f'offsets topic: the first records of source "{offset_log.source}" are gone, and no snapshot stands for them. Does the '
-        f"topic drop messages (message_expiry, max_topic_size)? {codec.WAY_OUT}"
+        f"topic drop messages (message_expiry, max_topic_size)? {framing.WAY_OUT}"
     )
 
 
@@ -103,13 +103,13 @@ def _restore(offset_log: OffsetLog, parts: Sequence[LogMessage]) -> LogState:
     if rows:
         packed = map(codec.decode_rows, offset_log.read(rows, ahead=1))
         tables, first = next(packed)
-        with codec.shape_of(rows[0]):
+        with framing.shape_of(rows[0]):
             state.positions.load(
                 tables, itertools.chain(first, itertools.chain.from_iterable(chunks for _, chunks in packed))
             )
     facts: list[dict[str, dict[Any, Any]]] = []
     for part in offset_log.read(parts[len(rows) :], ahead=1):
-        with codec.shape_of(part):
+        with framing.shape_of(part):
             if part.header.get("facts"):
                 facts.append(codec.decode_facts(part))
                 continue

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import Self
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import LogMessage
+from framework.iggy.offset_log import framing
+from framework.iggy.offset_log.framing import LogMessage
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -135,7 +135,7 @@ class OffsetLog:
             message = self._decode(stored) if stored is not None else None
             if message is None or not message.has_head_of(head):
                 raise RecordGoneError(
-                    f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {codec.WAY_OUT}"
+                    f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {framing.WAY_OUT}"
                 )
             yield message
 
@@ -158,7 +158,7 @@ class OffsetLog:
         return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
 
     def _decode(self, stored: StoredMessage) -> LogMessage | None:
-        message = codec.decode(stored.offset, stored.payload, stored.timestamp_us)
+        message = framing.decode(stored.offset, stored.payload, stored.timestamp_us)
         if message is None or message.source != self.source:
             self.foreign += 1
             return None

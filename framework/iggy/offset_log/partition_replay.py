@@ -19,7 +19,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError, PositionError
-from framework.iggy.offset_log.codec import PartitionOpening, TopicIdentity
+from framework.iggy.offset_log.records import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
 from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from framework.iggy.offset_log import codec
 
 if TYPE_CHECKING:
-    from framework.iggy.offset_log.codec import SnapshotFooter
     from framework.iggy.offset_log.log import OffsetLog
+    from framework.iggy.offset_log.records import SnapshotFooter
     from framework.offsets.position_map import PositionView
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from framework.iggy.offset_log.log import OffsetLog
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
-    from framework.iggy.offset_log.codec import Claim
+    from framework.iggy.offset_log.records import Claim
 
 
 class RunningInstances:

@@ -12,15 +12,9 @@ from collections.abc import Iterable
 import attrs
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import (
-    LogFacts,
-    LogMessage,
-    PartitionOpening,
-    Progress,
-    ProgressItem,
-    SnapshotFooter,
-)
+from framework.iggy.offset_log import codec, framing, records
+from framework.iggy.offset_log.framing import LogMessage
+from framework.iggy.offset_log.records import LogFacts, PartitionOpening, Progress, ProgressItem, SnapshotFooter
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
@@ -119,7 +113,7 @@ class LogState(LogFacts):
             )
         if message.kind not in {"claim", "opening"}:
             self.saved_us = self.now_us
-        with codec.shape_of(message):
+        with framing.shape_of(message):
             self._apply(message)
 
     def _apply(self, message: LogMessage) -> None:
@@ -197,7 +191,7 @@ class LogState(LogFacts):
             before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
                 continue
-            counts = dict(zip(codec.COUNTED, item[2:], strict=True))
+            counts = dict(zip(records.COUNTED, item[2:], strict=True))
             entry = before.changed(**{**counts, "extra": dict(item.extra)})
             self.replace(entry, (item.object_hash, item.split_number))
             if entry.topic_partition not in progress.closed:

@@ -12,10 +12,10 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec, record_size
-from framework.iggy.offset_log.codec import Progress, ProgressItem
+from framework.iggy.offset_log import codec, record_size, records
 from framework.iggy.offset_log.partition_replay import mark_of
 from framework.iggy.offset_log.record_size import ROW_CHARACTERS, entry_characters, extra_characters, spread
+from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -173,7 +173,7 @@ def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
     return ProgressItem(entry_hash64(source, entry), entry.split_number, *_counted(entry))
 
 
-_counted = attrgetter(*codec.COUNTED)
+_counted = attrgetter(*records.COUNTED)
 _extra = attrgetter("extra")
 _BY_PARTITION = ("anchors", "counted", "closed")
 _SPREAD = ("items", "removed", *_BY_PARTITION)

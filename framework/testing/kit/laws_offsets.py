@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 
 from framework.errors import NotAcknowledgedError, PositionError, SourceError
-from framework.iggy.offset_log.codec import FORMAT_VERSION, MAGIC
+from framework.iggy.offset_log.framing import FORMAT_VERSION, MAGIC
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject

@@ -8,7 +8,7 @@ import pickle
 from framework.config.iggy_address import IggyAddress
 from framework.discovery.feed import Assignment
 from framework.engine.task_run import WorkerPlan
-from framework.iggy.offset_log.codec import LogFacts, TopicIdentity
+from framework.iggy.offset_log.records import LogFacts, TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.law import BATCH, Comparing, LawBrokenError, fill, law

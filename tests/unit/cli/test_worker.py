@@ -4,6 +4,7 @@ import os
 import resource
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -107,7 +108,9 @@ def test_a_pipe_in_a_reference_keeps_no_worker_waiting(begin, tmp_path, monkeypa
 
 def test_a_run_and_a_worker_allow_as_many_open_files_as_they_can(begin, tmp_path, monkeypatch):
     usual, seen = resource.getrlimit(resource.RLIMIT_NOFILE), []
-    few = max(map(int, os.listdir("/proc/self/fd"))) + 64  # other tests of this process have files open, too
+    few = (
+        max(int(file.name) for file in Path("/proc/self/fd").iterdir()) + 64
+    )  # other tests of this process have files open, too
 
     def fail(*_, **__):
         seen.append(resource.getrlimit(resource.RLIMIT_NOFILE)[0])

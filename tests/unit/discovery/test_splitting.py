@@ -5,7 +5,7 @@ import pytest
 
 from framework.discovery.splitting import MAX_BEGUN_BYTES, SplitPolicy, max_splits
 from framework.errors import ObjectError
-from framework.iggy.offset_log import codec
+from framework.iggy.offset_log import codec, framing
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -31,9 +31,9 @@ def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key, extra):
     # as wide as the numbers of splits can be
     entries = [attrs.evolve(entry, split_number=MAX_SPLIT - entry.split_number) for entry in entries]
     shared = 2000 + 1000 * (255 + 20)  # what all of them have in common, and the names of all partitions
-    record = codec.decode(0, codec.encode_begin("orders", 1, entries))
+    record = framing.decode(0, codec.encode_begin("orders", 1, entries))
     assert (len(record.unpacked()) - shared) * max_splits(large, extra) / len(entries) <= MAX_BEGUN_BYTES
-    assert 2 * MAX_BEGUN_BYTES <= codec.MAX_BODY_BYTES
+    assert 2 * MAX_BEGUN_BYTES <= framing.MAX_BODY_BYTES
 
 
 def test_an_object_of_more_splits_than_can_begin_together_says_so():

@@ -13,7 +13,7 @@ from framework.errors import AccessDeniedError, ConfigError, IggyTopicError, Obj
 from framework.iggy.dead_letters import topic as codec_of_dead_letters
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current
 from framework.iggy.headers import REPLAY_HEADER
-from framework.iggy.offset_log import codec, epochs
+from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState
@@ -455,7 +455,7 @@ def usual_and_many():
 
 def in_the_log(source):
     """Whether the last thing in the log is a snapshot, which is that of a reset."""
-    return codec.decode(0, source.server.messages("kit", "kit-offsets")[-1].payload).kind == "snapshot"
+    return framing.decode(0, source.server.messages("kit", "kit-offsets")[-1].payload).kind == "snapshot"
 
 
 @pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import SnapshotFooter
+from framework.iggy.offset_log import codec, framing
+from framework.iggy.offset_log.records import SnapshotFooter
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -308,7 +308,7 @@ def test_the_records_of_loaded_positions_are_counted_whatever_their_number():
     ((tables, chunks),) = [
         codec.decode_rows(part)
         for part in [
-            codec.decode(at, payload)
+            framing.decode(at, payload)
             for at, payload in enumerate(
                 codec.encode_snapshot("kit", 1, positions.view(), SnapshotFooter(), number=1, at=0)
             )
@@ -385,13 +385,13 @@ def stored_by_properties(entry):
 
 
 def stored_as_a_beginning(entry):
-    (begun,), _ = codec.decode_begin(codec.decode(0, codec.encode_begin("s", 1, [entry])))
+    (begun,), _ = codec.decode_begin(framing.decode(0, codec.encode_begin("s", 1, [entry])))
     return begun
 
 
 def stored_in_a_snapshot(entry):
     view, back = position_map([entry]).view(), position_map()
-    parts = [codec.decode(0, part) for part in codec.encode_snapshot("s", 1, view, SnapshotFooter(), number=1, at=0)]
+    parts = [framing.decode(0, part) for part in codec.encode_snapshot("s", 1, view, SnapshotFooter(), number=1, at=0)]
     for part in parts:
         if part.header.get("rows"):
             back.load(*codec.decode_rows(part))

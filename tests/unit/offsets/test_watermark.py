@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import SnapshotFooter
+from framework.iggy.offset_log import codec, framing
+from framework.iggy.offset_log.records import SnapshotFooter
 from framework.offsets import watermark as module
 from framework.offsets.position_map import position_map
 from framework.offsets.watermark import CoveredRange, Watermark, joined, key_before
@@ -110,7 +110,7 @@ def test_a_range_of_nothing_or_at_no_time_changes_nothing():
 
 def stored(mark):
     (payload,) = codec.encode_snapshot("kit", 1, position_map().view(), SnapshotFooter(watermark=mark), number=1, at=0)
-    return codec.decode_footer(codec.decode(0, payload)).watermark
+    return codec.decode_footer(framing.decode(0, payload)).watermark
 
 
 @given(st.lists(stretches(), max_size=5), st.integers(0, 9))

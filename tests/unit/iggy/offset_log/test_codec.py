@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import PositionError
-from framework.iggy.offset_log import codec, record_size
-from framework.iggy.offset_log.codec import (
+from framework.iggy.offset_log import codec, framing, record_size
+from framework.iggy.offset_log.framing import LogMessage
+from framework.iggy.offset_log.records import (
     Claim,
-    LogMessage,
     PartitionOpening,
     Progress,
     ProgressItem,
@@ -157,7 +157,7 @@ footers = st.builds(
 
 
 def record(payload, offset=0, timestamp_us=0):
-    message = codec.decode(offset, payload, timestamp_us)
+    message = framing.decode(offset, payload, timestamp_us)
     assert message is not None
     return message
 
@@ -402,7 +402,7 @@ def test_a_record_that_is_cut_at_any_byte_is_an_error_with_its_place_and_a_way_o
         with pytest.raises(PositionError, match=rf"message 12: .*{WAY_OUT}"):
             DECODE[kind](record(payload[:cut], 12))
     for cut in range(4):
-        assert codec.decode(12, payload[:cut]) is None
+        assert framing.decode(12, payload[:cut]) is None
 
 
 @settings(max_examples=examples(300))
@@ -507,7 +507,7 @@ def test_a_body_that_is_no_json_or_cannot_be_unpacked_is_an_error(body, packed):
 
 @pytest.mark.parametrize("tells_size", [True, False])
 def test_a_body_that_unfolds_to_too_much_is_an_error_before_it_is_unpacked(monkeypatch, tells_size):
-    monkeypatch.setattr(codec, "MAX_BODY_BYTES", 1000)
+    monkeypatch.setattr(framing, "MAX_BODY_BYTES", 1000)
     packer = zstandard.ZstdCompressor()
     if tells_size:
         fits, too_much = (packer.compress(b'"%s"' % (b"x" * (size - 2))) for size in (1000, 1001))
@@ -523,24 +523,24 @@ def test_a_body_that_unfolds_to_too_much_is_an_error_before_it_is_unpacked(monke
 @pytest.mark.parametrize("packed", [True, False])
 @pytest.mark.parametrize("kind", ["claim", "opening"])
 def test_a_claim_or_opening_of_many_values_is_an_error_before_it_is_parsed(monkeypatch, kind, packed):
-    monkeypatch.setattr(codec, "_loads", lambda body: pytest.fail(f"{len(body)} bytes are parsed"))
-    body = b'{"x":[' + b"[]," * (codec.MAX_CLAIM_BYTES // 3) + b"[]]}"
+    monkeypatch.setattr(framing, "_loads", lambda body: pytest.fail(f"{len(body)} bytes are parsed"))
+    body = b'{"x":[' + b"[]," * (framing.MAX_CLAIM_BYTES // 3) + b"[]]}"
     body = zstandard.compress(body) if packed else body
     message = LogMessage(offset=7, kind=kind, source="s", epoch=1, body=body, packed=packed)
     with pytest.raises(PositionError, match=rf"message 7: a {kind} that cannot be read.*{WAY_OUT}"):
         DECODE[kind](message)
 
 
-def framed(header, body=b"{}", version=codec.FORMAT_VERSION, flags=0):
-    return struct.pack("<4sBBI", codec.MAGIC, version, flags, len(header)) + header + body
+def framed(header, body=b"{}", version=framing.FORMAT_VERSION, flags=0):
+    return struct.pack("<4sBBI", framing.MAGIC, version, flags, len(header)) + header + body
 
 
 @pytest.mark.parametrize(
     "broken",
     [
-        codec.MAGIC,
-        codec.MAGIC + b"\2\0",
-        codec.MAGIC + struct.pack("<BBI", 2, 0, 10**9) + b"{}",
+        framing.MAGIC,
+        framing.MAGIC + b"\2\0",
+        framing.MAGIC + struct.pack("<BBI", 2, 0, 10**9) + b"{}",
         framed(b"[]"),
         framed(b"null"),
         framed(b"7"),
@@ -554,7 +554,7 @@ def framed(header, body=b"{}", version=codec.FORMAT_VERSION, flags=0):
 )
 def test_a_broken_header_of_ours_is_an_error_with_its_place_and_a_way_out(broken):
     with pytest.raises(PositionError, match=rf"message 5: positions that cannot be read.*{WAY_OUT}"):
-        codec.decode(5, broken)
+        framing.decode(5, broken)
 
 
 @pytest.mark.parametrize(
@@ -628,14 +628,14 @@ def test_another_format_is_an_error_that_says_which_version_to_run(version):
     payload[4] = version
     said = rf"message 5: positions in format {version}, and this version reads format 2; run the version that wrote"
     with pytest.raises(PositionError, match=said):
-        codec.decode(5, bytes(payload))
+        framing.decode(5, bytes(payload))
 
 
 @pytest.mark.parametrize(
     "payload", [b"", b"ICS", b"hello", struct.pack("<I", 7), b"icsp" + bytes(20), b"ICSQ" + bytes(99)]
 )
 def test_what_does_not_begin_like_ours_is_none_of_ours(payload):
-    assert codec.decode(0, payload) is None
+    assert framing.decode(0, payload) is None
 
 
 # ---- the layout is part of the stored data

@@ -17,8 +17,7 @@ from framework.errors import (
     SourceTakenOverError,
     UnknownOutcomeError,
 )
-from framework.iggy.offset_log import codec, epochs
-from framework.iggy.offset_log.codec import Claim, Progress
+from framework.iggy.offset_log import codec, epochs, framing
 from framework.iggy.offset_log.epochs import (
     FENCE_SECONDS,
     LEASE_SECONDS,
@@ -31,6 +30,7 @@ from framework.iggy.offset_log.epochs import (
     wait_until_gone,
 )
 from framework.iggy.offset_log.loading import load
+from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, TopicIdentity
 from framework.model.objects import TopicPartition
 from framework.testing.clock import FakeClock
 from framework.testing.options import source_config
@@ -141,8 +141,8 @@ def test_the_next_epoch_is_higher_than_any_that_was_claimed_and_forgets_who_is_g
 def test_who_owned_partitions_owns_none_when_the_next_epoch_is_open():
     server = server_with_log()
     log, epoch = epoch_of(server)
-    opening = codec.PartitionOpening(
-        topic_partition=PARTITIONS[0], topic=codec.TopicIdentity(topic_id=1, created_at=2), anchor=None
+    opening = PartitionOpening(
+        topic_partition=PARTITIONS[0], topic=TopicIdentity(topic_id=1, created_at=2), anchor=None
     )
     log.append(codec.encode_open("kit", 1, "w", [opening]))
     log.connection.close()
@@ -583,7 +583,7 @@ def test_a_leader_ends_when_a_later_epoch_is_claimed_or_open(kind, epoch, leader
         "opening": codec.encode_opening("kit", epoch, fenced=0),
         "progress": codec.encode_progress("kit", epoch, "w", Progress()),
     }[kind]
-    message = codec.decode(0, payload)
+    message = framing.decode(0, payload)
     if not ends:
         check_alone("kit", 2, message)
         return

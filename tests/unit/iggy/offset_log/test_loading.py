@@ -13,8 +13,11 @@ from framework.errors import IggyTopicError, PositionError
 from framework.iggy.embedded import batch
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.partition import Partition
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import (
+from framework.iggy.offset_log import codec, forms, framing
+from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log.loading import load, newest_snapshot
+from framework.iggy.offset_log.log import RecordGoneError
+from framework.iggy.offset_log.records import (
     Claim,
     PartitionOpening,
     Progress,
@@ -22,9 +25,6 @@ from framework.iggy.offset_log.codec import (
     SnapshotFooter,
     TopicIdentity,
 )
-from framework.iggy.offset_log.epochs import begin_epoch
-from framework.iggy.offset_log.loading import load, newest_snapshot
-from framework.iggy.offset_log.log import RecordGoneError
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
 from framework.offsets.position_map import position_map
@@ -80,7 +80,7 @@ def everything(state):
 
 
 def test_what_the_log_is_written_with_here_is_what_the_other_tests_are_about(written):
-    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    heads = [framing.decode(at, payload) for at, payload in enumerate(written)]
     kinds = "".join(head.kind[0] if head.kind != "opening" else "O" for head in heads)
     assert kinds.count("O") == 3
     assert "sps" in kinds, "other records stand between the parts of a snapshot"
@@ -107,7 +107,7 @@ def test_after_a_cut_behind_any_message_snapshots_say_the_same_as_all_records_be
 
 
 def test_a_snapshot_is_chosen_only_when_all_its_parts_are_there(written):
-    heads = [codec.decode(at, payload).head for at, payload in enumerate(written)]
+    heads = [framing.decode(at, payload).head for at, payload in enumerate(written)]
     for length in range(len(heads) + 1):
         parts = newest_snapshot(heads[:length])
         complete = [head for head in heads[:length] if head.header.get("last")]
@@ -319,7 +319,7 @@ def test_what_is_final_is_not_changed_by_late_progress():
 def test_whatever_a_writer_of_an_older_epoch_writes_changes_nothing(written):
     """At every place behind the opening of the newest epoch."""
     expected = state_of(*written)
-    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    heads = [framing.decode(at, payload) for at, payload in enumerate(written)]
     newest = max(head.epoch for head in heads)
     begun = next(at for at, head in enumerate(heads) if (head.epoch, head.kind) == (newest, "opening"))
     old = newest - 1
@@ -375,7 +375,7 @@ def test_claims_stay_until_an_opening_says_that_their_connections_are_gone():
 
 def test_a_message_cut_at_any_byte_is_no_message_of_ours_or_an_error_with_a_way_out(written):
     expected = state_of(*written)
-    epoch, at = codec.decode(0, written[-1]).epoch, len(written)
+    epoch, at = framing.decode(0, written[-1]).epoch, len(written)
     a = position("a")
     for payload in (
         claim(epoch),
@@ -416,7 +416,7 @@ def test_a_record_of_a_kind_that_this_version_does_not_know_is_an_error(written)
 def test_a_header_with_a_value_of_another_type_is_an_error_unless_it_is_of_another_source(written, header):
     def forged(source):
         head = orjson.dumps({"kind": "claim", "source": source, "epoch": 9, **header})
-        return codec._PREFIX.pack(codec.MAGIC, 2, 0, len(head)) + head + b"{}"
+        return framing._PREFIX.pack(framing.MAGIC, 2, 0, len(head)) + head + b"{}"
 
     with pytest.raises(PositionError, match=rf"message {len(written)}: positions that cannot be read.*{WAY_OUT}"):
         state_of(*written, forged("kit"))
@@ -428,13 +428,13 @@ def test_a_header_with_a_value_of_another_type_is_an_error_unless_it_is_of_anoth
 def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_out(stored):
     odd = attrs.evolve(position("a"), key=5)
     payloads = [claim(), opening(), begin(position("a"))]
-    table = codec._entries_out([odd])
+    table = forms.entries_out([odd])
     if stored == "begin":
-        payloads.append(codec._encode({"kind": "begin", "source": "kit", "epoch": 1}, {"entries": table}))
+        payloads.append(framing.encode({"kind": "begin", "source": "kit", "epoch": 1}, {"entries": table}))
     else:
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
         footer = codec._footer_out(SnapshotFooter())
-        payloads.append(codec._encode(header, {"entries": table, "footer": footer}))
+        payloads.append(framing.encode(header, {"entries": table, "footer": footer}))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
 
@@ -471,7 +471,7 @@ def moved(at):
     """What a writer had written had a message more stood before that offset."""
 
     def move(payload):
-        message = codec.decode(0, payload)
+        message = framing.decode(0, payload)
         if message.kind != "snapshot" or message.header["at"] <= at:
             return payload
         old, new = (b'"at":%d,' % (message.header["at"] + more) for more in (0, 1))
@@ -486,7 +486,7 @@ def moved(at):
 
 def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_needed(written):
     expected = state_of(*written)
-    heads = [codec.decode(at, payload) for at, payload in enumerate(written)]
+    heads = [framing.decode(at, payload) for at, payload in enumerate(written)]
     at = newest_snapshot(heads)[0].header["at"]
     assert at > 5
     server = server_with_log(*written)
@@ -500,7 +500,7 @@ def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_ne
 
 def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_before_it(written, monkeypatch, caplog):
     """Of a standby, of `status`, of a second start: they must not call the log damaged."""
-    decoded = [codec.decode(offset, payload) for offset, payload in enumerate(written)]
+    decoded = [framing.decode(offset, payload) for offset, payload in enumerate(written)]
     ends = [message.offset + 1 for message in decoded if message.header.get("last")]
     server = server_with_log(*written[: ends[-2]])
     newest = [message for message in decoded if message.kind == "snapshot" and message.offset < ends[-1]][-1]
@@ -567,7 +567,7 @@ LATE = [claim(3, leader=False, token="x"), claim(4, token="y")]
 def test_late_claims_do_not_make_a_new_log_one_without_its_front(late):
     server = server_with_log(*late)
     state = loaded(server)
-    newest = max(codec.decode(0, payload).epoch for payload in late)
+    newest = max(framing.decode(0, payload).epoch for payload in late)
     assert (len(state.positions), state.epoch, state.last_epoch, len(state.claims)) == (0, 0, newest, len(late))
     connection = server.connect()
     for payload in (claim(newest + 1), opening(newest + 1, fenced=len(late)), begin(position("a"), epoch=newest + 1)):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from framework.engine.session import Session
 from framework.errors import IggyAuthError, IggyProtocolError, IggyUnavailableError, PositionError
 from framework.iggy.offset_log import partition_replay
-from framework.iggy.offset_log.codec import TopicIdentity
 from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
@@ -20,6 +19,7 @@ from framework.iggy.offset_log.partition_replay import (
     lost_partitions,
     mark_of,
 )
+from framework.iggy.offset_log.records import TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.topics import PartitionDamagedError
 from framework.model.message_ids import message_id

@@ -9,8 +9,8 @@ import pytest
 
 from framework.errors import UnknownOutcomeError
 from framework.iggy.offset_log import codec, snapshots
-from framework.iggy.offset_log.codec import Progress, ProgressItem, SnapshotFooter
 from framework.iggy.offset_log.loading import load
+from framework.iggy.offset_log.records import PartitionOpening, Progress, ProgressItem, SnapshotFooter, TopicIdentity
 from framework.iggy.offset_log.snapshots import SnapshotWriter, trim
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.message_ids import entry_hash64, parse_message_id
@@ -114,9 +114,9 @@ def name_of(number):
 
 
 def opening(partition):
-    return codec.PartitionOpening(
+    return PartitionOpening(
         topic_partition=TopicPartition("records", partition),
-        topic=codec.TopicIdentity(topic_id=1, created_at=2),
+        topic=TopicIdentity(topic_id=1, created_at=2),
         anchor=None,
     )
 

@@ -4,7 +4,7 @@ import pytest
 
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import Claim
+from framework.iggy.offset_log.records import Claim
 from framework.iggy.offset_log.standby import RunningInstances
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config

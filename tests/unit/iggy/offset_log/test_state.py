@@ -2,8 +2,8 @@
 
 import attrs
 
-from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.codec import Claim, LogFacts, Progress, ProgressItem, TopicIdentity
+from framework.iggy.offset_log import codec, framing
+from framework.iggy.offset_log.records import Claim, LogFacts, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
@@ -46,7 +46,7 @@ def test_positions_were_saved_when_a_record_about_them_was_stored_not_when_a_sou
     ]
     saved_us = []
     for offset, payload in enumerate(records):
-        state.apply(codec.decode(offset, payload, 10 + offset))
+        state.apply(framing.decode(offset, payload, 10 + offset))
         saved_us.append(state.saved_us)
     assert (saved_us, state.now_us) == ([0, 0, 12, 12], 13)
 

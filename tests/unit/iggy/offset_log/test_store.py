@@ -7,9 +7,9 @@ import pytest
 
 from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec, record_size, store
-from framework.iggy.offset_log.codec import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
+from framework.iggy.offset_log import codec, framing, record_size, store
 from framework.iggy.offset_log.partition_replay import mark_of
+from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.wire import MAX_PAYLOAD_BYTES
@@ -70,7 +70,7 @@ def test_very_many_positions_that_start_are_several_records_of_whole_objects(mon
 
 def test_a_start_can_read_the_largest_records_and_iggy_stores_them():
     """A character takes up to twelve bytes where it is escaped, and then it compresses to less than half."""
-    assert 12 * record_size.MAX_CHARACTERS + MAX_BEGUN_BYTES < codec.MAX_BODY_BYTES
+    assert 12 * record_size.MAX_CHARACTERS + MAX_BEGUN_BYTES < framing.MAX_BODY_BYTES
     assert 12 * record_size.MAX_CHARACTERS // 2 < MAX_PAYLOAD_BYTES
 
 

@@ -1,0 +1,249 @@
+"""A record of the offsets log as a message of Iggy.
+
+    message = b"ICSP" | format version u8 | flags u8 (1: body is zstd) | header length u32 LE | header JSON | body JSON
+
+The header identifies the record without unpacking the body; `framework.iggy.offset_log.codec` has the kinds.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import Any
+
+import attrs
+import orjson
+import zstandard
+
+from framework.errors import PositionError
+from framework.model.objects import length_only
+
+WAY_OUT = (
+    "It is damaged: bring the topic back from a backup; or name another [offsets] topic and read everything again: "
+    "`offsets reset --all`"
+)
+
+MAGIC = b"ICSP"
+FORMAT_VERSION = 2
+_PREFIX = struct.Struct("<4sBBI")
+_ZSTD = 1
+_COMPRESS_FROM_BYTES = 512
+MAX_BODY_BYTES = 256 << 20
+"""Maximum size of an unpacked body. Real bodies reach some megabytes; other writers to the topic could craft larger."""
+
+MAX_CLAIM_BYTES = 4 << 20
+"""Maximum size of an unpacked claim or opening. Real claims have some 100 bytes, and 30 more for each partition."""
+
+_SNAPSHOT_NUMBERS = ("number", "at", "part")
+_MAX_NUMBER = 2**63 - 1
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogMessage:
+    """One record of the log, its body still packed.
+
+    Attributes:
+        offset: offset in the offsets topic.
+        kind: `claim`, `opening`, `begin`, `open`, `progress` or `snapshot`.
+        source: name of the source that wrote it.
+        epoch: the writer's epoch.
+        header: the remaining fields of the header.
+        timestamp_us: when the server stored it.
+        body: the body, packed if `packed`; empty when only the head of the message is kept.
+        packed: whether the body is zstd.
+    """
+
+    offset: int
+    kind: str
+    source: str
+    epoch: int
+    header: Mapping[str, Any] = attrs.field(factory=dict)
+    timestamp_us: int = 0
+    body: bytes = attrs.field(default=b"", repr=length_only)
+    packed: bool = False
+
+    @property
+    def writer(self) -> str:
+        """Token of the writer's claim; empty for records that only the leader writes."""
+        return str(self.header.get("writer", ""))
+
+    @property
+    def head(self) -> LogMessage:
+        """The message without its body."""
+        # Not `evolve`, which costs five times as much: a start asks each message of the log for it.
+        return LogMessage(
+            offset=self.offset,
+            kind=self.kind,
+            source=self.source,
+            epoch=self.epoch,
+            header=self.header,
+            timestamp_us=self.timestamp_us,
+            packed=self.packed,
+        )
+
+    def has_head_of(self, other: LogMessage) -> bool:
+        """Whether this is the same message, whatever is kept of the bodies."""
+        return _head_of(self) == _head_of(other)
+
+    def read(self, limit: int | None = None) -> dict[str, Any]:
+        """Return the decoded body.
+
+        Args:
+            limit: how many bytes it may have, unpacked; `MAX_BODY_BYTES` without one.
+
+        Raises:
+            PositionError: the body is damaged, or has more bytes.
+        """
+        try:
+            value: dict[str, Any] = _loads(self.unpacked(limit))
+        except (ValueError, RecursionError) as exc:
+            raise self.damaged() from exc
+        return value
+
+    def unpacked(self, limit: int | None = None) -> bytes:
+        """Return the unpacked bytes of the body.
+
+        Raises:
+            PositionError: the body is damaged, or has more than `limit` bytes.
+        """
+        limit = MAX_BODY_BYTES if limit is None else limit
+        if not self.packed and len(self.body) > limit:
+            raise self.damaged()
+        try:
+            return _unpack(self.body, limit) if self.packed else self.body
+        except (zstandard.ZstdError, ValueError) as exc:
+            raise self.damaged() from exc
+
+    def check_header(self) -> None:
+        """Check the types in the header. It is up to the reader to ask for it: what another source wrote is none of ours.
+
+        Raises:
+            PositionError: the header is damaged.
+        """
+        numbers = [self.epoch, self.header.get("skipped", 0)]
+        if self.kind == "snapshot":
+            numbers += map(self.header.get, _SNAPSHOT_NUMBERS)
+        right = type(self.kind) is str and {*map(type, numbers)} == {int}
+        if not right or min(numbers) < 0 or max(numbers) > _MAX_NUMBER:
+            raise PositionError(_unreadable(self.offset))
+
+    def damaged(self) -> PositionError:
+        """Return the error to raise for an unreadable body."""
+        return PositionError(f"offsets topic, message {self.offset}: a {self.kind} that cannot be read. {WAY_OUT}")
+
+
+_head_of = attrgetter("offset", "kind", "source", "epoch", "header", "timestamp_us", "packed")
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)  # reads what `encode` writes for names that are not valid Unicode
+
+
+def _unpack(packed: bytes, limit: int) -> bytes:
+    """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
+
+    Raises:
+        ValueError, ZstdError: the frame is damaged or malicious.
+    """
+    size = zstandard.frame_content_size(packed)
+    if not 0 <= size <= limit:
+        raise ValueError(size)
+    return zstandard.ZstdDecompressor().decompress(packed)
+
+
+def encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+    """Return the message of a header and a body."""
+    packed_header = orjson.dumps(header)
+    try:
+        raw = orjson.dumps(body)
+    except TypeError:  # a name (such as a file's) is not valid Unicode; only the slower encoder can escape it
+        raw = json.dumps(body, separators=(",", ":")).encode()
+    return _frame(packed_header, raw)
+
+
+def encode_raw(header: Mapping[str, Any], raw: bytes) -> bytes:
+    """Return the message of a header and a body that is no JSON."""
+    return _frame(orjson.dumps(header), raw)
+
+
+def _frame(packed_header: bytes, raw: bytes) -> bytes:
+    flags = 0
+    if len(raw) >= _COMPRESS_FROM_BYTES:
+        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
+    return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
+
+
+def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | None:
+    """Decode a payload; return None when it is not a record of the offsets log.
+
+    Raises:
+        PositionError: the record is of another format, or damaged.
+    """
+    if payload[:4] != MAGIC:
+        return None
+    try:
+        _, version, flags, length = _PREFIX.unpack_from(payload)
+        if version != FORMAT_VERSION:
+            raise PositionError(
+                f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
+                f"{FORMAT_VERSION}; run the version that wrote them"
+            )
+        end = _PREFIX.size + length
+        header = orjson.loads(payload[_PREFIX.size : end])
+        return LogMessage(
+            offset=offset,
+            kind=header.pop("kind"),
+            source=header.pop("source"),
+            epoch=header.pop("epoch"),
+            header=header,
+            timestamp_us=timestamp_us,
+            body=payload[end:],
+            packed=bool(flags & _ZSTD),
+        )
+    except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
+        raise PositionError(_unreadable(offset)) from exc
+
+
+_SHAPE_ERRORS = (
+    KeyError,
+    TypeError,
+    ValueError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    struct.error,
+)
+
+
+def _unreadable(offset: int) -> str:
+    return f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}"
+
+
+class shape_of:  # noqa: N801 - as `contextlib.suppress`
+    """Turn a body of an unexpected shape into a `PositionError` that names a way out.
+
+    It is around decoding, and around what takes the decoded values in: a value of another type may show only there. Not
+    a generator, which takes three times as long: every record of the log passes two of them.
+    """
+
+    __slots__ = ("_message",)
+
+    def __init__(self, message: LogMessage) -> None:
+        self._message = message
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _SHAPE_ERRORS):
+            message = self._message
+            raise PositionError(
+                f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. "
+                f"{WAY_OUT}"
+            ) from error
