@@ -128,10 +128,14 @@ class RequestQueue:
         error = ConnectionError("cancelled") if inner.cancelled() else inner.exception()
         if error is None:
             try:
-                request.future.set_result(request.finish(inner.result()))
+                answer = request.finish(inner.result())
             except Exception as wrong:  # noqa: BLE001  (goes to the caller)
                 _fail(request, wrong)
                 error = wrong if request.sending else None
+            else:
+                self._next()  # first: whoever takes the answer would keep the server waiting
+                request.future.set_result(answer)
+                return
         else:
             _fail(request, self._classified(error, request, sending=request.sending))
             if not request.sending and answer_of(error) is not Answer.BROKEN:

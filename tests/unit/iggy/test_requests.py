@@ -86,6 +86,31 @@ def test_a_request_that_must_wait_wakes_no_thread(queue, client, monkeypatch):
     assert (first.result(60), second.result(60)) == ("A", "B")
 
 
+def test_the_next_request_is_on_its_way_before_an_answer_is_handed_on(queue, client):
+    """Whoever takes the answer would keep the server waiting."""
+    begun, first = [], submit(queue, "a")
+    first.add_done_callback(lambda _: begun.extend(name for name, _ in client.begun))
+    second = submit(queue, "b")
+    client.answer(0, "A")
+    assert first.result(60) == "A"
+    client.answer(1, "B")
+    assert second.result(60) == "B"
+    assert begun == ["a", "b"]
+
+
+def test_an_answer_counts_also_when_the_next_request_cannot_begin(queue, client):
+    def panic(_client):
+        raise RuntimeError("panicked")
+
+    first = submit(queue, "a", sending=True)
+    second = queue.submit("b", panic, lambda answer: answer, sending=True)
+    client.answer(0, "A")
+    assert first.result(60) == "A"
+    with pytest.raises(IggyUnavailableError, match="panicked"):
+        second.result(60)
+    assert queue.failure == "panicked"
+
+
 def test_requests_of_many_threads_all_end(queue, client):
     """Each comes while another ends: none is left waiting."""
 
