@@ -9,7 +9,8 @@ from framework.config.loading import structure
 from framework.errors import ConfigError
 from s3_source.task import S3SourceConfig
 
-text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30).filter(lambda some: "${" not in some)
+"""Not what names a variable or a file."""
 
 
 def read(environment=None, **iggy):

@@ -1,0 +1,39 @@
+"""The loop behind the connections: libuv's, or asyncio's own where that is not installed."""
+
+import asyncio
+import sys
+import time
+
+import pytest
+
+from framework.iggy import loop
+
+
+@pytest.fixture
+def fresh(monkeypatch):
+    """The loop of a process that has none yet."""
+    monkeypatch.setattr(loop, "_loop", None)
+    yield loop.background_loop
+    made = loop.background_loop()
+    made.call_soon_threadsafe(made.stop)
+    while made.is_running():
+        time.sleep(0.01)
+    made.close()
+
+
+def answered(made):
+    return asyncio.run_coroutine_threadsafe(asyncio.sleep(0, "answered"), made).result(60)
+
+
+def test_one_loop_of_libuv_a_process(fresh):
+    made = fresh()
+    assert type(made).__module__ == "uvloop"
+    assert fresh() is made
+    assert answered(made) == "answered"
+
+
+def test_without_uvloop_it_is_that_of_asyncio(fresh, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    made = fresh()
+    assert type(made).__module__.startswith("asyncio.")
+    assert answered(made) == "answered"
