@@ -684,7 +684,7 @@ def _dictionary_bytes(array: Any) -> int:
         return _dictionary_bytes(keys) + _dictionary_bytes(items)
     if hasattr(array, "storage"):
         return _dictionary_bytes(array.storage)
-    return _dictionary_bytes(array.flatten()) if types.is_nested(kind) else 0
+    return _dictionary_bytes(_items(array)) if types.is_nested(kind) else 0
 
 
 def _values(array: Any) -> int:
@@ -701,7 +701,20 @@ def _values(array: Any) -> int:
     if types.is_map(kind):
         begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return _values(array.keys.slice(begin, end - begin)) + _values(array.items.slice(begin, end - begin))
-    return len(array) + _values(array.flatten())
+    return len(array) + _values(_items(array))
+
+
+def _items(array: Any) -> Any:
+    """Return what stands in the lists of an array. pyarrow's `flatten` fails where all lists are null and would hold a UUID."""
+    from transformers.parquet_json import plain_lists  # noqa: PLC0415 - imports pyarrow
+
+    array = plain_lists(array)
+    size = getattr(array.type, "list_size", None)
+    if size is None:
+        begin, end = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
+    else:
+        begin, end = array.offset * size, (array.offset + len(array)) * size
+    return array.values.slice(begin, end - begin)
 
 
 def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:

@@ -161,9 +161,8 @@ class _Columns:
         if types.is_map(kind):
             return self._map(kind)
         if types.is_list_view(kind) or types.is_large_list_view(kind):
-            inner, whole = self._list(kind), pa.list_ if types.is_list_view(kind) else pa.large_list
-            plain = whole(kind.value_field)
-            return lambda array: inner(array.cast(plain))
+            inner = self._list(kind)
+            return lambda array: inner(plain_lists(array))
         if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
             return self._list(kind)
         leaf = next(self._leaves, None)
@@ -251,6 +250,14 @@ class _Columns:
             return _with_nulls(array, rows)
 
         return convert
+
+
+def plain_lists(array: Any) -> Any:
+    """Return list views as lists; other arrays as they are."""
+    kind = array.type
+    if pa.types.is_list_view(kind):
+        return array.cast(pa.list_(kind.value_field))
+    return array.cast(pa.large_list(kind.value_field)) if pa.types.is_large_list_view(kind) else array
 
 
 def _without_dictionary(array: Any) -> Any:

@@ -433,6 +433,24 @@ def test_list_views_are_lists(kind):
     assert values(array) == rows
 
 
+@pytest.mark.parametrize("views", [False, True])
+def test_lists_of_uuids_that_are_all_null(views):
+    """As the batches of a column are that few rows have."""
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16)))
+    null = pa.array([True])
+
+    def null_list(inner):
+        if views:
+            return pa.ListViewArray.from_arrays(pa.array([0], "int32"), pa.array([0], "int32"), inner, mask=null)
+        return pa.ListArray.from_arrays(pa.array([0, 0], "int32"), inner, mask=null)
+
+    inside = pa.StructArray.from_arrays([uuids], ["u"])
+    for array in (null_list(uuids), null_list(inside), null_list(null_list(inside)), null_list(uuids).slice(1)):
+        assert values(array) == [None] * len(array)
+    fixed = pa.FixedSizeListArray.from_arrays(pa.concat_arrays([inside, inside]), 1)
+    assert len(values(fixed)) == len(values(fixed.slice(1))) + 1
+
+
 def test_a_dictionary_without_values_below_nulls():
     kind = pa.struct([pa.field("d", pa.dictionary(pa.int32(), pa.string()), nullable=False)])
     data = write(pa.table({"s": pa.array([None, {"d": "x"}, None], kind)}), row_group_size=1)
