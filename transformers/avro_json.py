@@ -17,7 +17,7 @@ from operator import itemgetter
 from typing import Any
 
 from framework.model.avro_decimals import decimal_text
-from framework.model.avro_limits import full_name, is_decimal, name_of, type_of
+from framework.model.avro_limits import branch_name, full_name, is_decimal, name_of, type_of
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all
 
@@ -291,13 +291,3 @@ def float_form(value: float) -> float | str:
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def branch_name(branch: Any, namespace: str) -> str:
-    """The name of a union's branch, as in Avro's own JSON encoding: the full name of a named type, else the type."""
-    kind = type_of(branch)
-    if not isinstance(kind, str):
-        return branch_name(kind, namespace)
-    if kind in _NAMED:
-        return name_of(branch, namespace)
-    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)

@@ -184,7 +184,7 @@ class ShippedTransformer(Transformer):
                 yield run
                 if isinstance(run, SkippedRecord):
                     done = run.record_number
-                    total += _RECORD_BYTES
+                    total += _RECORD_BYTES + (run.length or 0)
                 else:
                     done = run.first_record + len(run.payloads) - 1
                     total += run.size_bytes + _RECORD_BYTES * len(run.payloads)

@@ -33,7 +33,7 @@ from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, chec
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
-from transformers.row_json import encode, encode_all, row_maker
+from transformers.row_json import NAMES_BYTES, encode, encode_all, name_bytes, row_maker
 
 if TYPE_CHECKING:
     from _csv import Reader as CsvReader
@@ -122,6 +122,7 @@ class _RowReader:
         self._chosen: Callable[[list[str]], Any] | None = None
         self._width: int | None = None
         self._frames: _Frames | None = None
+        self._encoded_rows = _ROWS_AT_ONCE
         piece_bytes = min(_PIECE_BYTES, builder.limits.size_bytes)
         spans = whole_lines(stream, 0, piece_bytes, options.max_record_bytes, self._quote)
         self._spans: Iterator[Span] = self._narrow(spans)
@@ -312,6 +313,7 @@ class _RowReader:
             names = [names[place] for place in chosen]
             self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
         self._make = row_maker(tuple(names))
+        self._encoded_rows = max(1, min(_ROWS_AT_ONCE, NAMES_BYTES // name_bytes(names)))
         if _Frames.fit(self._delimiter, self._width, len(names)):
             self._frames = _Frames(names, chosen, self._width, self._delimiter)
 
@@ -324,8 +326,8 @@ class _RowReader:
             dropped = min(self._left, len(rows))
             self._left -= dropped
             rows = rows[dropped:]
-        if rows:
-            yield from self._encode(rows)
+        for at in range(0, len(rows), self._encoded_rows):
+            yield from self._encode(rows[at : at + self._encoded_rows])
 
     def _encode(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
         try:
@@ -443,6 +445,7 @@ class _Frames:
             len(parted) != len(ends) * width
             or not np.array_equal(parted[width - 1 :: width], ends)
             or np.count_nonzero(held < _SPACE) != controls
+            or len(ends) * self._gain > NAMES_BYTES
         ):
             return None
         try:

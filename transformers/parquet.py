@@ -33,7 +33,7 @@ from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransform
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
-from transformers.row_json import encode
+from transformers.row_json import NAMES_BYTES, encode, name_bytes
 from transformers.split_input import SplitInput, is_packed
 
 if TYPE_CHECKING:
@@ -314,6 +314,7 @@ class _RowReader:
         self._split = split
         self._encoder: RowEncoder | None = None
         self._compound: list[int] = []
+        self._name_bytes = 0  # of a row
         self._json_bytes = 0  # of all rows so far
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
@@ -461,13 +462,14 @@ class _RowReader:
 
                 self._encoder = RowEncoder(batch.schema, parquet.schema, self._location, self._leaves)
                 self._compound = _compound_columns(batch.schema)
+                self._name_bytes = name_bytes(batch.schema.names)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             json_before = self._json_bytes
             if cut < batch.num_rows:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
-                for piece in _pieces(*part, self._compound):
-                    if piece[0].num_rows == 1 and _takes_too_much(piece[0], self._compound):
+                for piece in self._pieces(*part):
+                    if piece[0].num_rows == 1 and self._is_too_large(piece[0]):
                         number = self._builder.next_record
                         yield from self._builder.bad(too_large(self._location, number, self._limit), b"", length=None)
                     else:
@@ -543,6 +545,31 @@ class _RowReader:
                 size = min(watch.step(rows.next_size()) for watch in watched)
                 for file in files:
                     file.reader.set_batch_size(size)
+
+    def _pieces(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
+        """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
+        columns = [batch.column(place) for place in self._compound]
+        if batch.num_rows == 1 or not (
+            _takes_too_much(batch, columns)
+            or sum(map(_dictionary_bytes, columns)) > _DICTIONARY_BYTES
+            or self._names_of(batch) > NAMES_BYTES
+        ):
+            yield batch, seconds
+            return
+        half = batch.num_rows // 2
+        for place in ((0, half), (half, batch.num_rows - half)):
+            yield from self._pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place))
+
+    def _is_too_large(self, row: pa.RecordBatch) -> bool:
+        """Return whether a row is surely too large, before it becomes values of Python and JSON."""
+        return (
+            _takes_too_much(row, [row.column(place) for place in self._compound]) or self._names_of(row) > self._limit
+        )
+
+    def _names_of(self, batch: pa.RecordBatch) -> int:
+        """Return how many bytes the names take in the JSON of all rows."""
+        nested = sum(_name_bytes(batch.column(place)) for place in self._compound)
+        return int(batch.num_rows) * self._name_bytes + nested
 
     def _encode(
         self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
@@ -631,24 +658,13 @@ class _OneByOne:
         self._left -= batch.num_rows
 
 
-def _pieces(
-    batch: pa.RecordBatch, seconds: pa.RecordBatch | None, compound: Sequence[int]
-) -> Iterator[tuple[Any, Any]]:
-    """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
-    if batch.num_rows == 1 or not (
-        _takes_too_much(batch, compound)
-        or sum(_dictionary_bytes(batch.column(place)) for place in compound) > _DICTIONARY_BYTES
-    ):
-        yield batch, seconds
-        return
-    half = batch.num_rows // 2
-    for place in ((0, half), (half, batch.num_rows - half)):
-        yield from _pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place), compound)
+def _takes_too_much(batch: pa.RecordBatch, columns: Sequence[Any]) -> bool:
+    """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow.
 
-
-def _takes_too_much(batch: pa.RecordBatch, compound: Sequence[int]) -> bool:
-    """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow."""
-    columns = [batch.column(place) for place in compound]
+    Args:
+        batch: the rows.
+        columns: those of `_compound_columns`.
+    """
     return (
         batch.nbytes > _MAX_ROW_BYTES
         or batch.num_rows * (batch.num_columns - len(columns)) + sum(map(_values, columns)) > _MAX_VALUES
@@ -702,6 +718,22 @@ def _values(array: Any) -> int:
         begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
         return _values(array.keys.slice(begin, end - begin)) + _values(array.items.slice(begin, end - begin))
     return len(array) + _values(_items(array))
+
+
+def _name_bytes(array: Any) -> int:
+    """Return how many bytes the names of the fields of records take in the JSON of an array."""
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_struct(kind):
+        own = name_bytes([kind.field(at).name for at in range(kind.num_fields)])
+        return len(array) * own + sum(_name_bytes(array.field(at)) for at in range(kind.num_fields))
+    if hasattr(array, "storage"):
+        return _name_bytes(array.storage)
+    if types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        return sum(_name_bytes(part.slice(begin, end - begin)) for part in (array.keys, array.items))
+    return _name_bytes(_items(array)) if types.is_nested(kind) else 0
 
 
 def _items(array: Any) -> Any:

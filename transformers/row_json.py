@@ -18,6 +18,9 @@ _encoder = msgspec.json.Encoder()
 encode: Callable[[Any], bytes] = _encoder.encode
 """A value -> compact JSON. NaN and infinities become null; text that is not UTF-8 raises `ValueError`."""
 
+NAMES_BYTES = 1 << 24
+"""Maximum bytes of names in the JSON of rows that are encoded at a time: values may be short where names are long."""
+
 _COLUMN_ROWS = 64
 """The number of rows from which a column is quicker than a list."""
 
@@ -27,6 +30,11 @@ def encode_all(rows: Iterable[Any], count: int) -> Sequence[bytes]:
     if count < _COLUMN_ROWS:
         return list(map(encode, rows))
     return PayloadColumn(_encoder.encode_lines(rows))
+
+
+def name_bytes(names: Sequence[str]) -> int:
+    """Return how many bytes names take in the JSON of a row, with what stands around them."""
+    return sum(map(len, map(encode, names))) + 2 * len(names)
 
 
 _KEPT_NAMES, _KEPT_CHARACTERS = 1000, 1 << 16

@@ -8,6 +8,7 @@ walked through before they are decoded.
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -43,6 +44,7 @@ _PRIMITIVES = {  # least bytes, memory
     "bytes": (1, 56),
     "string": (1, 56),
 }
+_NAMED = {"record", "error", "enum", "fixed"}
 _TEXT = 6
 """Memory for each byte of text or bytes: as a value, in base64, and as JSON, where a control character takes six."""
 _LOGICAL = 100
@@ -130,7 +132,8 @@ class _Weights:
 
     def of(self, schema: Any, namespace: str = "") -> Weight:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
-            return self._union([self.of(branch, namespace) for branch in schema])
+            names = [_json_bytes(branch_name(branch, namespace)) for branch in schema]
+            return self._union([self.of(branch, namespace) for branch in schema], max(names, default=0))
         kind = type_of(schema)
         if not isinstance(kind, str):
             return self.of(kind, namespace)
@@ -143,12 +146,12 @@ class _Weights:
         if kind in _PRIMITIVES:
             least, fixed = _PRIMITIVES[kind]
             return Weight(least, fixed + _extra(schema), _TEXT if kind in {"bytes", "string"} else 0)
-        if kind not in {"record", "error", "enum", "fixed"}:
+        if kind not in _NAMED:
             return self._reference(full_name(kind, namespace))
         name = name_of(schema, namespace)
         self._named[name] = None
         if kind == "enum":
-            weight = Weight(1, 0)
+            weight = Weight(1, _symbol_bytes(schema))
         elif kind == "fixed":
             size = schema["size"]
             if not isinstance(size, int) or size < 0:
@@ -157,7 +160,7 @@ class _Weights:
         else:
             inner = name.rpartition(".")[0]
             _refuse_twins(name, schema["fields"])
-            weight = self._record([self.of(field["type"], inner) for field in schema["fields"]])
+            weight = self._record([self.of(field["type"], inner) for field in schema["fields"]], _names_bytes(schema))
         self._named[name] = weight
         return weight
 
@@ -172,18 +175,18 @@ class _Weights:
         return Weight(1, own, max(inner.dense, dense) + each, inner.depth + 1, inner.recursive)
 
     @staticmethod
-    def _record(fields: list[Weight]) -> Weight:
+    def _record(fields: list[Weight], names: int) -> Weight:
         return Weight(
             sum(field.least for field in fields),
-            _DICT + sum(_ENTRY + field.fixed for field in fields),
+            _DICT + names + sum(_ENTRY + field.fixed for field in fields),
             max((field.dense for field in fields), default=0),
             1 + max((field.depth for field in fields), default=0),
             any(field.recursive for field in fields),
         )
 
     @staticmethod
-    def _union(branches: list[Weight]) -> Weight:
-        own = _ENTRY + _DICT if len(branches) > 1 else 0
+    def _union(branches: list[Weight], name: int) -> Weight:
+        own = _ENTRY + _DICT + name if len(branches) > 1 else 0
         return Weight(
             1 + min((branch.least for branch in branches), default=0),
             0,
@@ -222,6 +225,19 @@ def _extra(schema: Any) -> int:
     if not isinstance(schema, dict) or "logicalType" not in schema:
         return 0
     return _LOGICAL + (4 * int(schema.get("scale", 0)) if is_decimal(schema) else 0)
+
+
+def _json_bytes(name: str) -> int:
+    """Return what a name takes in JSON, at most, and as much again while the records there are told apart."""
+    return 2 * len(json.dumps(name))
+
+
+def _names_bytes(record: Any) -> int:
+    return sum(_json_bytes(field["name"]) for field in record["fields"])
+
+
+def _symbol_bytes(enum: Any) -> int:
+    return max(map(_json_bytes, enum["symbols"]), default=0)
 
 
 Walk = Callable[[int], int]
@@ -298,7 +314,8 @@ class Walker:
 
     def _build(self, schema: Any, namespace: str) -> Walk:
         if isinstance(schema, list):
-            return self._union([self._build(branch, namespace) for branch in schema])
+            names = [_json_bytes(branch_name(branch, namespace)) for branch in schema]
+            return self._union([self._build(branch, namespace) for branch in schema], names)
         kind = type_of(schema)
         if not isinstance(kind, str):
             return self._build(kind, namespace)
@@ -308,18 +325,19 @@ class Walker:
             return self._many(self._build(inner, namespace), weight, keyed=kind == "map")
         if kind in _PRIMITIVES:
             return self._primitive(kind, _PRIMITIVES[kind][1] + _extra(schema))
-        if kind not in {"record", "error", "enum", "fixed"}:
+        if kind not in _NAMED:
             named, name = self._named, full_name(kind, namespace)
             return lambda at: named[name](at)  # noqa: PLW0108 - it may hold itself: known when it is met
         name = name_of(schema, namespace)
         self._weights.of(schema, namespace)
         if kind == "enum":
-            walk = self._enum(len(schema["symbols"]))
+            walk = self._enum(len(schema["symbols"]), _symbol_bytes(schema))
         elif kind == "fixed":
             walk = self._fixed(schema["size"], 56 + _extra(schema))
         else:
             inner_namespace = name.rpartition(".")[0]
-            walk = self._record([self._build(field["type"], inner_namespace) for field in schema["fields"]])
+            fields = [self._build(field["type"], inner_namespace) for field in schema["fields"]]
+            walk = self._record(fields, _names_bytes(schema))
         self._named[name] = walk
         return walk
 
@@ -343,11 +361,12 @@ class Walker:
             return number
         return self._fixed({"null": 0, "boolean": 1, "float": 4, "double": 8}[kind], memory)
 
-    def _enum(self, symbols: int) -> Walk:
+    def _enum(self, symbols: int, memory: int) -> Walk:
         def enum(at: int) -> int:
             number, at = self._long(at)
             if not 0 <= number < symbols:
                 raise UnusableDatumError(not_there(number))
+            self._take(memory)
             return at
 
         return enum
@@ -361,8 +380,8 @@ class Walker:
 
         return fixed
 
-    def _record(self, fields: list[Walk]) -> Walk:
-        memory = _DICT + _ENTRY * len(fields)
+    def _record(self, fields: list[Walk], names: int) -> Walk:
+        memory = _DICT + names + _ENTRY * len(fields)
 
         def record(at: int) -> int:
             self._take(memory)
@@ -374,12 +393,12 @@ class Walker:
 
         return record
 
-    def _union(self, branches: list[Walk]) -> Walk:
+    def _union(self, branches: list[Walk], names: list[int]) -> Walk:
         def union(at: int) -> int:
             number, at = self._long(at)
             if not 0 <= number < len(branches):
                 raise UnusableDatumError(not_there(number))
-            self._take(_ENTRY + _DICT)
+            self._take(_ENTRY + _DICT + names[number])
             return branches[number](at)
 
         return union
@@ -418,6 +437,16 @@ class Walker:
             return at
 
         return many
+
+
+def branch_name(branch: Any, namespace: str) -> str:
+    """The name of a union's branch, as in Avro's own JSON encoding: the full name of a named type, else the type."""
+    kind = type_of(branch)
+    if not isinstance(kind, str):
+        return branch_name(kind, namespace)
+    if kind in _NAMED:
+        return name_of(branch, namespace)
+    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)
 
 
 def is_decimal(schema: Any) -> bool:

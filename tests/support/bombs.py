@@ -90,6 +90,7 @@ def repeats(values, *levels):
 
 LINK = {"type": "record", "name": "L", "fields": [{"name": "next", "type": ["null", "L"]}]}
 DECIMAL = {"type": "bytes", "logicalType": "decimal", "precision": 2**31, "scale": 2**31}
+LONG_NAME = "n" * 1_000_000
 
 OPTIONS = {
     "zstd allowed window": {"max_window_bytes": 256 * MIB},
@@ -120,6 +121,20 @@ def bombs():
     yield "avro decimal", "avro", avro(DECIMAL | {"scale": 2}, 1, text(b"\1" * MIB))
     parts = [part for n in range(60) for part in ((text(b"%d" % n) + varint(10 * MIB), 1), (bytes(MIB), 10))]
     yield "avro header", "avro", gz((b"Obj\x01" + varint(60), 1), *parts)
+    field = {"name": LONG_NAME, "type": "boolean"}
+    inner = {"type": "record", "name": LONG_NAME, "fields": [field]}
+    yield "avro names", "avro", avro({**inner, "name": "R"}, 1000, b"\1" * 1000)
+    kind = {"type": "record", "name": "R", "fields": [{"name": "a", "type": {"type": "array", "items": inner}}]}
+    yield "avro list of names", "avro", avro(kind, 1, varint(100_000) + b"\1" * 100_000 + b"\0")
+    yield "avro symbols", "avro", avro({"type": "enum", "name": "E", "symbols": [LONG_NAME]}, 1000, b"\0" * 1000)
+    kind = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", inner | {"fields": []}]}]}
+    yield "avro branches", "avro", avro(kind, 1000, b"\2" * 1000)
+    yield "parquet names", "parquet", parquet(pa.table({LONG_NAME: [0] * 1000}))
+    inside = pa.StructArray.from_arrays([pa.array([0] * 1_000_000)], ["n" * 1000])
+    ends = pa.array([0, 1_000_000], pa.int32())
+    yield "parquet list of names", "parquet", parquet(pa.table({"a": pa.ListArray.from_arrays(ends, inside)}))
+    yield "csv names", "csv", f"{LONG_NAME},b\n".encode() + b"1,2\n" * 1000
+    yield "csv quoted names", "csv", f'{LONG_NAME},"b\n"\n'.encode() + b'1,"2"\n' * 1000
     yield "parquet words", "parquet", parquet(pa.table({
         "a": repeated(["x" * 100_000], 2500), "b": repeated(["y" * 100_000], 2500),
     }))  # fmt: skip

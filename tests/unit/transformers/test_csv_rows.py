@@ -287,6 +287,23 @@ def test_framed_rows_are_as_line_by_line(rows, before, behind, end, last_end, de
     assert exactly(data, frames=True, piece=piece, **options) == exactly(data, frames=False, piece=piece, **options)
 
 
+@pytest.mark.parametrize("header", ["name,b", '"na\nme",b'])
+@pytest.mark.parametrize("row", ["1,2", '1,"2"', "1,2,3"])
+def test_rows_of_long_names_are_encoded_in_parts(monkeypatch, header, row):
+    data = f"{header}\n1,2\n{row}\n".encode() + b"1,2\n" * 99
+    usual = read(data)
+    parts = []
+
+    def encode_all(rows, count, real=csv_rows.encode_all):
+        parts.append(count)
+        return real(rows, count)
+
+    monkeypatch.setattr(csv_rows, "NAMES_BYTES", 30)
+    monkeypatch.setattr(csv_rows, "encode_all", encode_all)
+    assert read(data) == usual
+    assert max(parts) <= 3
+
+
 def test_plain_rows_are_framed(monkeypatch):
     framed = []
     taken = csv_rows._Frames.payloads

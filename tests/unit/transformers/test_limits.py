@@ -1,5 +1,6 @@
 """Objects that unfold to much, between two good ones: each costs itself, and less than 400 MB of memory at its peak."""
 
+import gzip
 import json
 import os
 import subprocess
@@ -7,6 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from framework.errors import CorruptObjectError, RecordTooLargeError
+from framework.transformer import InputOptions
+from transformers import BytesInput, batches, make_transformer
 
 pytestmark = pytest.mark.long  # what all of them share
 
@@ -29,6 +34,10 @@ ENDS = {
     "avro scale": "10000 digits",
     "avro decimal": "4096 bytes",
     "avro header": "4194304 bytes",
+    "avro names": None,
+    "avro list of names": "134217728 bytes of memory",
+    "avro symbols": None,
+    "avro branches": None,
     "parquet words": None,
     "parquet one word": "input.max_expansion",
     "parquet late word": None,
@@ -41,6 +50,8 @@ ENDS = {
     "parquet list of words": "input.max_record_bytes",
     "parquet lists of words": None,
     "parquet delta list": "a quarter of input.max_page_bytes",
+    "parquet names": None,
+    "parquet list of names": "input.max_record_bytes",
     "json objects": None,
     "json text": None,
     "jsonl text": None,
@@ -48,6 +59,8 @@ ENDS = {
     "csv quoted fields": "1000000 fields",
     "csv rows": "1000000 fields",
     "csv header": "header",
+    "csv names": None,
+    "csv quoted names": None,
     "text line": "input.max_record_bytes",
     "jsonl lines": "input.max_expansion",
     "snappy": "snappy data is damaged",
@@ -83,6 +96,17 @@ def test_a_bomb_costs_itself_and_little_memory(outcomes, name):
         assert error.startswith("memory://bucket/b, record ")
         assert said in error
     assert outcome["peak_mb"] < BOUND_MB + WINDOW_MB.get(name, 0)
+
+
+def test_records_that_are_too_large_count_as_what_an_object_unfolds_to(monkeypatch):
+    monkeypatch.setattr(batches, "_FREE_EXPANSION_BYTES", 10_000)
+    data = gzip.compress(b"n" * 500 + b"\n" + b"1\n" * 10_000)
+    read = make_transformer(InputOptions(format="csv", max_record_bytes=501, max_expansion=10)).read
+    found = []
+    with pytest.raises(CorruptObjectError, match=r"input\.max_expansion is 10"):
+        found.extend(read(BytesInput(data)))
+    assert {type(bad.error) for bad in found} == {RecordTooLargeError}
+    assert len(found) * 500 < 10_000
 
 
 def test_every_bomb_has_an_end(outcomes):

@@ -687,6 +687,34 @@ def test_rows_whose_json_is_far_larger_than_their_values_are_read_in_small_batch
     assert max(written for _, written in sizes) < 4.5e6
 
 
+def test_rows_of_long_names_are_encoded_in_parts(monkeypatch):
+    name = "n" * 1000
+    inside = pa.struct([(name, pa.int16())])
+    rows = [[{name: n}] * (n % 4) for n in range(200)]
+    columns = {
+        "list": pa.array(rows, pa.list_(inside)),
+        "map": pa.array([list(zip("abc", row, strict=False)) for row in rows], pa.map_(pa.string(), inside)),
+        "record": pa.array([{name: n} for n in range(200)], inside),
+        name: range(200),
+    }
+    data = write(pa.table(columns))
+    usual = read(data)
+    encoded = []
+
+    def payloads(self, batch, *others, real=parquet_json.RowEncoder.payloads):
+        encoded.append(sum(map(len, real(self, batch, *others))))
+        return real(self, batch, *others)
+
+    monkeypatch.setattr(parquet_json.RowEncoder, "payloads", payloads)
+    monkeypatch.setattr(parquet, "NAMES_BYTES", 20_000)
+    assert read(data) == usual
+    assert max(encoded) < 22_000
+    longest = max(len(payload) for _, payload in usual)
+    assert read(data, max_record_bytes=longest) == usual
+    bad = [number for number, found in read(data, max_record_bytes=longest - 1) if found is RecordTooLargeError]
+    assert bad == [number for number, payload in usual if len(payload) == longest]
+
+
 def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
     data = write(pa.table({"s": ["x" * 100_000] * 3}), use_dictionary=False)
     assert [value for _, value in read(data, max_record_bytes=90_000)] == [RecordTooLargeError] * 3
