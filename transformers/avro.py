@@ -382,6 +382,7 @@ class _Decoder:
         if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from builder.add(payloads, size)
             return
+        del payloads  # they may be as long as memory allows
         for datum in batch:
             number = builder.next_record
             try:

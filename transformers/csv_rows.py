@@ -338,6 +338,7 @@ class _RowReader:
         if payloads and (size <= limit or longest(payloads) <= limit):
             yield from self._builder.add(payloads, size)
             return
+        del payloads  # they may be as long as memory allows
         for row in rows:
             yield from self._encode_one(row)
 

@@ -562,9 +562,11 @@ class _RowReader:
 
     def _is_too_large(self, row: pa.RecordBatch) -> bool:
         """Return whether a row is surely too large, before it becomes values of Python and JSON."""
-        return (
-            _takes_too_much(row, [row.column(place) for place in self._compound]) or self._names_of(row) > self._limit
-        )
+        columns = [row.column(place) for place in self._compound]
+        if _takes_too_much(row, columns):
+            return True
+        # What stands in a null record may count, though it is not written: that is never so much.
+        return self._names_of(row) + sum(map(_text_bytes, row.columns)) > max(self._limit, NAMES_BYTES)
 
     def _names_of(self, batch: pa.RecordBatch) -> int:
         """Return how many bytes the names take in the JSON of all rows."""
@@ -580,6 +582,7 @@ class _RowReader:
         if payloads and (size <= self._limit or longest(payloads) <= self._limit):
             yield from self._builder.add(payloads, size)
             return
+        del payloads  # they may be as long as memory allows
         for row in encoder.rows(batch, seconds):
             number = self._builder.next_record
             try:
@@ -683,70 +686,66 @@ def _compound_columns(schema: pa.Schema) -> list[int]:
     ]
 
 
+def _inside(array: Any) -> list[Any]:
+    """Return the arrays in an array: fields of records, keys and values of maps, items of lists, what an extension stores.
+
+    Not by pyarrow's `flatten`, which fails where all lists are null and would hold a UUID.
+    """
+    from pyarrow import types  # noqa: PLC0415
+
+    from transformers.parquet_json import plain_lists  # noqa: PLC0415 - imports pyarrow
+
+    kind = array.type
+    if hasattr(array, "storage"):
+        return [array.storage]
+    if types.is_struct(kind):
+        return [array.field(at) for at in range(kind.num_fields)]
+    if not types.is_nested(kind):
+        return []
+    array = plain_lists(array)
+    if types.is_fixed_size_list(kind):
+        begin, end = (at * kind.list_size for at in (array.offset, array.offset + len(array)))
+    else:
+        begin, end = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
+    inner = [array.keys, array.items] if types.is_map(kind) else [array.values]
+    return [each.slice(begin, end - begin) for each in inner]
+
+
 def _dictionary_bytes(array: Any) -> int:
     """Return how many bytes the values of an array take from dictionaries."""
     import pyarrow.compute as pc  # noqa: PLC0415
     from pyarrow import types  # noqa: PLC0415
 
-    kind = array.type
-    if types.is_dictionary(kind):
+    if types.is_dictionary(array.type):
         lengths = pc.binary_length(array.dictionary)
         return pc.sum(lengths.cast("int64").take(array.indices)).as_py() or 0
-    if types.is_struct(kind):
-        return sum(_dictionary_bytes(array.field(at)) for at in range(kind.num_fields))
-    if types.is_map(kind):
-        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        keys, items = array.keys.slice(begin, end - begin), array.items.slice(begin, end - begin)
-        return _dictionary_bytes(keys) + _dictionary_bytes(items)
-    if hasattr(array, "storage"):
-        return _dictionary_bytes(array.storage)
-    return _dictionary_bytes(_items(array)) if types.is_nested(kind) else 0
+    return sum(map(_dictionary_bytes, _inside(array)))
+
+
+def _text_bytes(array: Any) -> int:
+    """Return how many bytes the texts in an array have, which as JSON are no shorter; those in dictionaries not counted."""
+    import pyarrow.compute as pc  # noqa: PLC0415
+    from pyarrow import types  # noqa: PLC0415
+
+    kind = array.type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
+        return pc.sum(pc.binary_length(array)).as_py() or 0
+    return sum(map(_text_bytes, _inside(array)))
 
 
 def _values(array: Any) -> int:
     """Return how many values stand in an array, those in lists counted one by one."""
-    from pyarrow import types  # noqa: PLC0415
-
-    kind = array.type
-    if not types.is_nested(kind) and not hasattr(array, "storage"):
-        return len(array)
-    if types.is_struct(kind):
-        return len(array) + sum(_values(array.field(at)) for at in range(kind.num_fields))
-    if hasattr(array, "storage"):
-        return _values(array.storage)
-    if types.is_map(kind):
-        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        return _values(array.keys.slice(begin, end - begin)) + _values(array.items.slice(begin, end - begin))
-    return len(array) + _values(_items(array))
+    return (0 if hasattr(array, "storage") else len(array)) + sum(map(_values, _inside(array)))
 
 
 def _name_bytes(array: Any) -> int:
     """Return how many bytes the names of the fields of records take in the JSON of an array."""
     from pyarrow import types  # noqa: PLC0415
 
-    kind = array.type
+    own, kind = 0, array.type
     if types.is_struct(kind):
-        own = name_bytes([kind.field(at).name for at in range(kind.num_fields)])
-        return len(array) * own + sum(_name_bytes(array.field(at)) for at in range(kind.num_fields))
-    if hasattr(array, "storage"):
-        return _name_bytes(array.storage)
-    if types.is_map(kind):
-        begin, end = array.offsets[0].as_py(), array.offsets[-1].as_py()
-        return sum(_name_bytes(part.slice(begin, end - begin)) for part in (array.keys, array.items))
-    return _name_bytes(_items(array)) if types.is_nested(kind) else 0
-
-
-def _items(array: Any) -> Any:
-    """Return what stands in the lists of an array. pyarrow's `flatten` fails where all lists are null and would hold a UUID."""
-    from transformers.parquet_json import plain_lists  # noqa: PLC0415 - imports pyarrow
-
-    array = plain_lists(array)
-    size = getattr(array.type, "list_size", None)
-    if size is None:
-        begin, end = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
-    else:
-        begin, end = array.offset * size, (array.offset + len(array)) * size
-    return array.values.slice(begin, end - begin)
+        own = (len(array) - array.null_count) * name_bytes([kind.field(at).name for at in range(kind.num_fields)])
+    return own + sum(map(_name_bytes, _inside(array)))
 
 
 def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:

@@ -133,6 +133,7 @@ def bombs():
     inside = pa.StructArray.from_arrays([pa.array([0] * 1_000_000)], ["n" * 1000])
     ends = pa.array([0, 1_000_000], pa.int32())
     yield "parquet list of names", "parquet", parquet(pa.table({"a": pa.ListArray.from_arrays(ends, inside)}))
+    yield "parquet text", "parquet", parquet(pa.table({"a": ["\1" * 80_000_000]}), compression="zstd")
     yield "csv names", "csv", f"{LONG_NAME},b\n".encode() + b"1,2\n" * 1000
     yield "csv quoted names", "csv", f'{LONG_NAME},"b\n"\n'.encode() + b'1,"2"\n' * 1000
     yield "parquet words", "parquet", parquet(pa.table({

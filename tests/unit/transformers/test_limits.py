@@ -52,6 +52,7 @@ ENDS = {
     "parquet delta list": "a quarter of input.max_page_bytes",
     "parquet names": None,
     "parquet list of names": "input.max_record_bytes",
+    "parquet text": "input.max_record_bytes",
     "json objects": None,
     "json text": None,
     "jsonl text": None,

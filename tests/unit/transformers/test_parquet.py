@@ -715,6 +715,13 @@ def test_rows_of_long_names_are_encoded_in_parts(monkeypatch):
     assert bad == [number for number, payload in usual if len(payload) == longest]
 
 
+def test_the_names_of_a_null_record_make_no_row_too_large(monkeypatch):
+    monkeypatch.setattr(parquet, "NAMES_BYTES", 20)
+    array = pa.array([None, {"n" * 100: 1}, None], pa.struct([("n" * 100, pa.int8())]))
+    data = write(pa.table({"r": array}))
+    assert read(data, max_record_bytes=50) == [(1, b'{"r":null}'), (2, RecordTooLargeError), (3, b'{"r":null}')]
+
+
 def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
     data = write(pa.table({"s": ["x" * 100_000] * 3}), use_dictionary=False)
     assert [value for _, value in read(data, max_record_bytes=90_000)] == [RecordTooLargeError] * 3
