@@ -116,7 +116,7 @@ class _RowReader:
         self._rows: list[list[str]] = []
         self._giant: Span | None = None
         self._delimiter, self._quote = options.csv_delimiter.encode(), options.csv_quote.encode()
-        self._text = io.StringIO()
+        self._text, self._lines = "", io.StringIO()
         self._ended = False
         self._make: Callable[..., Any] | None = None
         self._chosen: Callable[[list[str]], Any] | None = None
@@ -226,8 +226,9 @@ class _RowReader:
                     "quote never closed?), so the rows behind it cannot be told apart; see input.csv_quote",
                     location=self._stream.location,
                 )
-            self._text = io.StringIO(_decode(span.data), newline="\n")
-            yield self._text
+            self._text = _decode(span.data)
+            self._lines = io.StringIO(self._text, newline="\n")
+            yield self._lines
         self._ended = True
 
     def _fill(self, reader: CsvReader) -> tuple[str | None, bool, Exception | None]:
@@ -259,8 +260,9 @@ class _RowReader:
 
     def _leaves_open(self, lines: int) -> bool:
         """Return whether the row that cannot be read, the last of `lines`, ends inside quotes; a quote more decides it."""
-        read = self._text.getvalue()[: self._text.tell()]
-        quotes = read.count(self._options.csv_quote, read.rfind("\n", 0, -1) + 1) if self._quote else 0
+        end = self._lines.tell()
+        begin = self._text.rfind("\n", 0, end - 1) + 1
+        quotes = self._text.count(self._options.csv_quote, begin, end) if self._quote else 0
         whole = sum(1 + sum(field.count("\n") for field in row) for row in self._rows)
         begun_before = lines - whole > 1  # then its last line begins inside quotes
         return (quotes + begun_before) % 2 == 1

@@ -217,6 +217,21 @@ def test_text_behind_a_quote_ends_the_object_only_where_it_leaves_one_open(befor
         assert values == [*good, RecordError, {"a": "2", "b": "3"}]
 
 
+def test_a_bad_row_is_looked_at_alone_and_not_with_the_rows_before_it(monkeypatch):
+    counted = []
+
+    class Text(str):
+        __slots__ = ()
+
+        def count(self, part, *place):
+            counted.append(len(self[slice(*place)]))
+            return super().count(part, *place)
+
+    monkeypatch.setattr(csv_rows, "_decode", lambda data, real=csv_rows._decode: Text(real(data)))
+    assert read(b"a\n" + b'"a"b\n' * 999) == [(number, RecordError) for number in range(1, 1000)]
+    assert counted == [5] * 999
+
+
 def test_a_header_that_is_no_row_is_an_error_of_the_object_and_the_next_row_is_none():
     for data in (b'"a"x,b\n1,2\n3,4\n', b"a,b\r1,2\r3,4\r\n5,6\n"):
         got, message = read_until_error(data)
