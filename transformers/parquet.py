@@ -33,13 +33,14 @@ from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransform
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
-from transformers.row_json import NAMES_BYTES, encode, name_bytes
+from transformers.row_json import NAMES_BYTES, encode
 from transformers.split_input import SplitInput, is_packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from transformers.arrow_sizes import RowSizes
     from transformers.parquet_json import RowEncoder
 
 log = logging.getLogger(__name__)
@@ -313,8 +314,7 @@ class _RowReader:
         self._builder = builder
         self._split = split
         self._encoder: RowEncoder | None = None
-        self._compound: list[int] = []
-        self._name_bytes = 0  # of a row
+        self._sizes: RowSizes | None = None
         self._json_bytes = 0  # of all rows so far
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
@@ -458,11 +458,11 @@ class _RowReader:
         group = parquet.metadata.row_group(index)
         for batch, seconds in self._batches(parquet, index, rows):
             if self._encoder is None:
-                from transformers.parquet_json import RowEncoder  # noqa: PLC0415 - imports pyarrow
+                from transformers.arrow_sizes import RowSizes  # noqa: PLC0415 - imports pyarrow
+                from transformers.parquet_json import RowEncoder  # noqa: PLC0415
 
                 self._encoder = RowEncoder(batch.schema, parquet.schema, self._location, self._leaves)
-                self._compound = _compound_columns(batch.schema)
-                self._name_bytes = name_bytes(batch.schema.names)
+                self._sizes = RowSizes(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             json_before = self._json_bytes
@@ -548,11 +548,13 @@ class _RowReader:
 
     def _pieces(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
         """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
-        columns = [batch.column(place) for place in self._compound]
+        assert self._sizes is not None
+        takes = self._sizes.of(batch)
         if batch.num_rows == 1 or not (
-            _takes_too_much(batch, columns)
-            or sum(map(_dictionary_bytes, columns)) > _DICTIONARY_BYTES
-            or self._names_of(batch) > NAMES_BYTES
+            batch.nbytes > _MAX_ROW_BYTES
+            or takes.values > _MAX_VALUES
+            or takes.dictionary_bytes > _DICTIONARY_BYTES
+            or takes.name_bytes > NAMES_BYTES
         ):
             yield batch, seconds
             return
@@ -561,17 +563,15 @@ class _RowReader:
             yield from self._pieces(batch.slice(*place), None if seconds is None else seconds.slice(*place))
 
     def _is_too_large(self, row: pa.RecordBatch) -> bool:
-        """Return whether a row is surely too large, before it becomes values of Python and JSON."""
-        columns = [row.column(place) for place in self._compound]
-        if _takes_too_much(row, columns):
+        """Return whether a row is too large to become values of Python, each of which takes far more than in Arrow, and JSON."""
+        from transformers.arrow_sizes import text_bytes  # noqa: PLC0415 - imports pyarrow
+
+        assert self._sizes is not None
+        takes = self._sizes.of(row)
+        if max(row.nbytes, takes.dictionary_bytes) > _MAX_ROW_BYTES or takes.values > _MAX_VALUES:
             return True
         # What stands in a null record may count, though it is not written: that is never so much.
-        return self._names_of(row) + sum(map(_text_bytes, row.columns)) > max(self._limit, NAMES_BYTES)
-
-    def _names_of(self, batch: pa.RecordBatch) -> int:
-        """Return how many bytes the names take in the JSON of all rows."""
-        nested = sum(_name_bytes(batch.column(place)) for place in self._compound)
-        return int(batch.num_rows) * self._name_bytes + nested
+        return takes.name_bytes + sum(map(text_bytes, row.columns)) > max(self._limit, NAMES_BYTES)
 
     def _encode(
         self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
@@ -659,93 +659,6 @@ class _OneByOne:
         """A batch was read."""
         del json_bytes
         self._left -= batch.num_rows
-
-
-def _takes_too_much(batch: pa.RecordBatch, columns: Sequence[Any]) -> bool:
-    """Return whether rows are too large to become values of Python, each of which takes far more than in Arrow.
-
-    Args:
-        batch: the rows.
-        columns: those of `_compound_columns`.
-    """
-    return (
-        batch.nbytes > _MAX_ROW_BYTES
-        or batch.num_rows * (batch.num_columns - len(columns)) + sum(map(_values, columns)) > _MAX_VALUES
-        or sum(map(_dictionary_bytes, columns)) > _MAX_ROW_BYTES
-    )
-
-
-def _compound_columns(schema: pa.Schema) -> list[int]:
-    """Return the places of the columns whose rows may have several values each, or take them from a dictionary."""
-    from pyarrow import BaseExtensionType, types  # noqa: PLC0415
-
-    return [
-        place
-        for place, kind in enumerate(schema.types)
-        if types.is_nested(kind) or types.is_dictionary(kind) or isinstance(kind, BaseExtensionType)
-    ]
-
-
-def _inside(array: Any) -> list[Any]:
-    """Return the arrays in an array: fields of records, keys and values of maps, items of lists, what an extension stores.
-
-    Not by pyarrow's `flatten`, which fails where all lists are null and would hold a UUID.
-    """
-    from pyarrow import types  # noqa: PLC0415
-
-    from transformers.parquet_json import plain_lists  # noqa: PLC0415 - imports pyarrow
-
-    kind = array.type
-    if hasattr(array, "storage"):
-        return [array.storage]
-    if types.is_struct(kind):
-        return [array.field(at) for at in range(kind.num_fields)]
-    if not types.is_nested(kind):
-        return []
-    array = plain_lists(array)
-    if types.is_fixed_size_list(kind):
-        begin, end = (at * kind.list_size for at in (array.offset, array.offset + len(array)))
-    else:
-        begin, end = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
-    inner = [array.keys, array.items] if types.is_map(kind) else [array.values]
-    return [each.slice(begin, end - begin) for each in inner]
-
-
-def _dictionary_bytes(array: Any) -> int:
-    """Return how many bytes the values of an array take from dictionaries."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-    from pyarrow import types  # noqa: PLC0415
-
-    if types.is_dictionary(array.type):
-        lengths = pc.binary_length(array.dictionary)
-        return pc.sum(lengths.cast("int64").take(array.indices)).as_py() or 0
-    return sum(map(_dictionary_bytes, _inside(array)))
-
-
-def _text_bytes(array: Any) -> int:
-    """Return how many bytes the texts in an array have, which as JSON are no shorter; those in dictionaries not counted."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-    from pyarrow import types  # noqa: PLC0415
-
-    kind = array.type
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind) or types.is_large_binary(kind):
-        return pc.sum(pc.binary_length(array)).as_py() or 0
-    return sum(map(_text_bytes, _inside(array)))
-
-
-def _values(array: Any) -> int:
-    """Return how many values stand in an array, those in lists counted one by one."""
-    return (0 if hasattr(array, "storage") else len(array)) + sum(map(_values, _inside(array)))
-
-
-def _name_bytes(array: Any) -> int:
-    """Return how many bytes the names of the fields of records take in the JSON of an array."""
-    from pyarrow import types  # noqa: PLC0415
-
-    own, kind = 0, array.type
-    if types.is_struct(kind):
-        own = (len(array) - array.null_count) * name_bytes([kind.field(at).name for at in range(kind.num_fields)])
-    return own + sum(map(_name_bytes, _inside(array)))
 
 
 def _usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:
