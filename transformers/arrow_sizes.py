@@ -60,10 +60,8 @@ def _is_compound(kind: Any) -> bool:
 
 
 def _is_nested(kind: Any) -> bool:
-    types = pa.types
-    return (
-        types.is_nested(kind) or types.is_list_view(kind) or types.is_large_list_view(kind)
-    )  # pyarrow leaves these out
+    types = pa.types  # which do not call a list view nested
+    return bool(types.is_nested(kind) or types.is_list_view(kind) or types.is_large_list_view(kind))
 
 
 def _sizes(array: Any) -> Sizes:

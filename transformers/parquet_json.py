@@ -253,11 +253,19 @@ class _Columns:
 
 
 def plain_lists(array: Any) -> Any:
-    """Return list views as lists; other arrays as they are."""
-    kind = array.type
-    if pa.types.is_list_view(kind):
-        return array.cast(pa.list_(kind.value_field))
-    return array.cast(pa.large_list(kind.value_field)) if pa.types.is_large_list_view(kind) else array
+    """Return list views as lists; other arrays as they are.
+
+    Not by a cast: where a null view begins before the one in front of it, pyarrow's cast loses items.
+    """
+    types, kind = pa.types, array.type
+    large = types.is_large_list_view(kind)
+    if not large and not types.is_list_view(kind):
+        return array
+    ends = pc.cumulative_sum(pc.if_else(array.is_valid(), array.sizes, 0).cast(pa.int64()))
+    offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(pa.int64() if large else pa.int32())
+    # pyarrow cannot flatten where all are null and would hold a UUID.
+    values = array.flatten() if offsets[-1].as_py() else array.values.slice(0, 0)
+    return (pa.LargeListArray if large else pa.ListArray).from_arrays(offsets, values, mask=array.is_null())
 
 
 def _without_dictionary(array: Any) -> Any:

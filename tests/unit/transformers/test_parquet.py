@@ -433,6 +433,17 @@ def test_list_views_are_lists(kind):
     assert values(array) == rows
 
 
+@pytest.mark.parametrize("kind", ["list_view", "large_list_view"])
+def test_list_views_in_any_order_are_lists(kind):
+    """Those that pyarrow joins have null views that begin at the first value."""
+    array = pa.array([[1, 2], None, [], [3]], getattr(pa, kind)(pa.int8()))
+    joined = pa.concat_arrays([array, array])
+    for begin in range(9):
+        part = joined.slice(begin, 3)
+        assert parquet_json.plain_lists(part).to_pylist() == part.to_pylist()
+        parquet_json.plain_lists(part).validate(full=True)
+
+
 @pytest.mark.parametrize("views", [False, True])
 def test_lists_of_uuids_that_are_all_null(views):
     """As the batches of a column are that few rows have."""
