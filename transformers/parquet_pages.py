@@ -321,7 +321,7 @@ class WatchedFile(SeekableFile):
         if page.kind != _DICTIONARY_PAGE:
             self._add_list_strings(column, _repeated_bytes(words, page, column.codec))
             return
-        column.longest = _longest_word(words, page.unpacked, column.codec)
+        column.longest = _longest_word(words, page, column.codec)
         if not column.repeated and page.unpacked * _BATCH_ROWS * column.times > self._limit // _STRINGS_PART:
             self._check(self._used + column.longest * self._rows * column.times, column)
 
@@ -388,27 +388,32 @@ def _sum_of_deltas(data: bytes, most: int) -> int:
                 raise ValueError(width)
             packed = np.frombuffer(data, np.uint8, size * width // 8, numbers.at)
             numbers.at += len(packed)
-            if width:
-                bits = np.unpackbits(packed, bitorder="little").reshape(size, width)[:here]
-                deltas = bits @ (1 << np.arange(width, dtype=np.int64)) + least
-            else:
-                deltas = np.full(here, least, np.int64)
-            values = deltas.cumsum() + value
-            value = int(values[-1])
-            total += int(np.maximum(values, 0).sum())
+            for at in range(0, here, _DELTAS_AT_ONCE):
+                some = min(_DELTAS_AT_ONCE, here - at)
+                if width:
+                    bits = np.unpackbits(packed[at * width // 8 :], count=some * width, bitorder="little")
+                    deltas = bits.reshape(some, width) @ (1 << np.arange(width, dtype=np.int64)) + least
+                else:
+                    deltas = np.full(some, least, np.int64)
+                values = deltas.cumsum() + value
+                value = int(values[-1])
+                total += int(np.maximum(values, 0).sum())
     return total
 
 
-def _longest_word(packed: bytes, size: int, codec: str) -> int:
+def _longest_word(packed: bytes, page: _PageHeader, codec: str) -> int:
     """Return the length of the longest string of a dictionary page, or the page size if it cannot be decompressed."""
+    size = page.unpacked
     data = _decompressed(packed, size, codec)
     if data is None:
         return size
-    if (found := _longest_short_word(data)) is not None:
+    if len(data) <= _MAX_SHORT_WORDS_BYTES and (found := _longest_short_word(data)) is not None:
         return found
     longest = at = 0
     last = len(data) - _LENGTH.size
-    while at <= last:
+    for _ in range(page.values):  # pyarrow reads no more of them
+        if at > last:
+            break
         (length,) = _LENGTH.unpack_from(data, at)
         if length > longest:  # noqa: PLR1730 - `max` takes twice the time
             longest = length
@@ -518,6 +523,10 @@ _RLE, _DELTA_BYTE_ARRAY = 3, 7
 _MAX_DELTA_PAGE_BYTES = 1 << 26
 """Of a page of lists of strings in DELTA_BYTE_ARRAY, whose lengths are added up; usual pages have 1 MiB."""
 _MAX_DELTA_BITS = 32
+_DELTAS_AT_ONCE = 1 << 16
+"""A multiple of 8, so that each part begins with a byte. Usual writers have 32 in a miniblock."""
+_MAX_SHORT_WORDS_BYTES = 1 << 22
+"""Of a dictionary page whose strings are found at once, which takes ten times as much memory; usual pages have 1 MiB."""
 _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(13)
 
 

@@ -147,6 +147,14 @@ def bombs():
     yield "parquet page", "parquet", made.parquet(made.column([page], rows=1), rows=1)
     pages = [made.dictionary_page(1, made.string(bytes(16 * MIB))), repeats(24)]
     yield "parquet dictionary", "parquet", made.parquet(made.column(pages, rows=24, dictionary=True), rows=24)
+    pages = [made.dictionary_page(1, b"", packed=zstd(200), unpacked=200 * MIB), repeats(5)]
+    yield "parquet empty words", "parquet", made.parquet(made.column(pages, rows=5, dictionary=True), rows=5)
+    count = 10_000_000
+    numbers = made.unsigned(count) + b"\1" + made.unsigned(count + 1) + b"\0\0" + bytes([32]) + bytes(4 * count)
+    runs = made.levels(made.run(1, 0, 1) + made.run(count, 1, 1)) + made.levels(made.run(count + 1, 1, 1))
+    page = made.data_page(count + 1, runs + numbers, made.DELTA_BYTE_ARRAY)
+    column = made.column([page], rows=count + 1, repetition=made.REPEATED)
+    yield "parquet one miniblock", "parquet", made.parquet(column, rows=1)
     page = made.data_page(24, made.prefixed(16 * MIB, 24), made.DELTA_BYTE_ARRAY)
     yield "parquet prefix", "parquet", made.parquet(made.column([page], rows=24), rows=24)
     page = made.data_page(1, made.string(bytes(4 * MIB)))

@@ -43,6 +43,8 @@ ENDS = {
     "parquet late word": None,
     "parquet page": "input.max_page_bytes (1073741824 bytes)",
     "parquet dictionary": None,
+    "parquet empty words": None,
+    "parquet one miniblock": "cannot be read further",
     "parquet prefix": None,
     "parquet columns": "input.max_page_bytes (67108864 bytes)",
     "parquet list": "input.max_page_bytes (1073741824 bytes)",

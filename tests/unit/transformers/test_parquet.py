@@ -566,8 +566,9 @@ def delta_lists(lists, **options):
     st.sampled_from(
         [{}, PAGES_V2, {"compression": "none"}, {"compression": "zstd"}, PAGES_V2 | {"compression": "none"}]
     ),
+    st.sampled_from([8, 24, 1 << 16]),
 )
-def test_what_strings_of_lists_take_from_the_ones_before_them_is_added_up(lists, options):
+def test_what_strings_of_lists_take_from_the_ones_before_them_is_added_up(lists, options, at_once):
     data = delta_lists(lists, **options)
     words = [word for words in lists for word in words if word is not None]
     shared = sum(
@@ -576,6 +577,7 @@ def test_what_strings_of_lists_take_from_the_ones_before_them_is_added_up(lists,
     )
     taken = []
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_pages, "_DELTAS_AT_ONCE", at_once)
         patch.setattr(parquet_pages.WatchedFile, "_add_list_strings", lambda _self, _column, takes: taken.append(takes))
         rows = read(data)
     assert [json.loads(row)["l"] for _, row in rows] == lists

@@ -299,4 +299,11 @@ def test_the_longest_string_of_a_dictionary_is_found_whatever_its_bytes(words, b
     while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         expected, at = max(expected, length), at + 4 + length
-    assert parquet_pages._longest_word(data, len(data), "UNCOMPRESSED") == min(expected, len(data))
+    header = parquet_pages._page_header(parts.dictionary_page(len(words) + 2, data, codec=parts.UNCOMPRESSED))
+    assert parquet_pages._longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet_pages, "_MAX_SHORT_WORDS_BYTES", 0)
+        assert parquet_pages._longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
+        header = parquet_pages._page_header(parts.dictionary_page(2, data, codec=parts.UNCOMPRESSED))
+        longest = max(map(len, words[:2]), default=0)
+        assert len(words) < 2 or parquet_pages._longest_word(data, header, "UNCOMPRESSED") == longest
