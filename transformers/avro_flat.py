@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +43,7 @@ class _Field:
         kind: `boolean`, `int`, `long`, `float`, `double`, `bytes`, `string`, `enum` or `fixed`.
         null: number of the branch that is null; None when the field is not optional.
         size: bytes of a value, where all have the same; else 0.
-        symbols: of an enum.
+        symbols: those of an enum by their numbers.
         chosen: whether it is part of the payload.
         convert: makes a value ready for the encoder; None when the value needs no conversion.
     """
@@ -51,7 +51,7 @@ class _Field:
     kind: str
     null: int | None
     size: int
-    symbols: Sequence[str]
+    symbols: Mapping[int, str]
     chosen: bool
     convert: Convert | None
 
@@ -169,7 +169,7 @@ def _field(schema: Any, namespace: str, *, chosen: bool) -> _Field | None:
     size = value["size"] if kind == "fixed" else _FIXED_BYTES.get(kind, 0)
     if kind == "fixed" and not size:
         return None
-    symbols = value["symbols"] if kind == "enum" else ()
+    symbols = dict(enumerate(value["symbols"])) if kind == "enum" else {}
     return _Field(kind, null, size, symbols, chosen, converter(schema, namespace))
 
 
@@ -234,7 +234,7 @@ def _forms(field: _Field, values: list[Any]) -> list[Any]:
         Exception: not all have a form.
     """
     if field.kind == "enum":
-        symbols = dict(enumerate(field.symbols))
+        symbols = field.symbols
         if field.null is not None:
             return [None if value is None else symbols[value] for value in values]
         return list(map(symbols.__getitem__, values))

@@ -196,6 +196,22 @@ def test_the_fields_of_a_wide_schema_are_looked_up_and_not_searched(monkeypatch)
     assert Name.compared < 3000
 
 
+def test_the_symbols_of_an_enum_are_numbered_once_and_not_for_each_block():
+    class Symbols(list):
+        listed = 0
+
+        def __iter__(self):
+            Symbols.listed += 1
+            return super().__iter__()
+
+    schema = record({**ENUM, "symbols": Symbols(ENUM["symbols"])})
+    flat = FlatBlocks.of(schema, None, weigh(schema))
+    before = Symbols.listed
+    for _ in range(3):
+        assert [list(part) for part in flat.payloads(2, number(2) + number(0), 0)] == [[b'{"f0":"Z"}', b'{"f0":"X"}']]
+    assert Symbols.listed == before > 0
+
+
 @pytest.mark.parametrize("count", [127, 128])
 def test_small_blocks_are_read_value_by_value(count, monkeypatch):
     counts = []
