@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import select
+import socket
 import threading
 import time
 from _thread import LockType, allocate_lock
@@ -808,7 +809,7 @@ class HttpLoop:
                 continue
             before = transfer.curl.getinfo(pycurl.PRETRANSFER_TIME)
             if before and max(answer.active_at, answer.sent_at + before) <= limit:
-                self._end(transfer, HttpReadTimeoutError(f"nothing came for {self.options.read_seconds:g} seconds"))
+                self._break_off(transfer, f"nothing came for {self.options.read_seconds:g} seconds")
 
     def _end_slow(self, transfer: _Transfer, answer: HttpAnswer) -> None:
         """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
@@ -816,10 +817,21 @@ class HttpLoop:
         if answer.measured_bytes and self.now < answer.measured_at + window:
             return
         if answer.measured_bytes and came - answer.measured_bytes < window * MIN_BYTES_PER_SECOND:
-            slow = f"only {came - answer.measured_bytes:,} bytes came within {window:g} seconds"
-            self._end(transfer, HttpReadTimeoutError(slow))
+            self._break_off(transfer, f"only {came - answer.measured_bytes:,} bytes came within {window:g} seconds")
             return
         answer.measured_at, answer.measured_bytes = self.now, came
+
+    def _break_off(self, transfer: _Transfer, why: str) -> None:
+        """End a transfer and its connection.
+
+        libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes.
+        """
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(transfer.curl.getinfo(pycurl.ACTIVESOCKET))) as connection,
+        ):
+            connection.shutdown(socket.SHUT_RDWR)
+        self._end(transfer, HttpReadTimeoutError(why))
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""

@@ -1,21 +1,26 @@
 """Stores that speak HTTP/2: small answers share connections, large ones have one each, and what breaks is told as before."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
 
-from framework.storage.http_errors import HttpError
+from framework.storage.http_errors import HttpError, HttpReadTimeoutError
 from framework.storage.http_loop import MULTIPLEXED_BYTES, HttpLoop, HttpOptions
 from tests.support.certificates import self_signed
 
 
 class Http2Store:
-    """A real server of both versions; answers `/NUMBER` with so many bytes, and breaks `/cut` off in its body."""
+    """A real server of both versions; answers `/NUMBER` with so many bytes, and breaks `/cut` off in its body.
+
+    It answers nothing to the connections in `silent`.
+    """
 
     def __init__(self, folder):
         self.versions = []
         self.clients = set()
+        self.silent = set()
         self.endpoint = ""
         self._pem, both = self_signed(folder)
         self._both = both
@@ -50,6 +55,8 @@ class Http2Store:
             raise NotImplementedError
         self.versions.append(scope["http_version"])
         self.clients.add(scope["client"])
+        if scope["client"] in self.silent:
+            await self._ended.wait()
         what = scope["path"].strip("/")
         size = int(what) if what.isdecimal() else 1000
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % size)]})
@@ -98,3 +105,19 @@ def test_an_answer_that_breaks_off_is_told_and_the_next_arrives(store, loop):
         loop.get(f"{store.endpoint}/cut", [], size=1000).read_all()
     assert loop.get(f"{store.endpoint}/7", [], size=7).read_all() == b"x" * 7
     assert store.versions == ["2", "2"]
+
+
+def test_a_shared_connection_that_fell_silent_is_not_used_again(store):
+    """A load balancer forgets a connection: nothing comes on it any more, and nothing says so."""
+    options = HttpOptions(connect_seconds=5.0, read_seconds=0.5, max_connections=64, ca_file=store.ca_file)
+    with contextlib.closing(HttpLoop(options)) as loop:
+        assert loop.get(f"{store.endpoint}/7", [], size=7).read_all() == b"x" * 7
+        store.silent |= store.clients
+        waiting = [loop.get(f"{store.endpoint}/{size}", [], size=size) for size in (8, 9)]
+        for answer in waiting:
+            with pytest.raises(HttpError):
+                answer.read_all()
+        assert isinstance(waiting[0].failure, HttpReadTimeoutError)
+        assert loop.get(f"{store.endpoint}/10", [], size=10).read_all() == b"x" * 10
+    assert store.versions == ["2"] * 4
+    assert len(store.clients) == 2
