@@ -289,7 +289,8 @@ class HttpAnswer:
         if came != size or self.failure is not None or self.status_so_far() != OK:
             return None
         chunks = self._chunks
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        return data if len(data) == size else None  # what came may have been a refusal, and this is the next answer
 
     def _give(self, size: int) -> None:
         room = self.room
@@ -767,7 +768,8 @@ class HttpLoop:
             answer.failure = failure
             answer.complete = True
             # what broke in its body is resumed by its reader, behind what has come
-            if answer.retry is not None and not good and (status >= _REFUSALS or not status) and self._again(answer):
+            unseen = not answer.started and (status >= _REFUSALS or not status)
+            if answer.retry is not None and not good and unseen and self._again(answer):
                 return
         answer.end(failure)
 

@@ -28,6 +28,11 @@ CHUNK_BYTES = 1 << 19
 """Size of one read: large, because every read releases and reacquires the interpreter's lock."""
 
 
+HEAD_BYTES = 65_536
+"""The head may hold so many bytes, and one chunk more, whatever the others hold: a reader judges a refusal by its first
+64 KiB (`framework.storage.http_loop.MAX_REFUSAL_BYTES`), and gives nothing back before."""
+
+
 class CheckedStream(ReadStream):
     """A stream of an author's store or iterator: whatever else than an error of the framework it raises is the source's.
 
@@ -141,7 +146,7 @@ class StreamRoom:
         with budget.lock:
             if self._closed:
                 return True
-            if not budget.has_room(size, is_head=self._is_head, is_empty=not self._held):
+            if not budget.has_room(size, is_head=self._is_head, is_empty=self._held < HEAD_BYTES):
                 budget.blocked.add(resume)
                 return False
             self._held += size

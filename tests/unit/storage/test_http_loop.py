@@ -16,8 +16,8 @@ from framework.storage.http_body import HttpStream
 from framework.storage.http_errors import HttpConnectError, HttpCutError, HttpError, HttpReadTimeoutError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_head import pattern_of
-from framework.storage.http_loop import WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
-from framework.storage.prefetch import FetchedInput, Prefetcher
+from framework.storage.http_loop import BUFFER_BYTES, MAX_REFUSAL_BYTES, WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -346,6 +346,30 @@ def test_any_other_answer_is_not_there_as_a_whole(serving, answers):
     fetched.close()
 
 
+def test_a_refusal_that_is_as_long_as_the_object_does_not_make_a_beginning_whole(serving, monkeypatch):
+    """The reader sees as many bytes as it waits for; before it asks for their status, the request is made again."""
+    again, never = threading.Event(), threading.Event()
+
+    def answer(_, number):
+        if number == 1:
+            return [b"HTTP/1.1 503 No\r\nContent-Length: 5\r\n\r\nbusy", again, b"!"]
+        return [b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngo", never, b"od"]
+
+    status_so_far, reader = HttpAnswer.status_so_far, threading.current_thread()
+
+    def late(answer):
+        if threading.current_thread() is reader:
+            again.set()
+            settled(lambda: list(answer._chunks) == [b"go"], least=True)
+        return status_so_far(answer)
+
+    monkeypatch.setattr(HttpAnswer, "status_so_far", late)
+    server, loop = serving(answer)
+    room = StreamRoom(FetchBudget(1 << 20))
+    assert loop.get(f"{server.endpoint}/k", [], room=room, retry=lambda _: 0.0).whole(4) is None
+    never.set()
+
+
 def test_what_the_store_does_not_believe_is_left_to_its_stream(serving):
     server, loop = serving(lambda path, _: [ok(b"1234")])
     store = Store(server, loop)
@@ -437,6 +461,52 @@ def test_a_refusal_that_is_larger_than_the_budget_is_judged_and_tried_again(serv
     reader.join(30)
     assert found == [b"good"]
     ahead.close()
+
+
+def test_a_refusal_that_its_reader_has_seen_is_not_requested_again(serving):
+    """The answer to the second request would be taken for the rest of the refusal."""
+    gate, refusal = threading.Event(), b"x" * (2 * MAX_REFUSAL_BYTES)
+
+    def answer(path, number):
+        if number == 1:
+            head = b"HTTP/1.1 503 No\r\nContent-Length: %d\r\n\r\n" % len(refusal)
+            return [head, refusal[:-1], gate, refusal[-1:]]
+        return [ok(b"y" * 100_000)]
+
+    server, loop = serving(answer)
+    room = StreamRoom(FetchBudget(1 << 22))
+    answer = loop.get(f"{server.endpoint}/k", [], room=room, retry=lambda _: 0.0)
+    assert answer.status == 503
+    gate.set()
+    settled(lambda: answer.ended, least=True)
+    assert answer.status == 503
+    assert answer.wait_refusal() == refusal[:MAX_REFUSAL_BYTES]
+    assert server.asked["/k"] == 1
+
+
+def test_the_beginning_of_a_refusal_always_has_room_at_the_head(serving):
+    """Its reader gives nothing back before it has judged it, and the objects behind it give nothing back before that."""
+    start, rest = b"x" * 10_000, b"x" * 500_000
+
+    def answer(path, _):
+        return [b"HTTP/1.1 500 No\r\nContent-Length: %d\r\n\r\n" % len(start + rest), start, gate, rest]
+
+    gate = threading.Event()
+    server, loop = serving(answer)
+    budget = FetchBudget(100_000)
+    head, behind = StreamRoom(budget), StreamRoom(budget)
+    answer = loop.get(f"{server.endpoint}/k", [], room=head, retry=lambda _: None)
+    settled(lambda: budget.used, least=len(start))
+    while behind.take(10_000, lambda: None):
+        pass
+    head.make_head()
+    gate.set()
+    found = []
+    reader = threading.Thread(target=lambda: found.append((answer.status, len(answer.wait_refusal()))), daemon=True)
+    reader.start()
+    reader.join(10)
+    assert found == [(500, MAX_REFUSAL_BYTES)]
+    assert budget.used <= 100_000 + MAX_REFUSAL_BYTES + BUFFER_BYTES
 
 
 def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for_it(serving):
