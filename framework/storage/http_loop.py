@@ -798,7 +798,7 @@ class HttpLoop:
             return HttpProxyError(message)
         if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
             return HttpConnectError(message)
-        return HttpError(message or f"libcurl's error {code}")
+        return HttpError(message or _UNNAMED.get(code) or f"libcurl's error {code}")
 
     def _end_silent(self) -> None:
         limit = self.now - self.options.read_seconds
@@ -870,6 +870,8 @@ _TLS = (
     pycurl.E_SSL_CACERT_BADFILE,
     pycurl.E_SSL_CERTPROBLEM,
 )
+_UNNAMED = {pycurl.E_HTTP2: "the connection over HTTP/2 broke", 100: "a header of the answer is too large"}
+"""What libcurl gives no message for; pycurl has no name for the 100."""
 _PROXY = (pycurl.E_COULDNT_RESOLVE_PROXY, pycurl.E_COULDNT_CONNECT)
 
 _OF_PARENTS: list[object] = []

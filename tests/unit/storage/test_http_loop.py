@@ -539,6 +539,12 @@ def test_an_answer_that_is_none_is_an_error(serving, parts, kind):
         assert loop.get(f"{server.endpoint}/k", []).status == 0
 
 
+def test_a_header_without_end_is_told(serving):
+    server, loop = serving(lambda *_: [b"HTTP/1.1 200 OK\r\nX: " + b"x" * (1 << 20)])
+    with pytest.raises(HttpError, match="a header of the answer is too large"):
+        assert loop.get(f"{server.endpoint}/k", []).status == 0
+
+
 def test_a_document_without_end_is_given_up_at_its_limit(serving, monkeypatch):
     """A listing's page is read whole: a server must not decide how much memory that takes."""
     monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 3 * WINDOW_BYTES)
