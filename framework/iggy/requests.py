@@ -129,8 +129,9 @@ class RequestQueue:
         if error is None:
             try:
                 answer = request.finish(inner.result())
-            except Exception as wrong:  # noqa: BLE001  (goes to the caller)
-                _fail(request, wrong)
+            except BaseException as wrong:  # noqa: BLE001  (goes to the caller, also a panic of the client)
+                plain = isinstance(wrong, Exception)
+                _fail(request, wrong if plain else self._classified(wrong, request, sending=request.sending))
                 error = wrong if request.sending else None
             else:
                 self._next()  # first: whoever takes the answer would keep the server waiting

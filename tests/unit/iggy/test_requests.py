@@ -177,6 +177,26 @@ def test_an_answer_that_cannot_be_read_reaches_the_caller(queue, client):
     assert second.result(60) == 2
 
 
+@pytest.mark.parametrize("sending", [False, True])
+def test_a_panic_of_the_client_while_an_answer_is_read_reaches_the_caller(queue, client, sending):
+    class Panic(BaseException):
+        """As pyo3's `PanicException`: no `Exception`."""
+
+    def unreadable(_answer):
+        raise Panic("index out of bounds")
+
+    first, second = submit(queue, "a", finish=unreadable, sending=sending), submit(queue, "b")
+    client.answer(0, 1)
+    with pytest.raises(UnknownOutcomeError if sending else IggyUnavailableError, match="a: .*index out of bounds"):
+        first.result(10)
+    if sending:
+        with pytest.raises(IggyUnavailableError, match="not sent"):
+            second.result(10)
+    else:
+        client.answer(1, 2)
+        assert second.result(10) == 2
+
+
 def test_bad_arguments_were_not_sent(queue):
     def bad(_client):
         raise OverflowError("too large")
