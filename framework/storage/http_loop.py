@@ -576,18 +576,23 @@ class HttpLoop:
             if self._pid:  # forked: what the parent's thread uses must not be closed here
                 _OF_PARENTS.append((self._transfers, self._free))
                 self._reset()
-            read_fd, self._wake_fd = os.pipe()
+            multi, poll = pycurl.CurlMulti(), select.epoll()
+            read_fd, write_fd = os.pipe()
             os.set_blocking(read_fd, False)
-            os.set_blocking(self._wake_fd, False)
-            self._pid = os.getpid()
-            self._thread = threading.Thread(target=self._run, args=(read_fd,), name="http", daemon=True)
-            self._thread.start()
+            os.set_blocking(write_fd, False)
+            self._thread = threading.Thread(target=self._run, args=(multi, poll, read_fd), name="http", daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError:
+                os.close(read_fd)
+                os.close(write_fd)
+                raise
+            self._wake_fd, self._pid = write_fd, os.getpid()  # not before: the next request tries again
 
     # Everything below runs in the loop's thread
 
-    def _run(self, wake_fd: int) -> None:
-        multi = self._multi = pycurl.CurlMulti()
-        poll = self._poll = select.epoll()
+    def _run(self, multi: Any, poll: select.epoll, wake_fd: int) -> None:
+        self._multi, self._poll = multi, poll
         poll.register(wake_fd, select.EPOLLIN)
         multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)

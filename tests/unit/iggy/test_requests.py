@@ -187,7 +187,7 @@ def test_a_panic_of_the_client_while_an_answer_is_read_reaches_the_caller(queue,
 
     first, second = submit(queue, "a", finish=unreadable, sending=sending), submit(queue, "b")
     client.answer(0, 1)
-    with pytest.raises(UnknownOutcomeError if sending else IggyUnavailableError, match="a: .*index out of bounds"):
+    with pytest.raises(UnknownOutcomeError if sending else IggyUnavailableError, match=r"a: .*index out of bounds"):
         first.result(10)
     if sending:
         with pytest.raises(IggyUnavailableError, match="not sent"):

@@ -1,5 +1,6 @@
 """The loop of all GETs: hundreds at once, paused and resumed, retried, ended, on keys of any form; no thread is left."""
 
+import errno
 import gc
 import os
 import socket
@@ -722,6 +723,29 @@ def test_room_that_a_reader_makes_just_before_the_transfer_is_paused_is_seen(ser
     settled(lambda: bool(empty), least=True)
     reader.join(10)
     assert came == [size]
+
+
+@pytest.mark.parametrize("missing", ["file", "thread"])
+def test_a_loop_that_cannot_start_says_so_and_starts_later(serving, monkeypatch, missing):
+    """The process has no file or thread left for it: a request without a thread behind it would wait without end."""
+    server, loop = serving(lambda *_: [ok(b"x")])
+
+    def fail(*_):
+        raise (
+            OSError(errno.EMFILE, "Too many open files")
+            if missing == "file"
+            else RuntimeError("can't start new thread")
+        )
+
+    with monkeypatch.context() as patch:
+        if missing == "file":
+            patch.setattr(http_loop.select, "epoll", fail)
+        else:
+            patch.setattr(http_loop.threading.Thread, "start", fail)
+        for _ in range(2):
+            with pytest.raises((OSError, RuntimeError), match=r"Too many open files|can't start new thread"):
+                loop.get(f"{server.endpoint}/k", [])
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
 
 
 def test_closing_ends_whoever_waits_at_once(serving):
