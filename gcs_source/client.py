@@ -44,7 +44,14 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
+from framework.storage.http_body import (
+    LENGTH_HEADERS,
+    announces,
+    announces_length,
+    check_named,
+    expected_bytes,
+    other_bytes,
+)
 from framework.storage.http_errors import HttpError
 from framework.storage.http_get import OK, ObjectGet
 from framework.storage.http_head import pattern_of
@@ -268,9 +275,14 @@ class GcsStore(HttpStore):
                 f"it was overwritten after it was listed (generation {generation}, listed {native.version})",
                 location=native.location,
             )
-        stored = headers.get("x-goog-stored-content-encoding") or "identity"
-        unpacked = stored != "identity" and (headers.get("content-encoding") or "") != stored
-        if unpacked or "gunzipped" in (headers.get("x-guploader-response-body-transformations") or ""):
+        stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"
+        asked = stop - start if answer.status == 206 else native.size  # noqa: PLR2004
+        as_asked = announces(headers, asked) if stored else announces_length(headers)
+        if sent != "identity" and stored in {None, "identity"} and not as_asked:
+            raise other_bytes(native, f"the answer has the encoding {sent}")
+        if (stored or "identity") not in {"identity", sent} or "gunzipped" in (
+            headers.get("x-guploader-response-body-transformations") or ""
+        ):
             raise ObjectError(
                 "the store unpacks it on the way, so that its bytes are not those that were listed. Google does that to objects "
                 "whose metadata say that they are packed twice (Content-Encoding: gzip with a Content-Type of packed data): "

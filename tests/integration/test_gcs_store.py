@@ -173,6 +173,28 @@ def test_one_that_was_unpacked_all_the_same_is_told(gcs_bucket, opened):
         assert read(store, native) == CONTENT
 
 
+@pytest.mark.parametrize(
+    ("stored", "drop"),
+    [
+        ({"x-goog-stored-content-encoding": "identity"}, ("content-length",)),
+        ({"x-goog-stored-content-encoding": "identity"}, ()),
+        ({}, ("content-length", "x-goog-stored-content-encoding")),
+    ],
+    ids=["no length", "its length", "nothing"],
+)
+def test_one_that_was_packed_on_the_way_is_told_and_not_read_on_in_another_form(gcs_bucket, opened, stored, drop):
+    """A proxy packs whole answers for who takes gzip, and leaves ranges as they are."""
+    gcs_bucket.put("k", CONTENT)
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint, verify_checksums=False))
+        native = only(store)
+        headers = {"content-encoding": "gzip", **stored}
+        proxy.add(Fault(path="/download/", headers=headers, drop=drop, change=gzip.compress))
+        with pytest.raises(ObjectError, match=r"the answer has the encoding gzip.*keep what lies in between") as caught:
+            drain(StoreInput(store, native, RetryPolicy().without_waiting()).open())
+        assert not isinstance(caught.value, ObjectChangedError)
+
+
 def test_a_store_that_ignores_generations_is_seen_through(gcs_bucket, opened):
     gcs_bucket.put("k", CONTENT)
     with FaultProxy(gcs_bucket.endpoint) as proxy:
