@@ -485,6 +485,7 @@ class HttpLoop:
         self._numbers = itertools.count()
         self._transfers: dict[Any, _Transfer] = {}
         self._free: list[_Transfer] = []
+        self._watched: set[int] = set()
         self._due: float | None = None
 
     @property
@@ -831,23 +832,27 @@ class HttpLoop:
     def _break_off(self, transfer: _Transfer, why: str) -> None:
         """End a transfer and its connection.
 
-        libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes.
+        libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes. It is
+        found by its port: libcurl before 8.22 does not tell the socket of a connection that was kept.
         """
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(transfer.curl.getinfo(pycurl.ACTIVESOCKET))) as connection,
-        ):
-            connection.shutdown(socket.SHUT_RDWR)
+        port = transfer.curl.getinfo(pycurl.LOCAL_PORT)
+        for fd in self._watched:
+            # some are no sockets, or have no port: libcurl's threads that resolve names wake it by them
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.getsockname()[1:2] == (port,):
+                    connection.shutdown(socket.SHUT_RDWR)
         self._end(transfer, HttpReadTimeoutError(why))
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""
         if event == pycurl.POLL_REMOVE:
+            self._watched.discard(fd)
             try:
                 self._poll.unregister(fd)
             except OSError:
                 return  # closed already, so no longer registered
             return
+        self._watched.add(fd)
         try:  # each request of a kept connection begins and ends with a socket that is not registered
             self._poll.register(fd, _EVENTS[event])
         except FileExistsError:
