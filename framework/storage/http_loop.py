@@ -444,6 +444,10 @@ class _Transfer:
         curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
         curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
 
+    def go_on(self) -> None:
+        """Resume the transfer, which is paused."""
+        self.curl.pause(pycurl.PAUSE_CONT)
+
     def _body(self, data: bytes) -> int | None:
         answer = self.answer
         if answer is None:
@@ -696,7 +700,10 @@ class HttpLoop:
                 continue
             answer.paused = False
             answer.active_at = answer.measured_at = self.now
-            answer.transfer.curl.pause(pycurl.PAUSE_CONT)
+            try:
+                answer.transfer.go_on()
+            except pycurl.error as error:
+                self._end(answer.transfer, HttpError(str(error.args[-1])))
 
     @property
     def _all_paused(self) -> bool:

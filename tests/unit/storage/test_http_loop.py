@@ -412,6 +412,27 @@ def test_a_transfer_that_waits_for_room_is_not_resumed_before_there_is_some(serv
     assert pieces[False] < pieces[True] / 4  # each refused piece is copied in vain
 
 
+def test_a_transfer_that_libcurl_cannot_resume_is_requested_again_and_others_go_on(serving, monkeypatch):
+    """libcurl 8.16 could not resume some; the thread of all requests must not end with it."""
+    content, tried = bytes(range(256)) * 32_768, []
+    go_on = http_loop._Transfer.go_on
+
+    def fail_once(transfer):
+        tried.append(transfer)
+        if len(tried) == 1:
+            raise http_loop.pycurl.error(81, "pause/unpause failed")
+        go_on(transfer)
+
+    monkeypatch.setattr(http_loop._Transfer, "go_on", fail_once)
+    server, loop = serving(lambda path, _: [ok(content[int(path.partition("=")[2] or 0) :])])
+    fetch = Prefetcher(objects=1, max_bytes=1 << 20)
+    store = Store(server, loop)
+    fetched = fetch.fetch(StoreInput(store, native("/k", len(content)), RetryPolicy(base_seconds=0.001)), 0)
+    assert drain(fetched.open()) == content
+    assert [str(error) for error in store.failures] == ["pause/unpause failed"]
+    fetch.close()
+
+
 def test_a_stream_without_a_budget_holds_a_window_only(serving):
     size = 8 * WINDOW_BYTES
     sent = []
