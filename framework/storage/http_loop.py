@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pycurl
 
-from framework.errors import TaskClosedError
+from framework.errors import FatalError, TaskClosedError
 from framework.storage.http_errors import (
     HttpConnectError,
     HttpConnectTimeoutError,
@@ -473,6 +473,7 @@ class HttpLoop:
         self.now = 0.0
         self._lock = threading.Lock()
         self._closed = False
+        self._failed: Exception | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -538,7 +539,7 @@ class HttpLoop:
             self._start_thread()
         self._commands.append((command, answer))
         if self._closed:
-            answer.end(TaskClosedError("the store is closed"))
+            answer.end(self._why_closed())
         if self._asleep:
             self._wake()
 
@@ -554,9 +555,20 @@ class HttpLoop:
 
         Raises:
             TaskClosedError: the loop is closed, or belongs to the process that this one was forked from.
+            FatalError: its thread failed.
         """
         if self._closed or self._pid != os.getpid():
-            raise TaskClosedError("the store is closed")
+            raise self._why_closed()
+
+    def _why_closed(self) -> Exception:
+        failed = self._failed
+        if failed is None:
+            return TaskClosedError("the store is closed")
+        error = FatalError(
+            f"the thread of the store's requests failed, start the source again: {type(failed).__name__}: {failed}"
+        )
+        error.__cause__ = failed
+        return error
 
     def close(self) -> None:
         """End all transfers, connections and the thread, within a second. Idempotent."""
@@ -604,7 +616,6 @@ class HttpLoop:
         multi.setopt(pycurl.M_MAXCONNECTS, self.options.max_connections)
         sweep = min(self.options.read_seconds / 4, _SLOWEST_SWEEP_SECONDS)
         swept = 0.0
-        failure: Exception = TaskClosedError("the store is closed")
         try:
             while not self._closed:
                 self.now = time.monotonic()
@@ -630,9 +641,9 @@ class HttpLoop:
                 self._collect(multi)
         except Exception as error:
             log.exception("the thread of the store's requests failed")
-            failure = error
+            self._failed = error
         finally:
-            self._finish(multi, failure)
+            self._finish(multi, self._why_closed())
             poll.close()
             with self._lock:
                 os.close(wake_fd)

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from framework.errors import StoreUnavailableError, TaskClosedError
+from framework.errors import FatalError, StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
 from framework.storage import http_loop
 from framework.storage.http_body import HttpStream
@@ -767,6 +767,26 @@ def test_a_loop_that_cannot_start_says_so_and_starts_later(serving, monkeypatch,
             with pytest.raises((OSError, RuntimeError), match=r"Too many open files|can't start new thread"):
                 loop.get(f"{server.endpoint}/k", [])
     assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+
+
+def test_when_the_loop_fails_each_request_says_why(serving, monkeypatch, caplog):
+    """Not that the store was closed: nothing in the message would tell what happened."""
+    server, loop = serving(lambda *_: [ok(b"x")])
+
+    def fail(*_):
+        raise ValueError("no sense")
+
+    monkeypatch.setattr(HttpLoop, "_end_silent", fail)
+    for _ in range(2):
+        answer = loop.get(f"{server.endpoint}/k", [])
+        with pytest.raises(
+            FatalError, match=r"requests failed, start the source again: ValueError: no sense"
+        ) as caught:
+            drain(answer)
+        assert not isinstance(caught.value, TaskClosedError)
+        settled(lambda: loop._closed, least=True)
+    loop.close()
+    assert [record.message for record in caplog.records] == ["the thread of the store's requests failed"]
 
 
 def test_closing_ends_whoever_waits_at_once(serving):
