@@ -25,6 +25,7 @@ from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
 from framework.model.json_limits import check_json
 from framework.transform import Transform, TransformBatch, TransformContext
+from framework.transforms.unions import UnionResolver
 
 Convert = Callable[[bytes], bytes]
 
@@ -176,14 +177,18 @@ class Avro(Conversion):
 def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
     from fastavro import parse_schema, schemaless_reader, schemaless_writer, validate  # noqa: PLC0415  loaded when used
 
-    schema = parse_schema(source)
+    named: dict[str, Any] = {}
+    schema = parse_schema(source, named)
+    unions = UnionResolver(schema, named) if weigh(source).recursive else None
     narrow = '"float"' in json.dumps(source)
 
     def convert(payload: bytes) -> bytes:
         value = _json_of(payload)
         if names and isinstance(value, dict):
             value = {names.get(name, name): field for name, field in value.items()}
-        if not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
+        if unions is not None:
+            value = unions.resolve(value)
+        elif not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
             raise RecordError(f"it does not fit the schema: {_misfit(value, schema)}")
         out = io.BytesIO()
         try:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ConfigError
+from framework.transforms import unions
 from tests.unit.transforms.conftest import applied
 
 SCHEMA = {
@@ -367,3 +368,83 @@ def test_a_schema_is_a_file_that_ends(transform, tmp_path, monkeypatch):
 def test_no_message_of_that_name(descriptors):
     with pytest.raises(ConfigError, match=r'message_type = "shop\.Nothing"'):
         applied([b"x"], {"type": "proto_convert", "message_type": "shop.Nothing", "descriptor_set_path": descriptors})
+
+
+BRANCHES = {"type": "record", "name": "B", "fields": [{"name": "v", "type": ["A", "B", "int"]}]}
+TREE = {"type": "record", "name": "A", "fields": [{"name": "v", "type": ["A", BRANCHES, "int"]}]}
+LINK = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
+
+
+def nested(name, levels, inside):
+    return b'{"%s":' % name * levels + inside + b"}" * levels
+
+
+def to_avro(schema):
+    return {"type": "avro_convert", "source_format": "json", "target_format": "avro", "schema_json": json.dumps(schema)}
+
+
+def test_branches_that_would_take_days_are_chosen_at_once():
+    found = applied([nested(b"v", 60, b"1"), nested(b"v", 60, b'"x"'), b'{"v":1}'], to_avro(TREE))
+    assert found.payloads == [b"\x00" * 59 + b"\x04\x02", b"\x04\x02"]
+    assert "it does not fit the schema" in found.reasons[2]
+
+
+def test_what_is_remembered_of_a_record_has_a_limit(monkeypatch):
+    monkeypatch.setattr(unions, "MAX_COMPARED", 20)
+    found = applied([nested(b"v", 60, b"1"), nested(b"v", 5, b"1")], to_avro(TREE))
+    assert found.numbers == [2]
+    assert "more than 20 comparisons with the schema" in found.reasons[1]
+
+
+def test_a_type_that_holds_itself_is_written_as_deep_as_it_is_read():
+    deep = nested(b"n", 250, b"null")
+    found = applied([deep, nested(b"n", 251, b"null"), b'{"n":1}'], to_avro(LINK))
+    assert found.numbers == [1]
+    assert "more than 250 levels deep" in found.reasons[2]
+    assert found.reasons[3] == "transforms[0] (avro_convert): it does not fit the schema: its types differ"
+    back = applied(found.payloads, {"type": "avro_convert", "schema_json": json.dumps(LINK)})
+    assert back.payloads == [deep]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"v": None},
+        {"v": {"v": 1}},
+        {"v": {"v": {"m": {"v": None}, "t": "x"}, "w": "y"}},
+        {"v": [{"v": 1, "w": "P"}, None, "Q"], "k": [{"v": 1.5}, {"v": {"v": {"v": 2}}}]},
+        {"v": [{"v": 1}, "R"]},
+        {"v": {"v": 1, "w": 1}},
+        {"v": {"w": "y"}},
+        {"v": 1, "other": 1},
+        {},
+        [],
+    ],
+)
+def test_branches_are_those_that_fastavro_chooses(value):
+    inner = {"type": "map", "values": ["A", "string"]}
+    fields = [
+        {"name": "v", "type": ["A", "B", "int", inner]},
+        {"name": "w", "type": ["null", "string"], "default": None},
+    ]
+    items = ["B", "null", {"type": "enum", "name": "e", "symbols": ["P", "Q"]}]
+    kinds = ["null", "A", {"type": "record", "name": "B", "fields": fields}, "int", "double"]
+    schema = {
+        "type": "record",
+        "name": "A",
+        "namespace": "x.y",
+        "fields": [
+            {"name": "v", "type": [*kinds, {"type": "array", "items": items}]},
+            {"name": "k", "type": {"type": "array", "items": "A"}, "default": []},
+        ],
+    }
+    parsed = fastavro.parse_schema(json.loads(json.dumps(schema)))
+    found = applied([json.dumps(value).encode()], to_avro(schema))
+    try:
+        out = io.BytesIO()
+        assert fastavro.validate(value, parsed, raise_errors=False)
+        fastavro.schemaless_writer(out, parsed, value, strict_allow_default=True)
+    except (AssertionError, ValueError):
+        assert list(found.bad) == [1]
+    else:
+        assert found.payloads == [out.getvalue()]
