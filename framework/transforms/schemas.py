@@ -24,6 +24,7 @@ from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
 from framework.model.json_limits import check_json
+from framework.model.proto_limits import ProtoLimit
 from framework.transform import Transform, TransformBatch, TransformContext
 from framework.transforms.unions import UnionResolver
 
@@ -322,8 +323,10 @@ class ProtoConvert(Conversion):
 
         given = cast("ProtoConvertOptions", self.options)
         message = _message_class(given.descriptor_set_path, given.message_type)
+        limit = ProtoLimit(message.DESCRIPTOR)
 
         def to_json(payload: bytes) -> bytes:
+            limit.check(payload)
             value = json_format.MessageToDict(
                 message.FromString(payload), preserving_proto_field_name=given.preserve_names
             )

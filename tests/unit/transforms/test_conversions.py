@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fastavro
 import pytest
-from google.protobuf import descriptor_pb2
+from google.protobuf import any_pb2, descriptor_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -448,3 +448,100 @@ def test_branches_are_those_that_fastavro_chooses(value):
         assert list(found.bad) == [1]
     else:
         assert found.payloads == [out.getvalue()]
+
+
+@pytest.fixture(scope="module")
+def messages(tmp_path_factory):
+    """A descriptor set with `b.Message`, whose messages may be far smaller than their JSON."""
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="b.proto", package="b", syntax="proto2")
+    file.dependency.append("google/protobuf/any.proto")
+    file.enum_type.add(name="Kind").value.add(name="N" * 100, number=0)
+    part = file.message_type.add(name="Part")
+    part.field.add(name="n" * 1000, number=1, type=field.TYPE_BOOL, label=field.LABEL_OPTIONAL)
+    message = file.message_type.add(name="Message")
+    message.nested_type.add(name="Group").field.add(
+        name="x" * 1000, number=9, type=field.TYPE_BOOL, label=field.LABEL_REPEATED
+    )
+    for number, (name, kind, type_name) in enumerate(
+        [
+            ("numbers", field.TYPE_INT64, None),
+            ("kinds", field.TYPE_ENUM, ".b.Kind"),
+            ("parts", field.TYPE_MESSAGE, ".b.Part"),
+            ("fixed", field.TYPE_FIXED32, None),
+            ("texts", field.TYPE_STRING, None),
+            ("group", field.TYPE_GROUP, ".b.Message.Group"),
+            ("any", field.TYPE_MESSAGE, ".google.protobuf.Any"),
+            ("messages", field.TYPE_MESSAGE, ".b.Message"),
+        ],
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, type_name=type_name, label=field.LABEL_REPEATED)
+    files = [file, descriptor_pb2.FileDescriptorProto.FromString(any_pb2.DESCRIPTOR.serialized_pb)]
+    path = tmp_path_factory.mktemp("proto") / "b.pb"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=reversed(files)).SerializeToString())
+    return {"type": "proto_convert", "descriptor_set_path": str(path), "message_type": "b.Message"}
+
+
+def part_of(number, data):
+    """A field of bytes."""
+    out, size = bytes([number << 3 | 2]), len(data)
+    while size > 127:
+        out, size = out + bytes([size & 127 | 128]), size >> 7
+    return out + bytes([size]) + data
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        part_of(1, bytes(2_000_000)),
+        part_of(2, bytes(10_000_000)),
+        b"\x10\x00" * 500_000,
+        b"\x1a\x02\x08\x01" * 100_000,
+        b"\x1a\x00" * 1_000_000,
+        part_of(4, bytes(8_000_000)),
+        b"\x2a\x00" * 1_000_000,
+        b"\x33" + b"\x48\x01" * 100_000 + b"\x34",
+        part_of(7, part_of(2, b"\x0a\x00" * 1_000_000)),
+        part_of(8, part_of(8, part_of(1, bytes(2_000_000)))),
+        part_of(1, bytes(2_000_000)) + b"\x07",
+    ],
+    ids=["numbers", "enums", "enum", "names", "empty", "fixed", "texts", "group", "any", "inside", "damaged behind"],
+)
+def test_a_message_that_takes_too_much_memory_is_bad(messages, payload):
+    good = part_of(1, b"\x05")
+    found = applied([good, payload, good], messages)
+    assert found.payloads == [b'{"numbers":["5"]}'] * 2
+    assert "its message takes more than 134217728 bytes of memory" in found.reasons[2]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        part_of(5, b"x" * 10_000_000),
+        part_of(5, b"x" * 1000) * 10_000,
+        part_of(1, b"\xff\xff\xff\xff\x7f" * 400_000),
+        part_of(4, bytes(2_000_000)),
+        part_of(15, bytes(10_000_000)),
+        b"\x9b\x06" + b"\x48\x01" * 700_000 + b"\x9c\x06",
+        b"\x1a\x02\x08\x01" * 10_000 + part_of(15, bytes(1_000_000)),
+    ],
+    ids=["text", "texts", "long numbers", "fixed", "unknown", "unknown group", "names"],
+)
+def test_a_large_message_is_converted(messages, payload):
+    found = applied([payload], messages)
+    assert found.reasons == {}
+    assert json.loads(found.payloads[0]) is not None
+
+
+@pytest.mark.parametrize("payload", [b"\x07" + bytes(2_000_000), b"\x0a\xff\xff\xff\x7f", b"\xff" * 2_000_000])
+def test_what_is_no_message_is_bad(messages, payload):
+    assert applied([payload], messages).reasons == {
+        1: "transforms[0] (proto_convert): does not fit the schema (DecodeError)"
+    }
+
+
+def test_a_record_that_grows_too_large_is_not_kept():
+    found = applied([b"\x01" * 11_000_000, b"x"], {"type": "json"})
+    assert found.payloads == [b'"x"']
+    assert "66,000,002 bytes after the transforms, Iggy stores at most 64,000,000" in found.reasons[1]
