@@ -22,6 +22,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.headers import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.payloads import PayloadColumn, join_payloads
+from framework.transformer import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import msgspec
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
 
 RecordHeaders = Sequence[Mapping[str, HeaderValue] | None]
 """The headers of each record of a batch; None for a record without."""
+
+
+GROWN_BYTES = 1 << 24
+"""What a batch of several records may become, or twice its own size where that is more."""
+
+
+class GrownBatchError(Exception):
+    """Several records together became too large: the names of a schema are in each. They are transformed in smaller batches."""
+
+
+def too_long(size: int) -> str:
+    """Return the reason why a record of that size cannot be sent."""
+    return f"it has {size:,} bytes after the transforms, Iggy stores at most {MAX_MESSAGE_BYTES:,}"
 
 
 @attrs.frozen(kw_only=True, eq=False)

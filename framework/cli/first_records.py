@@ -110,9 +110,9 @@ def _look(
                 if chain is None:
                     looked.left += len(run.payloads)
                 else:
-                    result = chain.apply(run, context)
-                    looked.bad += result.bad
-                    looked.left += len(result.batch)
+                    for _, result in chain.parts(run, context):
+                        looked.bad += result.bad
+                        looked.left += len(result.batch)
             if looked.read >= MAX_RECORDS or size >= MAX_BYTES or len(looked.bad) >= MAX_BAD:
                 break
     finally:

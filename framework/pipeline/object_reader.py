@@ -228,14 +228,14 @@ class ObjectRead:
                 if not isinstance(run, PayloadBatch):
                     yield run
                     continue
-                result = chain.apply(run, self._context)
-                last, mark, bad = run.first_record + len(run.payloads) - 1, run.mark, result.bad
-                if bad and not self._owner.error_policy.skips_records:
-                    last, mark = bad[0].record_number - 1, None
-                    result = result.before(last + 1, first=run.first_record)
-                yield NumberedRun(result=result, first_record=run.first_record, last_record=last, mark=mark)
-                if bad and not result.bad:
-                    raise bad[0].error
+                for part, result in chain.parts(run, self._context):
+                    last, mark, bad = part.first_record + len(part.payloads) - 1, part.mark, result.bad
+                    if bad and not self._owner.error_policy.skips_records:
+                        last, mark = bad[0].record_number - 1, None
+                        result = result.before(last + 1, first=part.first_record)  # noqa: PLW2901
+                    yield NumberedRun(result=result, first_record=part.first_record, last_record=last, mark=mark)
+                    if bad and not result.bad:
+                        raise bad[0].error
         finally:
             close_iterator(runs)
 

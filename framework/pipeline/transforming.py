@@ -24,9 +24,16 @@ from framework.model.batches import SkippedRecord
 from framework.model.headers import headers_error, own_headers_room
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
-from framework.model.payloads import PayloadColumn, longest
-from framework.transform import Transform, TransformBatch, TransformContext, number_array
-from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES
+from framework.model.payloads import PayloadColumn, longest, size_of
+from framework.transform import (
+    GrownBatchError,
+    Transform,
+    TransformBatch,
+    TransformContext,
+    number_array,
+    too_long,
+)
+from framework.transformer import MAX_DEAD_LETTER_BYTES, MAX_MESSAGE_BYTES, PayloadBatch
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,8 +41,6 @@ if TYPE_CHECKING:
 
     from framework.model.objects import NativeObject
     from framework.model.positions import OffsetManagerEntry
-    from framework.transformer import PayloadBatch
-
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +102,26 @@ class TransformChain:
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
+    def parts(self, run: PayloadBatch, context: TransformContext) -> Iterator[tuple[PayloadBatch, TransformedRun]]:
+        """Yield a format's batch after every transform, in smaller batches where it grows. Only the last has the mark.
+
+        Raises:
+            TransformContractError: a transform's result is impossible.
+            SourceError: an error that is no error of a record, such as a failing store.
+        """
+        try:
+            result = self.apply(run, context)
+        except GrownBatchError:
+            for part in _halves(run):
+                yield from self.parts(part, context)
+        else:
+            yield run, result
+
     def apply(self, run: PayloadBatch, context: TransformContext) -> TransformedRun:
         """Return a format's batch after every transform.
 
         Raises:
+            GrownBatchError: it becomes too large; never of a single record.
             TransformContractError: a transform's result is impossible.
             SourceError: an error that is no error of a record, such as a failing store.
         """
@@ -164,7 +185,7 @@ class _Step:
         place = self.place
         try:
             result = self.transform.apply(batch, context)
-        except (MemoryError, ImportError):
+        except (MemoryError, ImportError, GrownBatchError):
             raise
         except TransformContractError as failure:
             raise TransformContractError(f"{place}: {failure} ({raised_at(failure)})") from failure
@@ -205,6 +226,14 @@ class _Step:
             error = RecordError(f"{self.place}: {reason}", record_number=skipped.record_number)
             error.__cause__ = skipped.error.__cause__
             yield attrs.evolve(skipped, error=error)
+
+
+def _halves(run: PayloadBatch) -> Iterator[PayloadBatch]:
+    half = len(run.payloads) // 2
+    for first, payloads, mark in ((0, run.payloads[:half], None), (half, run.payloads[half:], run.mark)):
+        yield PayloadBatch(
+            first_record=run.first_record + first, payloads=payloads, size_bytes=size_of(payloads), mark=mark
+        )
 
 
 def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[_Step]:
@@ -337,9 +366,7 @@ def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool
         for place, size in enumerate(map(len, batch.payloads)):
             if not 0 < size <= MAX_MESSAGE_BYTES:
                 reasons[place] = (
-                    f"it has {size:,} bytes after the transforms, Iggy stores at most {MAX_MESSAGE_BYTES:,}"
-                    if size
-                    else "it is empty after the transforms, and Iggy stores no empty messages"
+                    too_long(size) if size else "it is empty after the transforms, and Iggy stores no empty messages"
                 )
     if batch.headers is not None:
         # records often share a mapping, so each mapping is checked once

@@ -24,8 +24,10 @@ from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
 from framework.model.json_limits import check_json
+from framework.model.payloads import size_of
 from framework.model.proto_limits import ProtoLimit
-from framework.transform import Transform, TransformBatch, TransformContext
+from framework.transform import GROWN_BYTES, GrownBatchError, Transform, TransformBatch, TransformContext, too_long
+from framework.transformer import MAX_MESSAGE_BYTES
 from framework.transforms.unions import UnionResolver
 
 Convert = Callable[[bytes], bytes]
@@ -51,13 +53,22 @@ class Conversion(Transform):
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         convert, payloads, reasons = self._convert, [], {}
+        size, most = 0, max(GROWN_BYTES, 2 * size_of(batch.payloads))
         for place, payload in enumerate(batch.payloads):
             try:
-                payloads.append(convert(payload))
+                converted = convert(payload)
             except MemoryError:
                 raise
             except Exception as failure:  # noqa: BLE001  a schema's library raises what it likes
                 reasons[place] = f"{self.name}: {_said(failure)}"
+                continue
+            if len(converted) > MAX_MESSAGE_BYTES:
+                reasons[place] = f"{self.name}: {too_long(len(converted))}"
+                continue
+            payloads.append(converted)
+            size += len(converted)
+            if size > most and len(batch) > 1:
+                raise GrownBatchError
         return batch.reject(reasons).with_payloads(payloads)
 
 

@@ -18,6 +18,7 @@ from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from framework.transform import TransformBatch
 from framework.transformer import Transformer
+from framework.transforms import schemas
 from tests.support import transforms as own
 from tests.support.memory_producer import MemoryProducer
 
@@ -351,3 +352,25 @@ def test_a_format_that_parses_for_the_first_transform_changes_nothing(monkeypatc
         made.append((found(batches), skipped, headers, statistics.records_filtered))
     assert made[0] == made[1]
     assert [number for number, _, _ in made[0][1]][-1] == 2346
+
+
+@pytest.mark.parametrize("tolerance", ["skip_record", "none"])
+@pytest.mark.parametrize("bad", [None, 1, 2, 4, 9])
+def test_a_batch_that_grows_is_sent_in_parts(monkeypatch, tolerance, bad):
+    records = [b"\x01" * (1 + number % 3) for number in range(11)]
+    if bad is not None:
+        records[bad] = b"\xff"
+    text = b"\n".join(records)
+    options = {"transforms": [{"type": "json"}], "tolerance": tolerance}
+    usual, _, usual_failure = read(text, **options)
+    monkeypatch.setattr(schemas, "GROWN_BYTES", 30)
+    parts, _, failure = read(text, **options)
+    assert str(failure) == str(usual_failure)
+    assert found(parts) == found(usual)
+    assert covered(parts) == covered(usual)
+    assert [skip.record_number for batch in parts for skip in batch.skipped] == [
+        skip.record_number for batch in usual for skip in batch.skipped
+    ]
+    assert parts[-1].entry == usual[-1].entry
+    assert len(parts) > len(usual) or bad in {1, 2}
+    assert all(len(batch.payloads) == 1 or batch.size_bytes <= 30 for batch in parts)
