@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -35,6 +35,12 @@ _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000
 _MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
 """Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
+_MAX_PAGES_BYTES = 1 << 20
+"""What the pages of a column in a row group may have besides its values."""
+
+_MAX_NAMED = 500
+"""Maximum characters of a manifest that an error repeats."""
+
 _AGAIN = "supply the whole inventory again"
 
 
@@ -96,8 +102,8 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         ) from None
     if kind not in {"csv", "parquet"}:
         raise KeyListError(
-            f"{origin}: its data files are {manifest['fileFormat']}, which cannot be read here; have the inventory written as "
-            "CSV or Parquet"
+            f"{origin}: its data files are {str(manifest['fileFormat'])[:_MAX_NAMED]}, which cannot be read here; have the "
+            "inventory written as CSV or Parquet"
         )
     columns = tuple(name.strip() for name in schema.split(",")) if kind == "csv" else ()
     if columns:
@@ -220,13 +226,14 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
     try:
         # Read piece by piece, without pyarrow's threads: a row group of an inventory may have some hundred MB.
         # Texts stay a dictionary and its indexes until their size is known.
-        leaves = pq.read_metadata(file).schema
-        leaves = [leaves.column(at) for at in range(len(leaves))]
+        metadata = pq.read_metadata(file)
+        leaves = [metadata.schema.column(at) for at in range(metadata.num_columns)]
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path == leaf.name]
         with pq.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False, read_dictionary=texts) as parquet:
             names = parquet.schema_arrow.names
             fields = columns_of(names, origin)
             wanted = [names[at] for _, at in fields]
+            _check_columns(metadata, leaves, wanted, origin)
             for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
                 for name in wanted:
                     if (size := _text_bytes(batch.column(name))) > _MAX_COLUMN_BYTES:
@@ -242,6 +249,29 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
         raise KeyListError(
             f"{origin}, behind row {number}: no Parquet file of an inventory ({error}): {_AGAIN}"
         ) from error
+
+
+def _check_columns(metadata: Any, leaves: Sequence[Any], wanted: Sequence[str], origin: str) -> None:
+    """Refuse columns that are no columns of an inventory, before a page of them is read.
+
+    Raises:
+        KeyListError: a column has lists, records or values of a fixed length inside, or is too large for its rows.
+    """
+    at_of = {leaf.path: at for at, leaf in enumerate(leaves) if not leaf.max_repetition_level}
+    for name in wanted:
+        at = at_of.get(name)
+        if at is None or leaves[at].physical_type == "FIXED_LEN_BYTE_ARRAY":
+            raise KeyListError(
+                f"{origin}: {name} is no column of texts, numbers, times or booleans; is this an inventory?"
+            )
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            size = group.column(at).total_uncompressed_size
+            if size > _MAX_PAGES_BYTES + 2 * MAX_KEY_BYTES * group.num_rows:
+                raise KeyListError(
+                    f"{origin}: {name} has {size:,} bytes for {group.num_rows:,} rows in row group {number + 1}; is this an "
+                    "inventory?"
+                )
 
 
 def _text_bytes(column: Any) -> int:

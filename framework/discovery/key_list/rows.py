@@ -26,6 +26,9 @@ MAX_KEY_BYTES = 1024
 """Maximum length of a key in S3 and GCS."""
 
 _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
+_MAX_NAMES = 1000
+"""Maximum characters of the names of columns in an error."""
+
 _SIZE_DIGITS = 18
 _SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
@@ -167,7 +170,9 @@ def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
         if field is not None:
             found.setdefault(field, at)
     if "key" not in found:
-        raise KeyListError(f"{origin}: none of its columns is named key; they are {', '.join(names)}")
+        text = ", ".join(names)
+        shown = text if len(text) <= _MAX_NAMES else f"{text[:_MAX_NAMES]}..."
+        raise KeyListError(f"{origin}: none of its columns is named key; they are {shown}")
     return list(found.items())
 
 

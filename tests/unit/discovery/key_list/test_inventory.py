@@ -199,12 +199,16 @@ NO_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2
     ("columns", "reason"),
     [
         ({"key": NO_TEXT}, "no Parquet file of an inventory"),
-        ({"key": [["a"]]}, "its key is no text"),
+        ({"key": [["a"]]}, "key is no column of texts"),
         ({"key": ["a"], "size": ["5"]}, "its size is no number of bytes"),
         ({"key": ["a"], "size": [float("nan")]}, "its size is no number of bytes"),
         ({"key": ["a"], "size": [-5]}, "its size is no number of bytes"),
         ({"key": ["a"], "etag": [5]}, "its etag is no text"),
-        ({"key": ["a"], "bucket": [[5]]}, "its bucket is no text"),
+        ({"key": ["a"], "bucket": [[5]]}, "bucket is no column of texts"),
+        ({"key": ["a"], "size": [[5]]}, "size is no column of texts, numbers"),
+        ({"key": ["a"], "etag": [{"x": "y"}]}, "etag is no column of texts"),
+        ({"key": ["a"], "etag": pa.array([b"abc"], pa.binary(3))}, "etag is no column of texts"),
+        ({"key": ["a" * 2_000_000]}, "key has 2,000,[0-9]+ bytes for 1 rows in row group 1"),
         ({"key": ["a"], "is_latest": ["false"]}, "its latest is no boolean"),
         ({"key": ["a"], "is_delete_marker": ["false"]}, "its delete marker is no boolean"),
     ],
@@ -215,8 +219,16 @@ def test_parquet_with_values_of_another_kind_is_refused(columns, reason):
     pq.write_table(pa.table(columns), out)
     out.seek(0)
     inventory = parse_manifest(told("Parquet"), "manifest.json")
-    with pytest.raises(KeyListError, match=f"data.parquet, .*{reason}"):
+    with pytest.raises(KeyListError, match=rf"data\.parquet[,:] .*{reason}"):
         list(data_rows(inventory, out, "data.parquet"))
+
+
+@pytest.mark.parametrize("changed", [{"fileSchema": "a," * 1_000_000}, {"fileFormat": "C" * 1_000_000}])
+def test_an_error_repeats_little_of_a_manifest(changed):
+    content = json.dumps({**json.loads(told()), **changed}).encode()
+    with pytest.raises(KeyListError) as caught:
+        parse_manifest(content, "manifest.json")
+    assert len(str(caught.value)) < 1200
 
 
 @pytest.mark.parametrize("stored", [True, False])
