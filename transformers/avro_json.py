@@ -17,13 +17,11 @@ from operator import itemgetter
 from typing import Any
 
 from framework.model.avro_decimals import decimal_text
-from framework.model.avro_limits import branch_name, full_name, is_decimal, name_of, type_of
+from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, full_name, is_decimal, name_of, type_of
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all
 
 Convert = Callable[[Any], Any]
-_PRIMITIVES = {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
-_NAMED = {"record", "error", "enum", "fixed"}
 
 
 def plain_schema(schema: Any) -> Any:
@@ -42,7 +40,7 @@ class _Plain:
                 self._branch(branch, namespace) if several else self.rewrite(branch, namespace) for branch in schema
             ]
         if isinstance(schema, str):
-            return schema if schema in _PRIMITIVES else _plain_name(full_name(schema, namespace))
+            return schema if schema in PRIMITIVES else _plain_name(full_name(schema, namespace))
         kind = schema["type"]
         if not isinstance(kind, str):
             return self.rewrite(kind, namespace)
@@ -50,8 +48,8 @@ class _Plain:
             return {"type": kind, "items": self.rewrite(schema["items"], namespace)}
         if kind == "map":
             return {"type": kind, "values": self.rewrite(schema["values"], namespace)}
-        if kind not in _NAMED:
-            return kind if kind in _PRIMITIVES else _plain_name(full_name(kind, namespace))
+        if kind not in NAMED:
+            return kind if kind in PRIMITIVES else _plain_name(full_name(kind, namespace))
         name = name_of(schema, namespace)
         inner = name.rpartition(".")[0]
         name = _plain_name(name)
@@ -141,7 +139,7 @@ def _is_float_free(schema: Any) -> bool:
         if kind in {"array", "map"}:
             return _is_float_free(schema["items" if kind == "array" else "values"])
         return kind in {"enum", "fixed"} or _is_float_free(kind)
-    return schema in _PRIMITIVES - {"float", "double"}
+    return schema in PRIMITIVES - {"float", "double"}
 
 
 class _Converters:
@@ -180,10 +178,10 @@ class _Converters:
             self._named[name_of(schema, namespace)] = leaf
         elif kind == "enum":
             self._named[name_of(schema, namespace)] = None
-        return leaf if kind in _PRIMITIVES or kind in _NAMED else self._reference(kind, namespace)
+        return leaf if kind in PRIMITIVES or kind in NAMED else self._reference(kind, namespace)
 
     def _reference(self, kind: str, namespace: str) -> Convert | None:
-        if kind in _PRIMITIVES or kind in _NAMED:
+        if kind in PRIMITIVES or kind in NAMED:
             return None
         name = full_name(kind, namespace)
         if name in self._building:

@@ -44,7 +44,8 @@ _PRIMITIVES = {  # least bytes, memory
     "bytes": (1, 56),
     "string": (1, 56),
 }
-_NAMED = {"record", "error", "enum", "fixed"}
+PRIMITIVES = frozenset(_PRIMITIVES)
+NAMED = frozenset(("record", "error", "enum", "fixed"))
 _TEXT = 6
 """Memory for each byte of text or bytes: as a value, in base64, and as JSON, where a control character takes six."""
 _LOGICAL = 100
@@ -146,7 +147,7 @@ class _Weights:
         if kind in _PRIMITIVES:
             least, fixed = _PRIMITIVES[kind]
             return Weight(least, fixed + _extra(schema), _TEXT if kind in {"bytes", "string"} else 0)
-        if kind not in _NAMED:
+        if kind not in NAMED:
             return self._reference(full_name(kind, namespace))
         name = name_of(schema, namespace)
         self._named[name] = None
@@ -228,7 +229,7 @@ def _extra(schema: Any) -> int:
 
 
 def _json_bytes(name: str) -> int:
-    """Return what a name takes in JSON, at most, and as much again while the records there are told apart."""
+    """Return what a name takes in JSON, at most, twice: all records of a block are one text before they are split."""
     return 2 * len(json.dumps(name))
 
 
@@ -325,7 +326,7 @@ class Walker:
             return self._many(self._build(inner, namespace), weight, keyed=kind == "map")
         if kind in _PRIMITIVES:
             return self._primitive(kind, _PRIMITIVES[kind][1] + _extra(schema))
-        if kind not in _NAMED:
+        if kind not in NAMED:
             named, name = self._named, full_name(kind, namespace)
             return lambda at: named[name](at)  # noqa: PLW0108 - it may hold itself: known when it is met
         name = name_of(schema, namespace)
@@ -444,7 +445,7 @@ def branch_name(branch: Any, namespace: str) -> str:
     kind = type_of(branch)
     if not isinstance(kind, str):
         return branch_name(kind, namespace)
-    if kind in _NAMED:
+    if kind in NAMED:
         return name_of(branch, namespace)
     return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)
 

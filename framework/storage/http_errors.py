@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MAX_REFUSAL_BYTES = 65_536
+"""Bytes of the body of a refusal by which its reader judges it. It gives none of them back before."""
+
 
 class HttpError(OSError):
     """The connection or its answer failed."""

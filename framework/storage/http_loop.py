@@ -27,6 +27,7 @@ import pycurl
 
 from framework.errors import FatalError, TaskClosedError
 from framework.storage.http_errors import (
+    MAX_REFUSAL_BYTES,
     HttpConnectError,
     HttpConnectTimeoutError,
     HttpCutError,
@@ -52,8 +53,6 @@ BUFFER_BYTES = 1 << 19
 
 MAX_DOCUMENT_BYTES = 64_000_000
 """Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
-
-MAX_REFUSAL_BYTES = 65_536
 
 MULTIPLEXED_BYTES = 65_536
 """An answer of at most so many bytes may share a connection with others, over HTTP/2: libcurl buffers megabytes of each

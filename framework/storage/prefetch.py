@@ -16,6 +16,7 @@ from typing_extensions import override
 from framework.errors import SourceError, StoreContractError, TaskClosedError, raised_at
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
+from framework.storage.http_errors import MAX_REFUSAL_BYTES
 from framework.transformer import ObjectInput, ReadStream
 
 if TYPE_CHECKING:
@@ -26,11 +27,6 @@ MAX_THREADS = 32
 
 CHUNK_BYTES = 1 << 19
 """Size of one read: large, because every read releases and reacquires the interpreter's lock."""
-
-
-HEAD_BYTES = 65_536
-"""The head may hold so many bytes, and one chunk more, whatever the others hold: a reader judges a refusal by its first
-64 KiB (`framework.storage.http_loop.MAX_REFUSAL_BYTES`), and gives nothing back before."""
 
 
 class CheckedStream(ReadStream):
@@ -146,7 +142,8 @@ class StreamRoom:
         with budget.lock:
             if self._closed:
                 return True
-            if not budget.has_room(size, is_head=self._is_head, is_empty=self._held < HEAD_BYTES):
+            # the head always has room for a refusal, and one piece more: see MAX_REFUSAL_BYTES
+            if not budget.has_room(size, is_head=self._is_head, is_empty=self._held < MAX_REFUSAL_BYTES):
                 budget.blocked.add(resume)
                 return False
             self._held += size

@@ -1,7 +1,7 @@
 """The branch of each union in JSON that becomes Avro, for schemas with types that hold themselves.
 
 fastavro tries every branch at every level, each time down to the last value: a record of 400 bytes in such unions takes
-days. Here a value is compared once with each type, and the writer is told which branch it has.
+days. Here a value is compared once with each type, and the writer gets the name of its branch.
 """
 
 from __future__ import annotations

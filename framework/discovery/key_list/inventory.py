@@ -22,6 +22,7 @@ from framework.discovery.key_list.rows import (
     RowReader,
     checked_key,
     columns_of,
+    shown,
     split_rows,
     unpacked,
 )
@@ -37,9 +38,6 @@ _MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
 """Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
 _MAX_PAGES_BYTES = 1 << 20
 """What the pages of a column in a row group may have besides its values."""
-
-_MAX_NAMED = 500
-"""Maximum characters of a manifest that an error repeats."""
 
 _AGAIN = "supply the whole inventory again"
 
@@ -102,7 +100,7 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         ) from None
     if kind not in {"csv", "parquet"}:
         raise KeyListError(
-            f"{origin}: its data files are {str(manifest['fileFormat'])[:_MAX_NAMED]}, which cannot be read here; have the "
+            f"{origin}: its data files are {shown(str(manifest['fileFormat']))}, which cannot be read here; have the "
             "inventory written as CSV or Parquet"
         )
     columns = tuple(name.strip() for name in schema.split(",")) if kind == "csv" else ()

@@ -26,8 +26,8 @@ MAX_KEY_BYTES = 1024
 """Maximum length of a key in S3 and GCS."""
 
 _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
-_MAX_NAMES = 1000
-"""Maximum characters of the names of columns in an error."""
+_MAX_SHOWN = 500
+"""Maximum characters of a list or manifest that an error repeats."""
 
 _SIZE_DIGITS = 18
 _SHORT = MAX_KEY_BYTES // 4
@@ -158,6 +158,11 @@ class RowReader:
         return text.lower() == "true"
 
 
+def shown(text: str) -> str:
+    """Return what an error repeats of a text from a list or a manifest."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
+
+
 def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
     """Return the known columns and their places; of several columns with one meaning, the first.
 
@@ -170,9 +175,7 @@ def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
         if field is not None:
             found.setdefault(field, at)
     if "key" not in found:
-        text = ", ".join(names)
-        shown = text if len(text) <= _MAX_NAMES else f"{text[:_MAX_NAMES]}..."
-        raise KeyListError(f"{origin}: none of its columns is named key; they are {shown}")
+        raise KeyListError(f"{origin}: none of its columns is named key; they are {shown(', '.join(names))}")
     return list(found.items())
 
 
