@@ -11,24 +11,17 @@ import logging
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import Self, override
 
 from framework.config.envelope import make_envelope
-from framework.config.key_template import NOTHING_NAMED
 from framework.config.transforms import make_transforms
-from framework.discovery.feed import Assignment, FeedCounts, ListingFeed, ObjectFeed, SortKey
-from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest, with_start
-from framework.discovery.incremental import IncrementalFeed, IncrementalListing
-from framework.discovery.key_list.feed import KeyListFeed
+from framework.discovery.default_feed import default_feed
+from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.key_list.resolver import KeyListResolver
-from framework.discovery.routing import Router
-from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
@@ -38,22 +31,16 @@ from framework.offsets.manager import OffsetManager
 from framework.pipeline.error_policy import ErrorPolicy
 from framework.pipeline.keyed_reader import KeyedRead
 from framework.pipeline.object_reader import ObjectRead
+from framework.pipeline.read_ahead import ReadAhead
 from framework.pipeline.statistics import TaskStatistics
 from framework.pipeline.transforming import TransformChain
 from framework.storage.outage import StoreOutage
-from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.transformer import BatchLimits, ObjectInput, Transformer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
 
 log = logging.getLogger(__name__)
-
-FILL_SHARE = 8
-"""Objects are opened ahead once this part of `prefetch_objects` has room: in turns with the reading they cost more."""
-
-FILL_SECONDS = 0.02
-"""How long objects that were found wait for more of them."""
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
@@ -105,18 +92,19 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once
         self._feed: ObjectFeed | None = feed
-        self._is_handed = feed is not None
         self._feed_lock = threading.Lock()
-        self._ahead = Prefetcher(objects=config.input.prefetch_objects, max_bytes=config.input.prefetch_bytes)
-        self._window: deque[tuple[Sequence[Assignment], FetchedInput, int]] = deque()
-        self._next: Assignment | None = None
-        self._window_bytes = 0
+        self._ahead = ReadAhead(
+            config.input,
+            take=self.take,
+            open_input=self._open_input,
+            transformer=transformer,
+            offsets=self.offsets,
+            statistics=self.statistics,
+            is_handed=feed is not None,
+        )
         self._listings = 0  # complete ones of the feed, when it last had no object
         self._current: Generator[RecordBatch, None, None] | None = None
-        self._head: FetchedInput | None = None
-        self._feed_failure: Exception | None = None
         self._single: Iterator[SourceRecord] | None = None
-        self._left: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         self._closed = False
 
     # Supplied by a store
@@ -173,99 +161,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     def create_feed(self) -> ObjectFeed:
         """Make the feed of repeated listings with the configuration's filters and routes."""
-        start_key = self.start_key
-        incremental = self._create_incremental()
-        config = self._since_first_start()
-        selector = Selector(config, self.store_clock, prefixes=self.prefixes)
-        selector.remember_logs(self.get_table_log_keys())
-        named = self.named_objects
-        facts = self.offsets.facts
-        router = Router(self.config, known_topics=facts.known_topics, refusal=facts.topic_refusal)
-        make_feed: Callable[..., ListingFeed] = ListingFeed
-        defer: Callable[[str], None] | None = None
-        if incremental is not None:
-            make_feed, defer = partial(IncrementalFeed, incremental), incremental.deferred.add
-        elif named is not None:
-            make_feed, defer = partial(KeyListFeed, named, router), named.defer
-
-        def defer_object(native: NativeObject) -> None:
-            self.offsets.tracker.defer(native)
-            if defer is not None:
-                defer(native.key)
-
-        feed = make_feed(
-            listing=lambda: self.get_native_item_stream(start_key),
-            selection=RoutedSelection(selector, router, on_deferred=defer_object),
-            tolerant=self.config.errors.tolerance != "none",
-            offsets=self.offsets,
-            numbering_options=self.numbering_options,
-            poll_interval_seconds=self.config.discovery.poll_interval,
-            idle_seconds=lambda: self.listing_idle_seconds,
-            once=self._once,
-            start_entry=self.create_offset_manager_entry,
-            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
-            order=self._listing_order(),
-            split_policy=SplitPolicy(
-                split_size=self.config.input.split_size or 0,
-                partitions=self.config.iggy.partitions,
-                can_split=self.transformer.can_split,
-                by_key=self.config.divides_by_key,
-            ),
-        )
-        window = self.config.discovery.allowed_lateness
-        since_start = config is not self.config
-        self.offsets.selection.bind(
-            selected_objects(config, self.bucket, self.prefixes, address=self.address, since_start=since_start)
-        )
-        if since_start and self.offsets.selection.dirty:
-            self.offsets.flush()  # a start that is killed now is the first one nevertheless
-        self.offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
-        return feed
-
-    def _since_first_start(self) -> SourceCommonConfig:
-        """Return the configuration with `modified_after = "now"` replaced by the time of the source's first start."""
-        if self.config.discovery.modified_after != "now":
-            return self.config
-        start_ms = self.offsets.selection.first_start_ms
-        if start_ms is None:  # the earlier clock: a wrong one makes objects too old only if both are ahead
-            start_ms = int(min(self.ask_clock(), time.time()) * 1000)
-        config = with_start(self.config, start_ms)
-        log.info(
-            '[discovery] modified_after = "now": objects last modified at %s or later are read',
-            (config.discovery.modified_after or "").replace("+00:00", "Z"),
-        )
-        return config
-
-    def _listing_order(self) -> Callable[[NativeObject], SortKey] | None:
-        """Return the place of an object by the start offset in its key; None to keep the order of the listing."""
-        template = self.config.naming.parsed()
-        if self.config.discovery.order != "start_offset" or template is None:
-            return None
-
-        def place(native: NativeObject) -> SortKey:
-            match = template.match(native.key) or NOTHING_NAMED
-            return match.start_offset or 0, native.key
-
-        return place
-
-    def _create_incremental(self) -> IncrementalListing | None:
-        """Make the listing of discovery mode `incremental`; None in other modes, and with `once`: it lists everything."""
-        discovery, start_key = self.config.discovery, self.start_key
-        if discovery.mode != "incremental" or self._once:
-            return None
-        return IncrementalListing(
-            prefixes=self.prefixes,
-            base=start_key or "",
-            lookback_keys=discovery.lookback_keys,
-            full_listing_interval=discovery.full_listing_interval,
-            min_age=discovery.min_age,
-            selection=selection_digest(self.config, start_key),
-            table=self.offsets.table,
-            hints=self.offsets.hints,
-            past=self.listing_hints,
-            list_whole=lambda: self.get_native_item_stream(start_key),
-            list_behind=self.get_incremental_stream,
-        )
+        return default_feed(self, once=self._once)
 
     def get_incremental_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
         """Yield the objects of each prefix after its own start key, as `get_native_item_stream` does for a single key.
@@ -358,7 +254,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     @property
     def finished(self) -> bool:
         """Whether the iterator has ended: the feed is finished and everything was handed out."""
-        return self._current is None and not self._window and self._next is None and self.feed.finished
+        return self._current is None and self._ahead.is_empty and self.feed.finished
 
     @property
     def error_policy(self) -> ErrorPolicy:
@@ -436,27 +332,21 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if self._closed:
                 raise TaskClosedError("the iterator is closed")
             if self._current is None:
-                if not self._window:
-                    self._fill(wait=True)
-                if not self._window:
-                    failure, self._feed_failure = self._feed_failure, None
-                    if failure is not None:
-                        raise failure
+                opened = self._ahead.next()
+                if opened is None:
                     return None
-                assignments, source, planned_bytes = self._window.popleft()
-                self._window_bytes -= planned_bytes
-                self._head = source
+                assignments, source, _ = opened
                 if assignments[0].entry.split_size >= 0:
                     read = ObjectRead(self, assignments[0], source)
                     small = read.at_once(self._limits)
                     if small is not None:
-                        self._fill()
+                        self._ahead.fill()
                         self.statistics.records_read += len(small.payloads)
                         return small
                     self._current = read.batches(self._limits)
                 else:
                     self._current = KeyedRead(self, assignments, source).batches(self._limits)
-                self._fill()
+                self._ahead.fill()
             batch = next(self._current, None)
             if batch is not None:
                 self.statistics.records_read += len(batch.payloads)
@@ -504,10 +394,6 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.statistics.store_away = 0
         if self._feed is not None:
             self._feed.stop()
-        if self._head is not None:
-            self._head.close()
-        for _, source, _ in list(self._window):
-            source.close()
         self._ahead.close()
 
     def leave(self) -> None:
@@ -523,6 +409,19 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             if self._feed is not None:
                 self._feed.leave()
 
+    def note_released(self, entry: OffsetManagerEntry) -> None:
+        """Keep how far an object was handed out before its release to the feed."""
+        self._ahead.release(entry)
+
+    def _open_input(self, native: NativeObject) -> ObjectInput:
+        source = self.get_input_stream(native)
+        if not hasattr(source, "open"):
+            raise StoreContractError(
+                f"{native.location}: {type(self).__name__}.get_input_stream returned {type(source).__name__}, "
+                "not an ObjectInput"
+            )
+        return source
+
     def store_failed(self, error: Exception) -> None:
         """Record a failed call to the store that will be retried; from any thread."""
         if isinstance(error, StoreUnavailableError):
@@ -533,112 +432,3 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Log that a call failed and will be retried: the first time at info level, then as a warning."""
         level = logging.INFO if tries == 1 else logging.WARNING
         log.log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)
-
-    # Prefetch
-
-    def _planned_bytes(self, assignments: Sequence[Assignment]) -> int:
-        first = assignments[0]
-        size_bytes = first.size_bytes if first.entry.split_size > 0 else first.native.size
-        return min(size_bytes, self.config.input.prefetch_bytes)
-
-    def left_at(self, entry: OffsetManagerEntry) -> None:
-        """Record how far an object was handed out before its release to the feed, possibly beyond its commits."""
-        # An object that is gone never comes again: what its commits have reached by now is no longer needed here.
-        self._left = {key: left for key, left in self._left.items() if self._is_beyond_commits(key, left)}
-        self._left[entry.get_manager_key()] = entry
-
-    def _is_beyond_commits(self, key: OffsetManagerKey, left: OffsetManagerEntry) -> bool:
-        known = self.offsets.get_entry(key)
-        return known is not None and known.is_of(left) and known.records_done < left.records_done
-
-    def _as_left(self, assignment: Assignment) -> Assignment:
-        """Return the assignment with the position to resume from, for a released object that reappears unchanged.
-
-        The store may have been mistaken. The feed knows only the committed or recovered position. Records handed out
-        since then are in flight and must not be sent again.
-        """
-        entry = assignment.entry
-        if self._is_handed or entry.split_size:  # else its own feed has just looked at the table, or begun it there
-            entry = self.offsets.table.adopt(entry)
-        left = self._left.pop(entry.get_manager_key(), None) if self._left else None
-        if left is not None and left.is_of(entry) and left.records_done > entry.records_done:
-            entry = left
-        return assignment if entry is assignment.entry else attrs.evolve(assignment, entry=entry)
-
-    def _fill(self, *, wait: bool = False) -> None:
-        """Open objects ahead: up to `prefetch_objects`, and as many as their bytes allow, but always at least one.
-
-        Many at a time: the same steps for some objects in a row cost a sixth less than taking turns with the reading. A
-        failure of the feed is kept until everything before it was handed out.
-
-        Args:
-            wait: whether nothing can be read before an object is found. Else none waits for a listing that finds few.
-        """
-        limit, room = self.config.input.prefetch_bytes, self._ahead.objects - len(self._window)
-        if self._window and room < self._ahead.objects // FILL_SHARE:
-            return
-        taken: list[tuple[Sequence[Assignment], int]] = []
-        until = math.inf if wait else time.monotonic() + FILL_SECONDS
-        size_bytes = self._window_bytes
-        while len(taken) < room and (not (self._window or taken) or size_bytes < limit):
-            if (patience := until - time.monotonic()) <= 0:
-                break
-            assignment = self._take_next(patience)
-            if assignment is None:
-                break
-            if until == math.inf:
-                until = time.monotonic() + FILL_SECONDS
-            assignments: Sequence[Assignment] = (self._as_left(assignment),)
-            if assignments[0].entry.split_size < 0:
-                assignments = self._with_parts(assignments[0])
-            planned_bytes = self._planned_bytes(assignments)
-            size_bytes += planned_bytes
-            taken.append((assignments, planned_bytes))
-        for assignments, planned_bytes in taken:
-            self._window.append((assignments, self._fetched(assignments), planned_bytes))
-            self._window_bytes += planned_bytes
-            self.statistics.objects_opened += 1
-
-    def _fetched(self, assignments: Sequence[Assignment]) -> FetchedInput:
-        """Request an object ahead, from where its reading resumes."""
-        native, entry = assignments[0].native, assignments[0].entry
-        if len(assignments) > 1:
-            entry = min(assignments, key=_records_done).entry
-        source = self.get_input_stream(native)
-        if not hasattr(source, "open"):
-            raise StoreContractError(
-                f"{native.location}: {type(self).__name__}.get_input_stream returned {type(source).__name__}, "
-                "not an ObjectInput"
-            )
-        ahead = self.transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
-        return FetchedInput(source, 0, None) if ahead is None else self._ahead.fetch(source, *ahead)
-
-    def _take_next(self, patience_seconds: float = math.inf) -> Assignment | None:
-        """Return the next object; None when there is none now, or after a failure of the feed, which is kept."""
-        if self._next is not None:
-            assignment, self._next = self._next, None
-            return assignment
-        if self._feed_failure is not None:
-            return None
-        try:
-            return self.take(patience_seconds)
-        except Exception as failure:  # noqa: BLE001 - raised in order
-            self._feed_failure = failure
-            return None
-
-    def _with_parts(self, first: Assignment) -> Sequence[Assignment]:
-        """Return the parts of an object that the feed gives in a row: one read serves all of them."""
-        assignments = [first]
-        while (part := assignments[-1].entry.part) is not None and part.number < part.parts:
-            following = self._take_next()
-            if following is None:
-                break
-            if following.native != first.native or not following.entry.is_of(first.entry):
-                self._next = following
-                break
-            assignments.append(self._as_left(following))
-        return assignments
-
-
-def _records_done(assignment: Assignment) -> int:
-    return assignment.entry.records_done

@@ -175,5 +175,5 @@ class KeyedRead(ObjectRead):
         for part in self._assignments:
             entry = self._parts[part.entry.split_number]
             if entry.records_done > part.entry.records_done:
-                self._owner.left_at(entry)
+                self._owner.note_released(entry)
             self._owner.feed.release(attrs.evolve(part, archived=assignment.archived), gone=gone)

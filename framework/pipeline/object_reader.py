@@ -85,7 +85,7 @@ class ObjectOwner(Protocol):
     def wait_for_store(self, doing: str, error: StoreUnavailableError | ThrottledError, location: str = "") -> None:
         """Return when a continuous run should wait for the store; else raise the error."""
 
-    def left_at(self, entry: OffsetManagerEntry) -> None:
+    def note_released(self, entry: OffsetManagerEntry) -> None:
         """Record how far an object was handed out before its release to the feed."""
 
 
@@ -349,7 +349,7 @@ class ObjectRead:
     def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Release the object to the feed, and keep how far it was handed out."""
         if self._entry.records_done > assignment.entry.records_done:
-            self._owner.left_at(self._entry)
+            self._owner.note_released(self._entry)
         self._owner.feed.release(assignment, gone=gone)
 
     def _with_class(self, error: ObjectArchivedError) -> ObjectArchivedError:

@@ -400,22 +400,22 @@ def outdated_row_is_right():
 
 def order_of_the_listing():
     """Objects are read as they are listed, whatever the start offsets say."""
-    from framework.iterator.abstract import AbstractSourceRecordIterator
+    from framework.discovery import default_feed
 
-    AbstractSourceRecordIterator._listing_order = lambda self: None
+    default_feed.listing_order = lambda config: None
 
 
 def order_of_texts():
     """Start offsets are compared as texts: 100 before 9."""
-    from framework.iterator.abstract import AbstractSourceRecordIterator
+    from framework.discovery import default_feed
 
-    real = AbstractSourceRecordIterator._listing_order
+    real = default_feed.listing_order
 
-    def listing_order(self):
-        place = real(self)
+    def listing_order(config):
+        place = real(config)
         return place and (lambda native: tuple(map(str, place(native))))
 
-    AbstractSourceRecordIterator._listing_order = listing_order
+    default_feed.listing_order = listing_order
 
 
 def assigned_by_old_positions():

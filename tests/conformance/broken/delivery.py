@@ -160,14 +160,14 @@ class TrustsItsOwnNotes(MemoryRig):
         class Task(MemorySourceTask):
             def get_iterator(self, context):
                 iterator = super().get_iterator(context)
-                as_left = iterator._as_left
+                resumed = iterator._ahead.resumed
 
                 def noted(assignment):
-                    known = as_left(assignment)
+                    known = resumed(assignment)
                     done = notes.get((known.entry.key, known.entry.version), 0)
                     return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=done, mark=None))
 
-                iterator._as_left = noted
+                iterator._ahead.resumed = noted
                 return iterator
 
             def commit(self, acknowledgement):

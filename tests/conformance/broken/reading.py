@@ -16,11 +16,17 @@ class OneDoneIsNotBegun(WithIterator):
     """I1: one record done is taken for none, so the first record comes again."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def _as_left(self, assignment):
-            known = super()._as_left(assignment)
-            if known.entry.records_done != 1:
-                return known
-            return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=0, mark=None))
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            resumed = self._ahead.resumed
+
+            def again(assignment):
+                known = resumed(assignment)
+                if known.entry.records_done != 1:
+                    return known
+                return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=0, mark=None))
+
+            self._ahead.resumed = again
 
 
 class ReprReads(WithIterator):
@@ -124,13 +130,18 @@ class ResumeSkipsOne(WithIterator):
     """I1: a count is taken for the index of the last record, and the one after it is left out."""
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
-        def _as_left(self, assignment):
-            known = super()._as_left(assignment)
-            if not known.entry.records_done:
-                return known
-            return attrs.evolve(
-                known, entry=attrs.evolve(known.entry, records_done=known.entry.records_done + 1, mark=None)
-            )
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            resumed = self._ahead.resumed
+
+            def behind(assignment):
+                known = resumed(assignment)
+                if not known.entry.records_done:
+                    return known
+                done = known.entry.records_done + 1
+                return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=done, mark=None))
+
+            self._ahead.resumed = behind
 
 
 class SharesItsPlace(WithIterator):

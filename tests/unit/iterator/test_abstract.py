@@ -23,12 +23,12 @@ from framework.errors import (
     TooManySkippedError,
     TruncatedObjectError,
 )
-from framework.iterator import abstract
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.offsets.manager import OffsetManager
 from framework.offsets.position_map import position_map
 from framework.offsets.store import MemoryOffsetStore
+from framework.pipeline import read_ahead
 from framework.storage.listing.parallel import ListingRequest, list_parallel
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -43,7 +43,7 @@ JSONL = canonical_options(JsonlTransformer(InputOptions(format="jsonl")).numberi
 @pytest.fixture(autouse=True)
 def patience(monkeypatch):
     """However busy the machine is, all objects of a page are opened ahead."""
-    monkeypatch.setattr(abstract, "FILL_SECONDS", 60.0)
+    monkeypatch.setattr(read_ahead, "FILL_SECONDS", 60.0)
 
 
 @pytest.fixture
@@ -272,10 +272,10 @@ def test_what_is_fetched_ahead_is_bounded_in_bytes(over):
     iterator = over(store, prefetch_objects=8, prefetch_bytes=2_000_000)
     largest = 0
     while (batch := iterator.next_batch()) is not None:
-        largest = max(largest, iterator._ahead._budget.used)
+        largest = max(largest, iterator._ahead._prefetcher._budget.used)
         assert batch.payloads
     assert 0 < largest <= 2_000_000
-    assert iterator._ahead._budget.used == 0
+    assert iterator._ahead._prefetcher._budget.used == 0
 
 
 def test_a_failure_while_reading_ahead_is_raised_after_what_stands_before_it(over):
@@ -300,7 +300,7 @@ def test_a_failure_of_the_listing_is_raised_after_the_objects_before_it(over):
 @pytest.mark.parametrize("batches", [1, 3])
 def test_objects_that_were_found_wait_for_no_listing_that_finds_few(over, monkeypatch, batches):
     """A bucket of millions of finished objects and some new ones: the first new one came after the whole listing."""
-    monkeypatch.setattr(abstract, "FILL_SECONDS", 0.02)
+    monkeypatch.setattr(read_ahead, "FILL_SECONDS", 0.02)
     store = MemoryStore()
     for number in range(batches):
         put_lines(store, f"a{number}", 3)
@@ -339,7 +339,7 @@ def test_closing_frees_everything_and_may_be_done_twice(over):
     iterator.close()
     with pytest.raises(TaskClosedError):
         iterator.next_batch()
-    iterator._ahead._pool.shutdown(wait=True)
+    iterator._ahead._prefetcher._pool.shutdown(wait=True)
     iterator._current.close()
     assert store.open_streams == 0
 
@@ -520,7 +520,7 @@ def test_what_was_handed_out_does_not_come_again_when_a_store_was_mistaken_about
     assert [batch.first_record for batch in found] == [
         1 + sum(len(b.payloads) for b in found[:at]) for at in range(len(found))
     ]
-    assert not iterator._left
+    assert not iterator._ahead._released
 
 
 def test_objects_that_vanish_while_they_are_read_leave_nothing_behind_once_they_are_committed(over):
@@ -534,7 +534,7 @@ def test_objects_that_vanish_while_they_are_read_leave_nothing_behind_once_they_
     kept = []
     while (batch := iterator.next_batch()) is not None:
         commit(offsets, [batch])
-        kept.append(len(iterator._left))
+        kept.append(len(iterator._ahead._released))
     assert iterator.statistics.vanished == 20
     assert max(kept) == 1
 
