@@ -173,7 +173,7 @@ class ObjectStore(abc.ABC):
     ) -> PendingStream | None:
         """Start what `open` does and return at once; None, the default, when this store can only block.
 
-        A store that reads over `framework.storage.http_loop` overrides it: then objects are prefetched without threads.
+        A store that reads over `framework.storage.http.loop` overrides it: then objects are prefetched without threads.
 
         Args:
             native: the listed version.

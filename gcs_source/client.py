@@ -1,7 +1,7 @@
 """The one door to google-cloud-storage: a bucket as an `ObjectStore`.
 
 Credentials, tokens and their renewal, emulator and endpoint are google-cloud-storage's and google-auth's, and so are proxy and
-certificates; requests go over `framework.storage.http_loop` to the JSON API
+certificates; requests go over `framework.storage.http.loop` to the JSON API
 (https://cloud.google.com/storage/docs/json_api/v1). The library's objects and its own retries are left out:
 `framework.storage.retry` makes those, and a page of a listing needs five fields of forty.
 
@@ -44,7 +44,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
-from framework.storage.http_body import (
+from framework.storage.http.body import (
     LENGTH_HEADERS,
     announces,
     announces_length,
@@ -52,11 +52,11 @@ from framework.storage.http_body import (
     expected_bytes,
     other_bytes,
 )
-from framework.storage.http_errors import HttpError
-from framework.storage.http_get import OK, ObjectGet
-from framework.storage.http_head import pattern_of
-from framework.storage.http_loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
-from framework.storage.http_store import HttpStore
+from framework.storage.http.errors import HttpError
+from framework.storage.http.get import OK, ObjectGet
+from framework.storage.http.head import pattern_of
+from framework.storage.http.loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http.store import HttpStore
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key

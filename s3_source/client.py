@@ -1,7 +1,7 @@
 """The one door to boto3 and botocore: an S3 bucket as an `ObjectStore`.
 
 Credentials, roles, addressing and signing are boto3's and botocore's. boto3's own retries are off:
-`framework.storage.retry` makes them. All requests go over `framework.storage.http_loop`. boto3 makes and signs
+`framework.storage.retry` makes them. All requests go over `framework.storage.http.loop`. boto3 makes and signs
 them; for the bytes of objects it finds out address, headers and keys, and `s3_source.signing` signs.
 
 boto3 is imported when a store is made, not before: that takes half a second. The file is longer than others because one
@@ -34,12 +34,12 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import is_loopback, redact
-from framework.storage.http_body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
-from framework.storage.http_errors import HttpError
-from framework.storage.http_get import OK, ObjectGet
-from framework.storage.http_head import pattern_of
-from framework.storage.http_loop import HttpAnswer, HttpLoop, HttpOptions
-from framework.storage.http_store import HttpStore
+from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
+from framework.storage.http.errors import HttpError
+from framework.storage.http.get import OK, ObjectGet
+from framework.storage.http.head import pattern_of
+from framework.storage.http.loop import HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http.store import HttpStore
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key

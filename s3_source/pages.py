@@ -21,7 +21,7 @@ from xml.etree.ElementTree import Element, ParseError, fromstring
 from framework.errors import ListingError, ObjectChangedError, ObjectError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE, NativeObject
 from framework.storage.checksum import Checksum, checksum_of
-from framework.storage.http_body import announces_length, other_bytes
+from framework.storage.http.body import announces_length, other_bytes
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
 from s3_source.plain_items import PlainItems, plain_items

@@ -16,7 +16,7 @@ from typing_extensions import override
 from framework.errors import SourceError, StoreContractError, TaskClosedError, raised_at
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
-from framework.storage.http_errors import MAX_REFUSAL_BYTES
+from framework.storage.http.errors import MAX_REFUSAL_BYTES
 from framework.transformer import ObjectInput, ReadStream
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.model.objects import NativeObject
-from framework.storage import http_loop
+from framework.storage.http import loop as http_loop
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port

@@ -7,7 +7,7 @@ import attrs
 import pytest
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
-from framework.storage.http_errors import HttpError
+from framework.storage.http.errors import HttpError
 from gcs_source import client
 from gcs_source.config import GcsConfig
 from tests.support.listing import native

@@ -106,7 +106,7 @@ def test_every_exception_of_botocore_is_mapped(cls):
 def test_the_names_in_the_table_are_names_of_classes():
     known = {cls.__name__ for cls in botocore_exceptions()} | set(dir(urllib3.exceptions)) | set(dir(__builtins__))
     known |= set(__builtins__ if isinstance(__builtins__, dict) else ())
-    # botocore.parsers, http.client, framework.storage.http_errors
+    # botocore.parsers, http.client, framework.storage.http.errors
     others = {"ResponseParserError", "HTTPException", "IncompleteRead", "HttpTlsError"}
     newer = {"LoginError", "InvalidChecksumConfigError", "CapacityNotAvailableError"}  # not in every botocore >= 1.35
     assert set(CLASSES) - known - others - newer == set()

@@ -18,7 +18,7 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum
-from framework.storage.http_body import announces_length, expected_bytes
+from framework.storage.http.body import announces_length, expected_bytes
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore

@@ -1,4 +1,4 @@
-"""Base of the stores that read objects over `framework.storage.http_loop`."""
+"""Base of the stores that read objects over `framework.storage.http.loop`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
-from framework.storage.http_body import EMPTY, HttpStream
-from framework.storage.http_get import GetJudge, ObjectGet
-from framework.storage.http_loop import HttpAnswer, HttpLoop
+from framework.storage.http.body import EMPTY, HttpStream
+from framework.storage.http.get import GetJudge, ObjectGet
+from framework.storage.http.loop import HttpAnswer, HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
-from framework.storage.http_body import announces_length
-from framework.storage.http_loop import HttpAnswer, HttpLoop
+from framework.storage.http.body import announces_length
+from framework.storage.http.loop import HttpAnswer, HttpLoop
 from framework.store import ReadRoom
 from framework.transformer import ReadStream
 
@@ -23,7 +23,7 @@ class GetJudge(Protocol):
     """A store, as it makes and judges the GETs of its objects.
 
     Attributes:
-        judged_headers: the headers that `is_listed` looks at (`framework.storage.http_head.pattern_of`).
+        judged_headers: the headers that `is_listed` looks at (`framework.storage.http.head.pattern_of`).
     """
 
     judged_headers: re.Pattern[str]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.model.objects import NativeObject
-from framework.storage.http_head import HttpHead, pattern_of
+from framework.storage.http.head import HttpHead, pattern_of
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
 from s3_source.client import S3Store

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from framework.storage.http_errors import HttpError, HttpReadTimeoutError
-from framework.storage.http_loop import MULTIPLEXED_BYTES, HttpLoop, HttpOptions
+from framework.storage.http.errors import HttpError, HttpReadTimeoutError
+from framework.storage.http.loop import MULTIPLEXED_BYTES, HttpLoop, HttpOptions
 from tests.support.certificates import self_signed
 
 

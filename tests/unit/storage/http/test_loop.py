@@ -12,18 +12,18 @@ import pytest
 
 from framework.errors import FatalError, StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
-from framework.storage import http_loop
-from framework.storage.http_body import HttpStream
-from framework.storage.http_errors import (
+from framework.storage.http import loop as http_loop
+from framework.storage.http.body import HttpStream
+from framework.storage.http.errors import (
     MAX_REFUSAL_BYTES,
     HttpConnectError,
     HttpCutError,
     HttpError,
     HttpReadTimeoutError,
 )
-from framework.storage.http_get import OK, ObjectGet
-from framework.storage.http_head import pattern_of
-from framework.storage.http_loop import BUFFER_BYTES, WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http.get import OK, ObjectGet
+from framework.storage.http.head import pattern_of
+from framework.storage.http.loop import BUFFER_BYTES, WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
 from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy

@@ -26,7 +26,7 @@ import attrs
 import pycurl
 
 from framework.errors import FatalError, TaskClosedError
-from framework.storage.http_errors import (
+from framework.storage.http.errors import (
     MAX_REFUSAL_BYTES,
     HttpConnectError,
     HttpConnectTimeoutError,
@@ -36,7 +36,7 @@ from framework.storage.http_errors import (
     HttpReadTimeoutError,
     HttpTlsError,
 )
-from framework.storage.http_head import HttpHead
+from framework.storage.http.head import HttpHead
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
 
@@ -202,7 +202,7 @@ class HttpAnswer:
         return self._read_head().headers
 
     def headers_named(self, pattern: re.Pattern[str]) -> Mapping[str, str]:
-        """Return those of them that a pattern of `framework.storage.http_head` names."""
+        """Return those of them that a pattern of `framework.storage.http.head` names."""
         return self._read_head().named(pattern)
 
     def read(self, size: int, /) -> bytes:
