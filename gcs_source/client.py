@@ -44,6 +44,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.error_messages import innermost, is_loopback
+from framework.storage.http.answer import MAX_DOCUMENT_BYTES, HttpAnswer
 from framework.storage.http.body import (
     LENGTH_HEADERS,
     announces,
@@ -55,8 +56,9 @@ from framework.storage.http.body import (
 from framework.storage.http.errors import HttpError
 from framework.storage.http.get import OK, ObjectGet
 from framework.storage.http.head import pattern_of
-from framework.storage.http.loop import MAX_DOCUMENT_BYTES, HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import HttpStore
+from framework.storage.http.transfer import HttpOptions
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key

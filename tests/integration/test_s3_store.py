@@ -26,7 +26,7 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.model.objects import NativeObject
-from framework.storage.http import loop as http_loop
+from framework.storage.http import answer
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
@@ -184,7 +184,7 @@ def test_a_page_that_is_larger_than_any_page_is_not_read_whole(moto_bucket, open
     store = opened(moto_bucket.config())
     assert len(store.list_page().objects) == 1
     native = only(store)
-    monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(answer, "MAX_DOCUMENT_BYTES", 100)
     for ask in (store.list_page, lambda: store.tags(native)):
         with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
             ask()

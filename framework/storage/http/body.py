@@ -28,7 +28,7 @@ _LENGTH_DIGITS = 19
 
 
 class Body(Protocol):
-    """The required part of an answer; see `framework.storage.http.loop.HttpAnswer`.
+    """The required part of an answer; see `framework.storage.http.answer.HttpAnswer`.
 
     Attributes:
         failure: why the connection ended before the body did.

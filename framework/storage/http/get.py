@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
+from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import announces_length
-from framework.storage.http.loop import HttpAnswer, HttpLoop
+from framework.storage.http.loop import HttpLoop
 from framework.store import ReadRoom
 from framework.transformer import ReadStream
 

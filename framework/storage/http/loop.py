@@ -1,4 +1,4 @@
-"""All GETs and HEADs of a store in one thread: libcurl's multi interface. The one door to pycurl.
+"""All GETs and HEADs of a store in one thread: libcurl's multi interface.
 
 Callers start a request and wait for its answer later, so hundreds can be under way. A store signs requests and judges
 answers; here are connections, time limits, back-pressure, the number of requests at once, and retries of what was
@@ -16,43 +16,20 @@ import select
 import socket
 import threading
 import time
-from _thread import LockType, allocate_lock
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import attrs
 import pycurl
 
 from framework.errors import FatalError, TaskClosedError
-from framework.storage.http.errors import (
-    MAX_REFUSAL_BYTES,
-    HttpConnectError,
-    HttpConnectTimeoutError,
-    HttpCutError,
-    HttpError,
-    HttpProxyError,
-    HttpReadTimeoutError,
-    HttpTlsError,
-)
-from framework.storage.http.head import HttpHead
+from framework.storage.http.answer import REFUSALS, HttpAnswer, RetryAfter
+from framework.storage.http.errors import HttpError, HttpReadTimeoutError
+from framework.storage.http.transfer import HttpOptions, Transfer, failure_of
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
 
-if TYPE_CHECKING:
-    import re
-
 log = logging.getLogger(__name__)
-
-WINDOW_BYTES = 1 << 21
-"""What an answer without a room of its own may hold for its reader."""
-
-BUFFER_BYTES = 1 << 19
-"""The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
-
-MAX_DOCUMENT_BYTES = 64_000_000
-"""Limit of an answer that is a document, before and after unpacking: a page of a thousand keys has a few megabytes."""
 
 MULTIPLEXED_BYTES = 65_536
 """An answer of at most so many bytes may share a connection with others, over HTTP/2: libcurl buffers megabytes of each
@@ -63,401 +40,7 @@ MIN_BYTES_PER_SECOND = 100
 
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
-OK = 200
 _THROTTLED = (429, 503)
-_REFUSALS = 300
-"""From this status on an answer has no bytes of the object."""
-
-RetryAfter = Callable[["HttpAnswer"], "float | None"]
-"""Called in the loop's thread with an answer that failed before its first byte: seconds until the same request is made
-again, or None to let the reader see the failure. Must not block."""
-
-
-@attrs.frozen(kw_only=True)
-class HttpOptions:
-    """How the loop connects.
-
-    Attributes:
-        connect_seconds: limit of a connection attempt, with TLS.
-        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`.
-        max_connections: connections kept, and requests made ahead at once.
-        proxy: address of the proxy; empty = none, whatever the environment says.
-        ca_file: the certificate authorities to trust; a file, or a folder of hashed names.
-    """
-
-    connect_seconds: float
-    read_seconds: float
-    max_connections: int
-    proxy: str = attrs.field(default="", repr=False)
-    ca_file: str = ""
-
-
-class HttpAnswer:
-    """A request and its answer. One reader; `abort` may come from any thread.
-
-    Attributes:
-        room: memory that the body may take; None: `WINDOW_BYTES`.
-        is_head: whether the request is a HEAD, which has no body.
-        is_small: whether the body has at most `MULTIPLEXED_BYTES`.
-        started: whether the reader may look at it: it will not be requested again.
-        complete: whether the transfer has ended.
-        ended: whether it has ended for the reader, too.
-        failure: why the transfer ended early; set by the loop.
-    """
-
-    __slots__ = (
-        "_came",
-        "_chunks",
-        "_gone",
-        "_head",
-        "_loop",
-        "_refused",
-        "_reserved",
-        "_waiter",
-        "_whole",
-        "active_at",
-        "complete",
-        "ended",
-        "failure",
-        "is_head",
-        "is_small",
-        "lines",
-        "measured_at",
-        "measured_bytes",
-        "paused",
-        "permitted",
-        "request_headers",
-        "retry",
-        "room",
-        "sent_at",
-        "started",
-        "transfer",
-        "url",
-    )
-
-    def __init__(
-        self, loop: HttpLoop, url: str, headers: Sequence[str], room: ReadRoom | None, retry: RetryAfter | None
-    ) -> None:
-        self._loop = loop
-        self.url = url
-        self.request_headers = headers
-        self.room = room
-        self.retry = retry
-        self.transfer: _Transfer | None = None
-        self.sent_at = self.active_at = self.measured_at = 0.0
-        self.measured_bytes = 0
-        self.paused = self.permitted = self._whole = self.is_head = self.is_small = False
-        self._waiter: LockType | None = None
-        self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
-        self._reserved = 0  # bytes, with a room; used by the loop's thread alone
-        self._begin()
-
-    def _begin(self) -> None:
-        self.lines: list[bytes] = []
-        self._chunks: deque[bytes] = deque()
-        self._refused = 0  # bytes of a piece that waits for room
-        self._head: HttpHead | None = None
-        self.started = self.complete = self.ended = False
-        self.failure: Exception | None = None
-
-    # The reader's side
-
-    @property
-    def status(self) -> int:
-        """The status; waits for it.
-
-        Raises:
-            HttpError: there was no answer.
-            TaskClosedError: the request was aborted, or the loop is closed.
-        """
-        if not self.started:
-            self._wait_until(lambda: self.started or self.ended or self._is_judged)
-            if self.failure is not None and not self.started:
-                raise self.failure
-        status = self.status_so_far()
-        if not status:
-            raise HttpError("the answer has no status")
-        return status
-
-    def status_so_far(self) -> int:
-        """Return the status in the lines that have come; 0 without one."""
-        return self._read_head().status
-
-    def _read_head(self) -> HttpHead:
-        head = self._head
-        if head is None:
-            head = HttpHead(self.lines)
-            if head.status:  # else more lines may come
-                self._head = head
-        return head
-
-    @property
-    def _is_judged(self) -> bool:
-        """Whether the loop's thread is asking whether to make the request again; the reader does not see it yet."""
-        return self.complete and self._loop.is_current
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The answer's headers, names in lower case; only after `status`."""
-        return self._read_head().headers
-
-    def headers_named(self, pattern: re.Pattern[str]) -> Mapping[str, str]:
-        """Return those of them that a pattern of `framework.storage.http.head` names."""
-        return self._read_head().named(pattern)
-
-    def read(self, size: int, /) -> bytes:
-        """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.
-
-        `b""` at the end, also at a premature end.
-
-        Raises:
-            HttpError: the connection broke, or was silent for too long.
-            TaskClosedError: the request was aborted, or the loop is closed.
-        """
-        chunks = self._chunks
-        if not chunks:
-            self._wait_until(lambda: bool(chunks) or self.ended)
-        if not chunks:
-            if self.failure is not None and not isinstance(self.failure, HttpCutError):
-                raise self.failure
-            return b""
-        parts: list[bytes] = []
-        length = given = 0
-        while chunks:
-            data = chunks.popleft()
-            if length + len(data) > size:
-                chunks.appendleft(data[size - length :])
-                data = data[: size - length]
-            parts.append(data)
-            length += len(data)
-            if length == size:
-                break
-            if self.room is None and not chunks:  # what is not read ahead is read in full
-                self._give(length - given)
-                given = length
-                self._wait_until(lambda: bool(chunks) or self.ended)
-        self._give(length - given)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def read_all(self) -> bytes:
-        """Return the whole body, which is a document.
-
-        Raises:
-            HttpError: it did not come whole, or has more than `MAX_DOCUMENT_BYTES`.
-            TaskClosedError: the request was aborted, or the loop is closed.
-        """
-        parts, size = [], 0
-        self._whole = True
-        while True:
-            self._wait_until(lambda: self.ended or self._is_full)
-            data = self.read(WINDOW_BYTES)
-            if not data:
-                break
-            parts.append(data)
-            size += len(data)
-            if size > MAX_DOCUMENT_BYTES:
-                raise HttpError(f"the answer is a document of more than {MAX_DOCUMENT_BYTES:,} bytes")
-        if self.failure is not None:
-            raise self.failure
-        return b"".join(parts)
-
-    def wait_refusal(self) -> bytes:
-        """Return the beginning of the body of an answer that is an error, waiting for it; may be called again.
-
-        Raises:
-            HttpError: it did not come whole.
-            TaskClosedError: the request was aborted, or the loop is closed.
-        """
-        self._wait_until(lambda: self.ended or self._is_judged or self._size >= MAX_REFUSAL_BYTES)
-        if self.failure is not None:
-            raise self.failure
-        return b"".join(self._chunks)[:MAX_REFUSAL_BYTES]
-
-    def whole(self, size: int) -> bytes | None:
-        """Return the body of an answer 200 of `size` bytes, waiting for it, and take nothing.
-
-        None when it is another answer, ended early, or has no room for all of it now: `status` and `read` tell.
-
-        Raises:
-            TaskClosedError: the loop is closed.
-        """
-        came = self._size
-        if came < size:
-            self._wait_until(lambda: self._size >= size or self.ended or bool(self._refused) or self._is_judged)
-            came = self._size
-        if came != size or self.failure is not None or self.status_so_far() != OK:
-            return None
-        chunks = self._chunks
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        return data if len(data) == size else None  # what came may have been a refusal, and this is the next answer
-
-    def _give(self, size: int) -> None:
-        room = self.room
-        if room is not None:
-            room.give(size)
-        else:
-            self._gone += size
-            if self.paused:
-                self._loop.resume()
-
-    @property
-    def _size(self) -> int:
-        return sum(map(len, tuple(self._chunks)))  # a copy, made in one step: the loop's thread may be adding to it
-
-    @property
-    def _is_full(self) -> bool:
-        return self._came - self._gone >= WINDOW_BYTES
-
-    def _wait_until(self, ready: Callable[[], bool]) -> None:
-        """Wait for the loop's thread until `ready()`."""
-        while True:
-            seen = self._state  # before the look: a change between look and wait must not be missed
-            if ready():
-                return
-            waiter = allocate_lock()
-            waiter.acquire()
-            self._waiter = waiter  # from here on a change releases it
-            if self._state == seen:
-                self._loop.check_alive()
-                waiter.acquire()
-            self._waiter = None
-
-    @property
-    def _state(self) -> tuple[int, bool, bool, int]:
-        return len(self._chunks), self.started, self.ended, self._refused
-
-    def close(self) -> None:
-        """End the transfer; its connection is closed unless all has come."""
-        if not self.ended:
-            self._loop.post(self._loop.drop, self)
-        if self.room is not None:
-            self.room.close()
-
-    def shutdown(self) -> None:
-        """End the transfer at once, from another thread; a waiting `read` raises."""
-        self.end(TaskClosedError("the request was aborted"))
-        self._loop.post(self._loop.drop, self)
-
-    # The loop's side
-
-    def keep(self, data: bytes) -> bool:
-        """Add a piece of the body; False when there is no room for it now."""
-        room = self.room
-        if room is not None:
-            reserved, self._reserved = self._reserved, 0
-            if reserved != len(data):
-                if reserved:
-                    room.give(reserved)
-                if not room.take(len(data), self._loop.resume):
-                    self._refused = len(data)
-                    self._wake_reader()
-                    return False
-        else:
-            if self._is_full:
-                self.paused = True  # before the last look: the reader may make room at any moment
-                if self._is_full:
-                    return False
-                self.paused = False
-            self._came += len(data)
-        self._chunks.append(data)
-        if not self.started:
-            # a refusal that goes on and on is judged by its reader: there may be no room for its end
-            self.started = self.retry is None or self.status_so_far() < _REFUSALS or self._size >= MAX_REFUSAL_BYTES
-        waiter = self._waiter
-        if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
-            self._waiter = None
-            waiter.release()
-        return True
-
-    def has_room(self) -> bool:
-        """Whether a paused transfer may go on; room for the piece that it was paused with is then reserved.
-
-        To let it go on in vain would copy that piece once more.
-        """
-        room, size = self.room, self._refused
-        if room is not None and not self._reserved:
-            if not room.take(size, self._loop.resume):
-                return False
-            self._reserved, self._refused = size, 0
-        return True
-
-    def end(self, failure: Exception | None) -> None:
-        """End the answer. Idempotent: the first failure counts."""
-        if not self.ended:
-            self.failure = failure
-            self.started = self.started or failure is None
-            self.ended = True
-            self.retry = None  # it refers back to this answer, and Python frees a cycle only when it looks for cycles
-        self._wake_reader()
-
-    def _wake_reader(self) -> None:
-        waiter = self._waiter
-        if waiter is not None:
-            self._waiter = None
-            waiter.release()
-
-
-class _Transfer:
-    """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
-
-    __slots__ = ("_is_head", "_is_small", "_loop", "answer", "curl", "lines")
-
-    def __init__(self, loop: HttpLoop, options: HttpOptions) -> None:
-        self._loop = loop
-        self.answer: HttpAnswer | None = None
-        self.lines: list[bytes] = []
-        self._is_head = self._is_small = False
-        self.curl = curl = pycurl.Curl()
-        for option, value in (
-            (pycurl.NOSIGNAL, 1),
-            (pycurl.PATH_AS_IS, 1),  # a key may be `./x` or `a//b`
-            (pycurl.FOLLOWLOCATION, 0),
-            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
-            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
-            (pycurl.CONNECTTIMEOUT_MS, int(options.connect_seconds * 1000)),
-            (pycurl.TCP_KEEPALIVE, 1),
-            (pycurl.TCP_NODELAY, 1),
-            (pycurl.BUFFERSIZE, BUFFER_BYTES),
-            (pycurl.PROXY, options.proxy),
-            (pycurl.NOPROXY, ""),
-            (pycurl.WRITEFUNCTION, self._body),
-        ):
-            curl.setopt(option, value)
-        if options.ca_file:
-            folder = Path(options.ca_file).is_dir()
-            curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
-            curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
-
-    def prepare(self, answer: HttpAnswer) -> None:
-        """Take the next request."""
-        self.answer = answer
-        curl = self.curl
-        if answer.is_head is not self._is_head:
-            self._is_head = answer.is_head
-            curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)  # codespell:ignore nobody
-        if answer.is_small is not self._is_small:
-            self._is_small = answer.is_small
-            version = pycurl.CURL_HTTP_VERSION_2TLS if answer.is_small else pycurl.CURL_HTTP_VERSION_1_1
-            curl.setopt(pycurl.HTTP_VERSION, version)
-        curl.setopt(pycurl.URL, answer.url)
-        curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
-        curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
-
-    def go_on(self) -> None:
-        """Resume the transfer, which is paused."""
-        self.curl.pause(pycurl.PAUSE_CONT)
-
-    def _body(self, data: bytes) -> int | None:
-        answer = self.answer
-        if answer is None:
-            return None
-        answer.active_at = self._loop.now
-        if answer.keep(data):
-            return None
-        answer.paused = True
-        self._loop.paused.append(answer)
-        pause: int = pycurl.WRITEFUNC_PAUSE
-        return pause
 
 
 class HttpLoop:
@@ -477,7 +60,7 @@ class HttpLoop:
 
     def _reset(self) -> None:
         self.limiter = CallLimiter(most=self.options.max_connections)
-        self.paused: list[HttpAnswer] = []
+        self._paused: list[HttpAnswer] = []
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._commands: deque[tuple[Callable[[HttpAnswer], None], HttpAnswer]] = deque()
@@ -487,8 +70,8 @@ class HttpLoop:
         self._waiting: deque[HttpAnswer] = deque()
         self._later: list[tuple[float, int, HttpAnswer]] = []
         self._numbers = itertools.count()
-        self._transfers: dict[Any, _Transfer] = {}
-        self._free: list[_Transfer] = []
+        self._transfers: dict[Any, Transfer] = {}
+        self._free: list[Transfer] = []
         self._watched: set[int] = set()
         self._due: float | None = None
 
@@ -699,14 +282,23 @@ class HttpLoop:
             self._due = None
             multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
 
+    def _receive(self, answer: HttpAnswer, data: bytes) -> bool:
+        """Hand a piece of a body to its answer; False when the transfer must be paused."""
+        answer.active_at = self.now
+        if answer.keep(data):
+            return True
+        answer.paused = True
+        self._paused.append(answer)
+        return False
+
     def _resume_paused(self) -> None:
         self._resuming = False
-        paused, self.paused = self.paused, []
+        paused, self._paused = self._paused, []
         for answer in paused:
             if answer.transfer is None:
                 continue
             if not answer.has_room():
-                self.paused.append(answer)
+                self._paused.append(answer)
                 continue
             answer.paused = False
             answer.active_at = answer.measured_at = self.now
@@ -718,7 +310,7 @@ class HttpLoop:
     @property
     def _all_paused(self) -> bool:
         """Whether every transfer waits for room: the object being delivered may then be the one that is to start."""
-        if not self.paused:
+        if not self._paused:
             return False
         return all(transfer.answer is None or transfer.answer.paused for transfer in self._transfers.values())
 
@@ -728,7 +320,7 @@ class HttpLoop:
     def _start(self, answer: HttpAnswer) -> None:
         if answer.ended:
             return
-        transfer = self._free.pop() if self._free else _Transfer(self, self.options)
+        transfer = self._free.pop() if self._free else Transfer(self.options, self._receive)
         answer.transfer = transfer
         answer.sent_at = answer.active_at = self.now
         answer.measured_bytes = 0
@@ -747,7 +339,7 @@ class HttpLoop:
             self._release(answer.transfer)
         answer.end(TaskClosedError("the request was dropped"))
 
-    def _release(self, transfer: _Transfer) -> None:
+    def _release(self, transfer: Transfer) -> None:
         answer = transfer.answer
         self._multi.remove_handle(transfer.curl)
         del self._transfers[transfer.curl]
@@ -771,10 +363,11 @@ class HttpLoop:
             for curl in done:
                 self._end(self._transfers[curl], None)
             for curl, code, message in failed:
-                self._end(self._transfers[curl], self._failure(code, message))
+                failure = failure_of(code, message, proxied=bool(self.options.proxy))
+                self._end(self._transfers[curl], failure)
         return len(self._transfers) < before
 
-    def _end(self, transfer: _Transfer, failure: HttpError | None) -> None:
+    def _end(self, transfer: Transfer, failure: HttpError | None) -> None:
         answer = transfer.answer
         self._multi.remove_handle(transfer.curl)
         del self._transfers[transfer.curl]
@@ -783,7 +376,7 @@ class HttpLoop:
         if answer is None:
             return
         status = answer.status_so_far()
-        good = failure is None and status < _REFUSALS
+        good = failure is None and status < REFUSALS
         if status in _THROTTLED:
             self.limiter.throttled(answer.sent_at)
         self._give_back(answer, succeeded=good)
@@ -791,7 +384,7 @@ class HttpLoop:
             answer.failure = failure
             answer.complete = True
             # what broke in its body is resumed by its reader, behind what has come
-            unseen = not answer.started and (status >= _REFUSALS or not status)
+            unseen = not answer.started and (status >= REFUSALS or not status)
             if answer.retry is not None and not good and unseen and self._again(answer):
                 return
         answer.end(failure)
@@ -802,26 +395,9 @@ class HttpLoop:
         delay = retry(answer) if retry is not None else None
         if delay is None:
             return False
-        if answer.room is not None:
-            answer.room.give(answer._size + answer._reserved)  # noqa: SLF001
-            answer._reserved = 0  # noqa: SLF001
-        answer._begin()  # noqa: SLF001
+        answer.begin_again()
         heapq.heappush(self._later, (self.now + delay, next(self._numbers), answer))
         return True
-
-    def _failure(self, code: int, message: str) -> HttpError:
-        if code == pycurl.E_PARTIAL_FILE:
-            return HttpCutError(message)
-        if code == pycurl.E_OPERATION_TIMEDOUT:
-            return HttpConnectTimeoutError(message)
-        if code in _TLS:
-            message = f"WRONG_VERSION: {message}" if "wrong version" in message.lower() else message
-            return HttpTlsError(message if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {message}")
-        if self.options.proxy and (code in _PROXY or "CONNECT tunnel" in message):
-            return HttpProxyError(message)
-        if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
-            return HttpConnectError(message)
-        return HttpError(message or _UNNAMED.get(code) or f"libcurl's error {code}")
 
     def _end_silent(self) -> None:
         limit = self.now - self.options.read_seconds
@@ -836,7 +412,7 @@ class HttpLoop:
             if before and max(answer.active_at, answer.sent_at + before) <= limit:
                 self._break_off(transfer, f"nothing came for {self.options.read_seconds:g} seconds")
 
-    def _end_slow(self, transfer: _Transfer, answer: HttpAnswer) -> None:
+    def _end_slow(self, transfer: Transfer, answer: HttpAnswer) -> None:
         """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
         came, window = transfer.curl.getinfo(pycurl.SIZE_DOWNLOAD_T), 2 * self.options.read_seconds
         if answer.measured_bytes and self.now < answer.measured_at + window:
@@ -846,7 +422,7 @@ class HttpLoop:
             return
         answer.measured_at, answer.measured_bytes = self.now, came
 
-    def _break_off(self, transfer: _Transfer, why: str) -> None:
+    def _break_off(self, transfer: Transfer, why: str) -> None:
         """End a transfer and its connection.
 
         libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes. It is
@@ -891,15 +467,6 @@ _MASKS = {
     select.EPOLLOUT: pycurl.CSELECT_OUT,
     select.EPOLLIN | select.EPOLLOUT: pycurl.CSELECT_IN | pycurl.CSELECT_OUT,
 }
-_TLS = (
-    pycurl.E_SSL_CONNECT_ERROR,
-    pycurl.E_PEER_FAILED_VERIFICATION,
-    pycurl.E_SSL_CACERT_BADFILE,
-    pycurl.E_SSL_CERTPROBLEM,
-)
-_UNNAMED = {pycurl.E_HTTP2: "the connection over HTTP/2 broke", 100: "a header of the answer is too large"}
-"""What libcurl gives no message for; pycurl has no name for the 100."""
-_PROXY = (pycurl.E_COULDNT_RESOLVE_PROXY, pycurl.E_COULDNT_CONNECT)
 
 _OF_PARENTS: list[object] = []
 """Handles of a parent process: closing one here would write into the parent's connections."""

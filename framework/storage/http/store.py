@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
+from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import EMPTY, HttpStream
 from framework.storage.http.get import GetJudge, ObjectGet
-from framework.storage.http.loop import HttpAnswer, HttpLoop
+from framework.storage.http.loop import HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
 

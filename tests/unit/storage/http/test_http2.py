@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from framework.storage.http.errors import HttpError, HttpReadTimeoutError
-from framework.storage.http.loop import MULTIPLEXED_BYTES, HttpLoop, HttpOptions
+from framework.storage.http.loop import MULTIPLEXED_BYTES, HttpLoop
+from framework.storage.http.transfer import HttpOptions
 from tests.support.certificates import self_signed
 
 

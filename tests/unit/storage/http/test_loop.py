@@ -12,7 +12,10 @@ import pytest
 
 from framework.errors import FatalError, StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
-from framework.storage.http import loop as http_loop
+from framework.storage.http import answer as answer_module
+from framework.storage.http import loop as loop_module
+from framework.storage.http import transfer as transfer_module
+from framework.storage.http.answer import WINDOW_BYTES, HttpAnswer
 from framework.storage.http.body import HttpStream
 from framework.storage.http.errors import (
     MAX_REFUSAL_BYTES,
@@ -23,7 +26,8 @@ from framework.storage.http.errors import (
 )
 from framework.storage.http.get import OK, ObjectGet
 from framework.storage.http.head import pattern_of
-from framework.storage.http.loop import BUFFER_BYTES, WINDOW_BYTES, HttpAnswer, HttpLoop, HttpOptions
+from framework.storage.http.loop import HttpLoop
+from framework.storage.http.transfer import BUFFER_BYTES, HttpOptions
 from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
@@ -421,15 +425,15 @@ def test_a_transfer_that_waits_for_room_is_not_resumed_before_there_is_some(serv
 def test_a_transfer_that_libcurl_cannot_resume_is_requested_again_and_others_go_on(serving, monkeypatch):
     """libcurl 8.16 could not resume some; the thread of all requests must not end with it."""
     content, tried = bytes(range(256)) * 32_768, []
-    go_on = http_loop._Transfer.go_on
+    go_on = transfer_module.Transfer.go_on
 
     def fail_once(transfer):
         tried.append(transfer)
         if len(tried) == 1:
-            raise http_loop.pycurl.error(81, "pause/unpause failed")
+            raise transfer_module.pycurl.error(81, "pause/unpause failed")
         go_on(transfer)
 
-    monkeypatch.setattr(http_loop._Transfer, "go_on", fail_once)
+    monkeypatch.setattr(transfer_module.Transfer, "go_on", fail_once)
     server, loop = serving(lambda path, _: [ok(content[int(path.partition("=")[2] or 0) :])])
     fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     store = Store(server, loop)
@@ -575,7 +579,7 @@ def test_a_header_without_end_is_told(serving):
 
 def test_a_document_without_end_is_given_up_at_its_limit(serving, monkeypatch):
     """A listing's page is read whole: a server must not decide how much memory that takes."""
-    monkeypatch.setattr(http_loop, "MAX_DOCUMENT_BYTES", 3 * WINDOW_BYTES)
+    monkeypatch.setattr(answer_module, "MAX_DOCUMENT_BYTES", 3 * WINDOW_BYTES)
     size = 8 * WINDOW_BYTES
     server, loop = serving(lambda *_: [b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size, bytes(size)])
     answer = loop.get(f"{server.endpoint}/list", [])
@@ -697,17 +701,17 @@ def test_a_head_and_a_get_take_turns_on_one_connection(serving):
 
 
 def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):
-    sent = http_loop.pycurl.INFOTYPE_HEADER_OUT
-    prepare = http_loop._Transfer.prepare
+    sent = transfer_module.pycurl.INFOTYPE_HEADER_OUT
+    prepare = transfer_module.Transfer.prepare
 
     def slowly(transfer, answer):
         prepare(transfer, answer)
-        transfer.curl.setopt(http_loop.pycurl.VERBOSE, 1)
+        transfer.curl.setopt(transfer_module.pycurl.VERBOSE, 1)
         # between the request and libcurl's first look for an answer
-        transfer.curl.setopt(http_loop.pycurl.DEBUGFUNCTION, lambda kind, _: kind == sent and time.sleep(0.05))
+        transfer.curl.setopt(transfer_module.pycurl.DEBUGFUNCTION, lambda kind, _: kind == sent and time.sleep(0.05))
 
-    monkeypatch.setattr(http_loop._Transfer, "prepare", slowly)
-    monkeypatch.setattr(http_loop, "_SLOWEST_SWEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(transfer_module.Transfer, "prepare", slowly)
+    monkeypatch.setattr(loop_module, "_SLOWEST_SWEEP_SECONDS", 3600.0)
     server, loop = serving(lambda *_: [ok(b"x")])
     for _ in range(5):
         assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
@@ -719,7 +723,7 @@ def test_an_answer_that_ends_just_before_its_reader_waits_is_seen(serving, monke
     gate = threading.Event()
     server, loop = serving(lambda *_: [gate, ok(b"x")])
     answer = loop.get(f"{server.endpoint}/k", [])
-    make = http_loop.allocate_lock
+    make = answer_module.allocate_lock
 
     def late():
         if not gate.is_set():
@@ -727,7 +731,7 @@ def test_an_answer_that_ends_just_before_its_reader_waits_is_seen(serving, monke
             settled(lambda: answer.ended, least=True)
         return make()
 
-    monkeypatch.setattr(http_loop, "allocate_lock", late)
+    monkeypatch.setattr(answer_module, "allocate_lock", late)
     assert wait(answer) in (200, b"x")
 
 
@@ -766,9 +770,9 @@ def test_a_loop_that_cannot_start_says_so_and_starts_later(serving, monkeypatch,
 
     with monkeypatch.context() as patch:
         if missing == "file":
-            patch.setattr(http_loop.select, "epoll", fail)
+            patch.setattr(loop_module.select, "epoll", fail)
         else:
-            patch.setattr(http_loop.threading.Thread, "start", fail)
+            patch.setattr(loop_module.threading.Thread, "start", fail)
         for _ in range(2):
             with pytest.raises((OSError, RuntimeError), match=r"Too many open files|can't start new thread"):
                 loop.get(f"{server.endpoint}/k", [])

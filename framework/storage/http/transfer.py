@@ -1,0 +1,140 @@
+"""A request of libcurl: its options, its callbacks, and what its errors mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+import pycurl
+
+from framework.storage.http.errors import (
+    HttpConnectError,
+    HttpConnectTimeoutError,
+    HttpCutError,
+    HttpError,
+    HttpProxyError,
+    HttpTlsError,
+)
+
+if TYPE_CHECKING:
+    from framework.storage.http.answer import HttpAnswer
+
+BUFFER_BYTES = 1 << 19
+"""The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
+
+
+@attrs.frozen(kw_only=True)
+class HttpOptions:
+    """How the loop connects.
+
+    Attributes:
+        connect_seconds: limit of a connection attempt, with TLS.
+        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`.
+        max_connections: connections kept, and requests made ahead at once.
+        proxy: address of the proxy; empty = none, whatever the environment says.
+        ca_file: the certificate authorities to trust; a file, or a folder of hashed names.
+    """
+
+    connect_seconds: float
+    read_seconds: float
+    max_connections: int
+    proxy: str = attrs.field(default="", repr=False)
+    ca_file: str = ""
+
+
+class Transfer:
+    """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
+
+    __slots__ = ("_is_head", "_is_small", "_receive", "answer", "curl")
+
+    def __init__(self, options: HttpOptions, receive: Callable[[HttpAnswer, bytes], bool]) -> None:
+        """Make a handle.
+
+        Args:
+            options: how it connects.
+            receive: takes a piece of a body; False when there is no room for it: the transfer is then paused.
+        """
+        self._receive = receive
+        self.answer: HttpAnswer | None = None
+        self._is_head = self._is_small = False
+        self.curl = curl = pycurl.Curl()
+        for option, value in (
+            (pycurl.NOSIGNAL, 1),
+            (pycurl.PATH_AS_IS, 1),  # a key may be `./x` or `a//b`
+            (pycurl.FOLLOWLOCATION, 0),
+            (pycurl.PROTOCOLS, pycurl.PROTO_HTTP | pycurl.PROTO_HTTPS),
+            (pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_1_1),
+            (pycurl.CONNECTTIMEOUT_MS, int(options.connect_seconds * 1000)),
+            (pycurl.TCP_KEEPALIVE, 1),
+            (pycurl.TCP_NODELAY, 1),
+            (pycurl.BUFFERSIZE, BUFFER_BYTES),
+            (pycurl.PROXY, options.proxy),
+            (pycurl.NOPROXY, ""),
+            (pycurl.WRITEFUNCTION, self._body),
+        ):
+            curl.setopt(option, value)
+        if options.ca_file:
+            folder = Path(options.ca_file).is_dir()
+            curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
+            curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
+
+    def prepare(self, answer: HttpAnswer) -> None:
+        """Take the next request."""
+        self.answer = answer
+        curl = self.curl
+        if answer.is_head is not self._is_head:
+            self._is_head = answer.is_head
+            curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)  # codespell:ignore nobody
+        if answer.is_small is not self._is_small:
+            self._is_small = answer.is_small
+            version = pycurl.CURL_HTTP_VERSION_2TLS if answer.is_small else pycurl.CURL_HTTP_VERSION_1_1
+            curl.setopt(pycurl.HTTP_VERSION, version)
+        curl.setopt(pycurl.URL, answer.url)
+        curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
+        curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
+
+    def go_on(self) -> None:
+        """Resume the transfer, which is paused."""
+        self.curl.pause(pycurl.PAUSE_CONT)
+
+    def _body(self, data: bytes) -> int | None:
+        answer = self.answer
+        if answer is None or self._receive(answer, data):
+            return None
+        pause: int = pycurl.WRITEFUNC_PAUSE
+        return pause
+
+
+def failure_of(code: int, message: str, *, proxied: bool) -> HttpError:
+    """Return what an error of libcurl means.
+
+    Args:
+        code: its number, `CURLE_...`.
+        message: its text.
+        proxied: whether requests go over a proxy.
+    """
+    if code == pycurl.E_PARTIAL_FILE:
+        return HttpCutError(message)
+    if code == pycurl.E_OPERATION_TIMEDOUT:
+        return HttpConnectTimeoutError(message)
+    if code in _TLS:
+        message = f"WRONG_VERSION: {message}" if "wrong version" in message.lower() else message
+        return HttpTlsError(message if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {message}")
+    if proxied and (code in _PROXY or "CONNECT tunnel" in message):
+        return HttpProxyError(message)
+    if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
+        return HttpConnectError(message)
+    return HttpError(message or _UNNAMED.get(code) or f"libcurl's error {code}")
+
+
+_TLS = (
+    pycurl.E_SSL_CONNECT_ERROR,
+    pycurl.E_PEER_FAILED_VERIFICATION,
+    pycurl.E_SSL_CACERT_BADFILE,
+    pycurl.E_SSL_CERTPROBLEM,
+)
+_UNNAMED = {pycurl.E_HTTP2: "the connection over HTTP/2 broke", 100: "a header of the answer is too large"}
+"""What libcurl gives no message for; pycurl has no name for the 100."""
+_PROXY = (pycurl.E_COULDNT_RESOLVE_PROXY, pycurl.E_COULDNT_CONNECT)
