@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from framework.errors import TaskClosedError
 from framework.storage.http.errors import MAX_REFUSAL_BYTES, HttpCutError, HttpError
@@ -14,8 +14,6 @@ from framework.store import ReadRoom
 
 if TYPE_CHECKING:
     import re
-
-    from framework.storage.http.transfer import Transfer
 
 WINDOW_BYTES = 1 << 21
 """What an answer without a room of its own may hold for its reader."""
@@ -103,7 +101,7 @@ class HttpAnswer:
         self.request_headers = headers
         self.room = room
         self.retry = retry
-        self.transfer: Transfer | None = None
+        self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it
         self.sent_at = self.active_at = self.measured_at = 0.0
         self.measured_bytes = 0
         self.paused = self.permitted = self._whole = self.is_head = self.is_small = False
