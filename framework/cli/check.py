@@ -31,7 +31,8 @@ from framework.storage.preflight import CheckResult
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from framework.config.sections import HttpSection, SourceCommonConfig
+    from framework.config.http_sections import HttpSection
+    from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import TopicInfo
     from framework.model.objects import NativeObject, TopicPartition

@@ -25,7 +25,8 @@ from framework.runtime.state import StateFolder
 from framework.runtime.worker import Worker
 
 if TYPE_CHECKING:
-    from framework.config.sections import HttpSection, LogSection, SourceCommonConfig
+    from framework.config.http_sections import HttpSection
+    from framework.config.sections import LogSection, SourceCommonConfig
     from framework.runtime.server import ApiServer
     from framework.task import AbstractSourceTask
 

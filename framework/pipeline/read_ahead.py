@@ -15,7 +15,7 @@ from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.storage.prefetch import FetchedInput, Prefetcher
 
 if TYPE_CHECKING:
-    from framework.config.sections import InputSection
+    from framework.config.input_section import InputSection
     from framework.model.objects import NativeObject
     from framework.offsets.manager import OffsetManager
     from framework.pipeline.statistics import TaskStatistics

@@ -31,7 +31,7 @@ from framework.runtime.system import SystemProbe
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from framework.config.sections import HttpSection
+    from framework.config.http_sections import HttpSection
     from framework.runtime.worker import Worker
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from framework.config.files import read_file
 from framework.errors import ConfigError
 
 if TYPE_CHECKING:
-    from framework.config.sections import HttpTlsSection
+    from framework.config.http_sections import HttpTlsSection
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import attrs
 
+from framework.config.http_sections import HttpSection
 from framework.config.option import option
-from framework.config.sections import HttpSection, LogSection
+from framework.config.sections import LogSection
 
 
 @attrs.frozen(kw_only=True)

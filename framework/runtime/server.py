@@ -19,7 +19,7 @@ from framework.runtime.certificate import RenewedCertificate, check_tls
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from framework.config.sections import HttpSection, HttpTlsSection
+    from framework.config.http_sections import HttpSection, HttpTlsSection
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import pytest
 
 from framework import BucketConfig, SourceCommonConfig
 from framework.cli.run import EmptyWatch, empty_advice, place_of, require_pyspark
+from framework.config.discovery_section import DiscoverySection
 from framework.config.loading import structure
-from framework.config.sections import DiscoverySection
 from framework.engine.progress import Progress
 from framework.errors import FatalError
 from s3_source.task import S3SourceConfig

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from framework.config.format_registry import FORMATS
-from framework.config.sections import InputSection
+from framework.config.input_section import InputSection
 from framework.discovery.feed import ListingFeed
 from framework.errors import PositionMismatchError, SkippableError
 from framework.model.batches import SkippedRecord

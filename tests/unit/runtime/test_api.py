@@ -27,7 +27,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from framework.config.sections import API_PATHS, HttpMetricsSection, HttpTlsSection
+from framework.config.http_sections import API_PATHS, HttpMetricsSection, HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime import server
 from framework.runtime.api import MAX_BODY_BYTES, make_api

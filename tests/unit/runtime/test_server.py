@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from framework.config.sections import HttpTlsSection
+from framework.config.http_sections import HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime.options import WorkerHttpSection
 from framework.runtime.server import MAX_CLIENTS, ApiServer
