@@ -31,8 +31,9 @@ from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source import client
-from s3_source.client import AWS_SUFFIXES, S3Store, _session
+from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.session import AWS_SUFFIXES, make_session
 from tests.integration.test_stores import CONTENT, difficult_keys
 from tests.support.reading import only, read, warm
 from tests.support.stopwatch import Stopwatch
@@ -713,7 +714,7 @@ def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, fai
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
-            keys = _session(S3Config(bucket="lake", region="us-east-1")).get_credentials()
+            keys = make_session(S3Config(bucket="lake", region="us-east-1")).get_credentials()
         finally:
             server.shutdown()
             thread.join()
