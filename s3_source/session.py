@@ -5,11 +5,16 @@ boto3's own retries are off: `framework.storage.retry` makes them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gzip
 import logging
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import urlsplit
 
+import orjson
 from typing_extensions import override
 
 from framework.storage.error_messages import is_loopback
@@ -106,15 +111,42 @@ def find_credentials(session: Session) -> None:
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
 
 
+class _Descriptions:
+    """The files in which botocore describes AWS's services, read with orjson.
+
+    botocore's own reader takes twice the time, and makes an `OrderedDict` of each object: 11 MB of memory in place of 7.
+    """
+
+    def exists(self, file_path: str) -> bool:
+        """Return whether there is a file of that path, which lacks its suffix."""
+        return any(Path(file_path + suffix).is_file() for suffix in _OPENERS)
+
+    def load_file(self, file_path: str) -> Any:
+        """Return the content of a file; None without one.
+
+        Raises:
+            ValueError: it is no JSON.
+        """
+        for suffix, opener in _OPENERS.items():
+            with contextlib.suppress(FileNotFoundError), opener(file_path + suffix, "rb") as file:
+                return orjson.loads(file.read())
+        return None
+
+
+_OPENERS: Mapping[str, Callable[..., BinaryIO]] = {".json": open, ".json.gz": gzip.open}  # type: ignore[dict-item] # both read bytes
+
+
 @functools.cache
 def _loader(data_path: str | None) -> Loader:
-    """Return what reads the descriptions of AWS's services; it keeps what it has read, which takes 60 ms of CPU.
+    """Return what reads the descriptions of AWS's services; it keeps what it has read, which takes 30 ms of CPU.
 
     A Python worker of Spark makes a store for each job.
     """
     from botocore.loaders import create_loader  # noqa: PLC0415
 
-    return create_loader(data_path)
+    loader = create_loader(data_path)
+    loader.file_loader = _Descriptions()  # type: ignore[assignment] # it has the methods of botocore's reader
+    return loader
 
 
 def _base_session(config: S3Config) -> BotocoreSession:
