@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from framework.config.key_template import NOTHING_NAMED
-from framework.discovery.feed import ListingFeed, ObjectFeed, SortKey
+from framework.discovery.feed import ObjectFeed
 from framework.discovery.filters import RoutedSelection, Selector, selected_objects, selection_digest, with_start
 from framework.discovery.incremental import IncrementalFeed, IncrementalListing
 from framework.discovery.key_list.feed import KeyListFeed
+from framework.discovery.listing_feed import ListingFeed, SortKey
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
 

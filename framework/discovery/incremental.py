@@ -26,7 +26,8 @@ import attrs
 from typing_extensions import override
 
 from framework.discovery.deferred import DeferredKeys
-from framework.discovery.feed import REST_FACTOR, Assignment, ListingFeed
+from framework.discovery.feed import Assignment
+from framework.discovery.listing_feed import REST_FACTOR, ListingFeed
 from framework.discovery.splitting import PRUNE_FROM
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey

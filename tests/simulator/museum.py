@@ -169,9 +169,9 @@ def any_topic_of_the_name():
 
 def moved_with_the_topic():
     """What is half read goes on in the topic that is configured now."""
-    from framework.discovery import feed
+    from framework.discovery import listing_feed
 
-    real = feed.ListingFeed._entries_of
+    real = listing_feed.ListingFeed._entries_of
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return [
@@ -179,7 +179,7 @@ def moved_with_the_topic():
             for entry in real(self, key, native, topic_partition, known, in_flight)
         ]
 
-    feed.ListingFeed._entries_of = entries_of
+    listing_feed.ListingFeed._entries_of = entries_of
 
 
 def expired_unnoticed():
@@ -237,14 +237,14 @@ def any_place():
 
 def any_numbering():
     """Objects half read go on under other options."""
-    from framework.discovery import feed
+    from framework.discovery import listing_feed
 
-    real = feed.ListingFeed._entries_of
+    real = listing_feed.ListingFeed._entries_of
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return real(self, key, native, topic_partition, known, in_flight or ({-1} if known is not None else in_flight))
 
-    feed.ListingFeed._entries_of = entries_of
+    listing_feed.ListingFeed._entries_of = entries_of
 
 
 def compacted_unsafe():
@@ -420,7 +420,7 @@ def order_of_texts():
 
 def assigned_by_old_positions():
     """What is in flight is asked when an object is taken, its position when it was listed (start_offsets, seed 15)."""
-    from framework.discovery import feed
+    from framework.discovery import listing_feed
 
     def begin(self, key, native, topic_partition, same):
         tracker = self._offsets.tracker
@@ -429,7 +429,7 @@ def assigned_by_old_positions():
         if in_flight is None:
             tracker.defer(native)
             self._defer(native)
-            return feed._NOTHING
+            return listing_feed._NOTHING
         entries = self._entries_of(key, native, topic_partition, same, in_flight)
         tracker.seen_open(key, native)
         return (
@@ -438,7 +438,7 @@ def assigned_by_old_positions():
             if not entry.finished and entry.split_number not in in_flight
         )
 
-    feed.ListingFeed._begin = begin
+    listing_feed.ListingFeed._begin = begin
 
 
 def anybodys_log():

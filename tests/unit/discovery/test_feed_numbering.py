@@ -10,7 +10,7 @@ import pytest
 
 from framework.config.format_registry import FORMATS
 from framework.config.input_section import InputSection
-from framework.discovery.feed import ListingFeed
+from framework.discovery.listing_feed import ListingFeed
 from framework.errors import PositionMismatchError, SkippableError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import NativeObject, ObjectState, TopicPartition

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from framework.discovery import feed as feeds
-from framework.discovery.feed import ListingFeed
+from framework.discovery import listing_feed as feeds
+from framework.discovery.listing_feed import ListingFeed
 from framework.errors import ObjectError
 from framework.model.objects import NativeObject
 from framework.offsets.manager import OffsetManager

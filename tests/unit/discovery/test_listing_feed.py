@@ -5,8 +5,9 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery import feed
-from framework.discovery.feed import REST_FACTOR, Assignment, HandedFeed, ListingFeed, ObjectFeed
+from framework.discovery import listing_feed
+from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
+from framework.discovery.listing_feed import REST_FACTOR, ListingFeed
 from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ListingError, ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
@@ -340,7 +341,7 @@ def test_an_object_that_was_gone_and_is_back_is_read():
 def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
     cold = attrs.evolve(native("b"), storage_class="GLACIER")
     rig = Rig(native("a"), cold, native("c"), native("d"))
-    monkeypatch.setattr("framework.discovery.feed.MAX_LOGGED", 3)
+    monkeypatch.setattr("framework.discovery.listing_feed.MAX_LOGGED", 3)
 
     def archived_again():
         taken = rig.take_all()
@@ -469,7 +470,7 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
 
 @pytest.mark.parametrize("what", ["key", "version"])
 def test_an_object_whose_key_or_version_fits_into_no_message_is_refused(what):
-    limit = {"key": feed.MAX_KEY_CHARACTERS, "version": feed.MAX_VERSION_CHARACTERS}[what]
+    limit = {"key": listing_feed.MAX_KEY_CHARACTERS, "version": listing_feed.MAX_VERSION_CHARACTERS}[what]
     fits, too_long = (attrs.evolve(native("a"), **{what: "x" * length}) for length in (limit, limit + 1))
     assert len(Rig(fits).take_all()) == 1
     with pytest.raises(ObjectError, match=f"its {what} has {limit + 1:,} characters"):
