@@ -38,7 +38,7 @@ GROWN_BYTES = 1 << 24
 
 
 class GrownBatchError(Exception):
-    """Several records together became too large: the names of a schema are in each. They are transformed in smaller batches."""
+    """Several records together would become too large: a schema's names or a long value are in each. Smaller batches follow."""
 
 
 def too_long(size: int) -> str:

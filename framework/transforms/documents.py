@@ -23,7 +23,7 @@ from typing_extensions import override
 from framework.errors import RecordError
 from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects, size_of
-from framework.transform import RecordHeaders, Transform, TransformBatch, TransformContext
+from framework.transform import GROWN_BYTES, GrownBatchError, RecordHeaders, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -139,9 +139,11 @@ class DocumentTransform(Transform):
 
     Attributes:
         fields: the fields that it looks at, set by its constructor; None when it changes documents.
+        added_bytes: how many bytes it adds to each record, set by its constructor where that may be much.
     """
 
     fields: tuple[str, ...] | None = None
+    added_bytes: int = 0
     needs_modules: ClassVar[tuple[str, ...]] = ("msgspec",)
 
     @property
@@ -159,7 +161,10 @@ class DocumentTransform(Transform):
 
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        most = max(1, DOCUMENT_BYTES * len(batch) // (size_of(batch.payloads) + 1))
+        size = size_of(batch.payloads)
+        if self.added_bytes * len(batch) > max(GROWN_BYTES, size) and len(batch) > 1:
+            raise GrownBatchError
+        most = max(1, DOCUMENT_BYTES * len(batch) // (size + 1))
         if self.fields is None and len(batch) > most:
             return batch.join([self._applied(part, context) for part in batch.slices(most)])
         return self._applied(batch, context)
@@ -186,6 +191,7 @@ class DocumentSteps(DocumentTransform):
     def __init__(self, steps: Sequence[DocumentTransform]) -> None:
         super().__init__(None)
         self._steps = list(steps)
+        self.added_bytes = sum(step.added_bytes for step in steps)
         columns = [step.fields for step in steps]
         if None not in columns:
             self.fields = tuple(dict.fromkeys(name for fields in columns for name in fields or ()))

@@ -43,6 +43,7 @@ class AddFields(DocumentTransform):
         super().__init__(options)
         fields = cast("AddFieldsOptions", options).fields
         self._fields = [(field.key, field.value.of(field.key), field.condition) for field in fields]
+        self.added_bytes = sum(field.value.static_bytes for field in fields)
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:

@@ -57,6 +57,11 @@ class FieldValue:
         except (TypeError, ValueError):
             yield "static: is no JSON value"
 
+    @property
+    def static_bytes(self) -> int:
+        """The length of a static value; 0 of a computed one, which is short."""
+        return len(bytes(raw_value(self.static))) if self.computed is None else 0
+
     def of(self, key: str) -> Computed:
         """Return the value for the records of a batch, under that key."""
         if self.computed is None:

@@ -1,6 +1,7 @@
 """Records between the format and the queue: numbers with gaps, bad records, and contracts that are broken."""
 
 import contextlib
+import json
 
 import attrs
 import pytest
@@ -18,7 +19,7 @@ from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from framework.transform import TransformBatch
 from framework.transformer import Transformer
-from framework.transforms import schemas
+from framework.transforms import documents, schemas
 from tests.support import transforms as own
 from tests.support.memory_producer import MemoryProducer
 
@@ -374,3 +375,16 @@ def test_a_batch_that_grows_is_sent_in_parts(monkeypatch, tolerance, bad):
     assert parts[-1].entry == usual[-1].entry
     assert len(parts) > len(usual) or bad in {1, 2}
     assert all(len(batch.payloads) == 1 or batch.size_bytes <= 30 for batch in parts)
+
+
+@pytest.mark.parametrize("more", [[], [{"type": "delete_fields", "fields": ["none"]}]])
+def test_a_large_value_that_each_record_gets_divides_the_batch(monkeypatch, more):
+    """5,000 records with a value of 100 KB are 500 MB: as one batch they would be in memory twice."""
+    monkeypatch.setattr(documents, "GROWN_BYTES", 2000)
+    text = b"".join(b'{"n":%d}\n' % number for number in range(50))
+    field = {"key": "large", "value": {"static": "x" * 300}}
+    batches, _, failure = read(text, transforms=[{"type": "add_fields", "fields": [field]}, *more])
+    assert failure is None
+    assert [json.loads(payload)["n"] for batch in batches for payload in batch.payloads] == list(range(50))
+    assert {len(json.loads(payload)["large"]) for batch in batches for payload in batch.payloads} == {300}
+    assert max(batch.size_bytes for batch in batches) <= 2100
