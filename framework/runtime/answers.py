@@ -17,9 +17,9 @@ from pydantic_core import PydanticCustomError
 from framework.model.message_ids import MAX_RECORD
 from framework.model.text import unicode_text
 from framework.runtime.configuration import Configuration, shown
+from framework.runtime.managed_source import ManagedSource
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
-from framework.runtime.supervisor import ManagedSource
 
 Status = Literal["starting", "running", "stopping", "stopped", "error"]
 ConnectState = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"]

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from framework.engine.progress import Progress
-    from framework.runtime.supervisor import ManagedSource, Supervisor
+    from framework.runtime.managed_source import ManagedSource
+    from framework.runtime.supervisor import Supervisor
 
 _COUNTERS = (
     ("messages_produced", "Records read from objects."),
