@@ -7,7 +7,7 @@ code point, which is the order of their UTF-8 bytes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import lt
 
@@ -176,9 +176,9 @@ def in_range(
 
 @attrs.frozen
 class _Seen:
-    """The keys after a cut in one answer; up to `until`, or all of them."""
+    """The keys after a cut in one answer, and their versions; up to `until`, or all of them."""
 
-    keys: frozenset[str]
+    versions: Mapping[str, str]
     until: str | None
 
     def covers(self, key: str) -> bool:
@@ -190,7 +190,8 @@ def look_again(ask: Ask, where: str, prefix: str, page_size: int, doubt: Disagre
 
     In a store with another order than that of the keys, a range can have a hole although every page of it rises. Every
     such hole shows at a cut. So does a key that is written or deleted between two calls; in a bucket used as a queue,
-    at every cut. Proof of a hole is a key that one side shows twice, while the other side's answer in between lacks it.
+    at every cut. Proof of a hole is a key that one side shows twice in the same version, while the other side's answer in
+    between lacks it. In another version it was deleted and written again, as a lock file is.
 
     Raises:
         OutOfOrderError: a hole is proven.
@@ -203,13 +204,15 @@ def look_again(ask: Ask, where: str, prefix: str, page_size: int, doubt: Disagre
             at = bisect_right(keys, doubt.cut)
             last = not keys or page.continuation is None
             if at < len(keys) or last:
-                return _Seen(frozenset(keys[at:]), None if last else keys[-1])
+                versions = {native.key: native.version for native in page.objects[at:]}
+                return _Seen(versions, None if last else keys[-1])
             after = keys[-1]
 
     looks = [behind_cut(after) for after in (doubt.cut, doubt.before, doubt.cut, doubt.before)]
     for first, between, second in ((0, 1, 2), (1, 2, 3)):
-        shown = looks[first].keys & looks[second].keys - looks[between].keys
-        proof = min((key for key in shown if looks[between].covers(key)), default=None)
+        shown = dict(looks[first].versions.items() & looks[second].versions.items())
+        missing = shown.keys() - looks[between].versions.keys()
+        proof = min((key for key in missing if looks[between].covers(key)), default=None)
         if proof is not None:
             sides = (f"behind {doubt.cut!r}", f"coming from {doubt.before!r}")
             raise OutOfOrderError(

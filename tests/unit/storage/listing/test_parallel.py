@@ -233,6 +233,40 @@ def test_keys_that_come_and_go_at_every_cut_do_not_make_a_store_unordered(docume
     assert stable <= set(found)
 
 
+class Locked(SortedStore):
+    """A bucket of folders with a lock file each: between any two calls every lock is deleted, or put anew."""
+
+    def __init__(self, folders, **options):
+        super().__init__([f"{folder:02}/{number:05}" for folder in folders for number in range(1000, 1200)], **options)
+        self.folders = folders
+        self.before = self.change
+        self.changes = 0
+
+    def change(self):
+        with self.lock:
+            self.changes += 1
+            locks = [f"{folder:02}/00999" for folder in self.folders if self.changes % 2]
+            self.keys = sorted([key for key in self.keys if not key.endswith("/00999")] + locks)
+            self.places = [self.order(key) for key in self.keys]
+
+    def answer(self, *call):
+        with self.lock:  # each answer shows one state of the bucket
+            page, version = super().answer(*call), f"{self.changes}"
+        shown = [attrs.evolve(one, version=version) if one.key.endswith("/00999") else one for one in page.objects]
+        return attrs.evolve(page, objects=shown)
+
+
+def test_a_key_that_is_deleted_and_put_again_between_calls_does_not_make_a_store_unordered(caplog):
+    store = Locked(range(8), delay=0.0005)
+    store.order_is_documented = False
+    histogram = [(f"{folder:02}/00998", 200) for folder in range(8)]  # each cut is where the keys change
+    with caplog.at_level(logging.WARNING, "framework"):
+        pages, listing = listed(store, concurrency=8, histogram=histogram, page_size=5)
+    assert not caplog.messages
+    assert not listing.unordered
+    assert {key for key in store.keys if not key.endswith("/00999")} <= set(flat(pages))
+
+
 @pytest.mark.parametrize("period", [1, 2, 3, 7])
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("after", ["", "0"])
