@@ -208,7 +208,10 @@ def explained(failure: Exception, location: str, record: int) -> Exception:
         record: the number of the next record.
     """
     if isinstance(failure, MemoryError):
-        return MemoryError(f"{location}, record {record}: there is not enough memory to read it ({failure})")
+        if str(failure).startswith(f"{location}, record "):  # explained already, by a shipped format
+            return failure
+        reason = f" ({failure})" if str(failure) else ""
+        return MemoryError(f"{location}, record {record}: there is not enough memory to read it{reason}")
     system = isinstance(failure, OSError) and failure.errno is not None
     if isinstance(failure, SourceError | ImportError) or system:
         return failure

@@ -59,6 +59,16 @@ def test_short_memory_is_not_damage_and_names_the_object():
         list(guarded(failing(MemoryError()), "s3://b/k", 3, of=None))
 
 
+@pytest.mark.parametrize(("text", "told"), [("malloc of size 1024 failed", " (malloc of size 1024 failed)"), ("", "")])
+def test_short_memory_is_told_once_also_by_a_format_that_tells_it_itself(text, told):
+    def read():
+        return guarded(failing(MemoryError(text)), "s3://b/k", 3, of=None)
+
+    with pytest.raises(MemoryError) as caught:
+        list(guarded(read, "s3://b/k", 3, of=None))
+    assert str(caught.value) == f"s3://b/k, record 7: there is not enough memory to read it{told}"
+
+
 def test_it_closes_what_it_reads():
     closed = []
     iterator = guarded(failing(KeyError(), closed), "s3://b/k", 3, of=None)
