@@ -11,6 +11,9 @@ from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeE
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+MORE_MEMORY = "raise spark.executor.pyspark.memory, or leave it out"
+"""That option limits the address space of a Python worker, in which libraries and the stacks of threads count too."""
+
 _CAUSE = re.compile(r"most recent failure: |Cannot run program|exited unexpectedly|cancelled|was shut down")
 _WORDY = re.compile(
     r"^.*most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) )?|^: |(?:[a-z]\w*\.)+[A-Z]\w*: "

@@ -7,7 +7,9 @@ outlives its job, so a recovery never waits for one.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import resource
 import threading
 from collections.abc import Iterator, Sequence
 
@@ -17,14 +19,20 @@ from pyspark import TaskContext
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.process_setup import set_up_process
+from framework.engine.spark.failures import MORE_MEMORY
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
-from framework.errors import SourceError, UnknownOutcomeError
+from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
 MAX_LOGGED = 200
 """Maximum number of a job's log lines sent to the driver: a bucket of bad records causes as many warnings."""
+
+SECOND_ATTEMPT = (
+    "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
+    "this line says why"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -92,7 +100,7 @@ def run_job(job: SparkJob) -> JobResult:
     attempt = TaskContext.get()
     if attempt is not None and attempt.attemptNumber() > 0:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
-        return JobResult(statistics=TaskStatistics(), failure=UnknownOutcomeError("Spark lost an executor at work"))
+        return JobResult(statistics=TaskStatistics(), failure=UnknownOutcomeError(SECOND_ATTEMPT))
     set_up_process()
     with _listening() as heard:
         result = _run(job)
@@ -124,7 +132,7 @@ def _run(job: SparkJob) -> JobResult:
             # The driver may live on, and only the connection broke. What is left would be read by no job of this epoch.
             failure = UnknownOutcomeError("the connection of a job to its driver broke")
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
-        failure = portable(error)
+        failure = _explained(error)
     finally:
         if run is not None:
             run.close()
@@ -133,3 +141,20 @@ def _run(job: SparkJob) -> JobResult:
         released=released,
         failure=failure,
     )
+
+
+def _explained(error: Exception) -> SourceError:
+    """Return the error for the driver. Low memory where a Python worker's is limited names the option."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY or not _is_low_memory(error):
+        return portable(error)
+    return FatalError(f"{portable(error)}; a Python worker has {limit >> 20} MiB of address space: {MORE_MEMORY}")
+
+
+def _is_low_memory(error: BaseException | None) -> bool:
+    while error is not None:
+        refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+        if refused or isinstance(error, MemoryError) or "can't start new thread" in str(error):
+            return True
+        error = error.__cause__
+    return False

@@ -24,7 +24,7 @@ import attrs
 from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transforms import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
-from framework.engine.spark.failures import is_stopped, sentence
+from framework.engine.spark.failures import MORE_MEMORY, is_stopped, sentence
 from framework.engine.spark.jvm import ended
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
@@ -213,6 +213,7 @@ def _require_here(modules: Sequence[str]) -> None:
             "version": ".".join(map(str, sys.version_info[:3])),
             "missing": missing,
             "broken": [],
+            "memory": 0,
             "format": "",
             "channel": "",
         }
@@ -254,6 +255,11 @@ def _judge(found: Mapping[str, Any]) -> None:
     )
     if found["missing"]:
         raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {way_out}")
+    if found["broken"] and found["memory"]:
+        raise FatalError(
+            f"{where}, which cannot import {'; '.join(found['broken'])} in {found['memory'] >> 20} MiB of address space: "
+            f"{MORE_MEMORY}"
+        )
     if found["broken"]:
         raise FatalError(f"{where}, which cannot import {'; '.join(found['broken'])}: {way_out}")
     if found["format"]:
@@ -267,6 +273,7 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
 
     def probe(asked: Mapping[str, Any]) -> Mapping[str, Any]:
         import importlib  # noqa: PLC0415
+        import resource  # noqa: PLC0415
         import socket  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
@@ -277,7 +284,8 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
             except ModuleNotFoundError as error:
                 missing.append(error.name or name)
             except Exception as error:  # noqa: BLE001 - a library for another machine may raise anything
-                broken.append(f"{name} ({error})")
+                # numpy's text is a page, of which the last line names the cause
+                broken.append(f"{name} ({str(error).strip().rpartition(chr(10))[2] or type(error).__name__})")
         if not missing and not broken:
             from framework.config.format_registry import make_transformer  # noqa: PLC0415
             from framework.errors import ConfigError  # noqa: PLC0415
@@ -293,11 +301,13 @@ def _make_probe() -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
                 cut = ""
             except OSError as error:
                 cut = str(error)
+        memory, _ = resource.getrlimit(resource.RLIMIT_AS)
         return {
             "python": sys.executable,
             "version": ".".join(map(str, sys.version_info[:3])),
             "missing": sorted(set(missing)),
             "broken": broken,
+            "memory": memory if memory != resource.RLIM_INFINITY else 0,
             "format": wrong,
             "channel": cut,
         }

@@ -1,5 +1,7 @@
 """A job that loses its driver: it ends in order, and says that it did not do everything."""
 
+import errno
+import resource
 import threading
 from types import SimpleNamespace
 
@@ -8,7 +10,7 @@ import pytest
 from framework.engine.spark import job as jobs
 from framework.engine.spark.job import SparkJob, run_job
 from framework.engine.spark.stop_channel import StopChannel
-from framework.errors import FatalError, UnknownOutcomeError
+from framework.errors import FatalError, ReaderFailedError, UnknownOutcomeError
 from framework.pipeline.statistics import TaskStatistics
 
 SECONDS = 20
@@ -73,3 +75,48 @@ def test_a_job_that_did_everything_has_no_failure(monkeypatch, channel):
     run = Run()
     assert result_of(monkeypatch, run, channel).failure is None
     assert not run.stopped.is_set()
+
+
+def failing(error):
+    def work():
+        raise error
+
+    return Run(work)
+
+
+def reader_failed():
+    cause = MemoryError("s3://b/k, record 1: no memory")
+    error = ReaderFailedError.of(cause)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("can't start new thread"), OSError(errno.ENOMEM, "Cannot allocate memory"), reader_failed()]
+)
+def test_low_memory_names_the_option_that_limits_a_python_worker(monkeypatch, channel, error):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (700 << 20, 700 << 20))
+    failure = result_of(monkeypatch, failing(error), channel).failure
+    assert isinstance(failure, FatalError)
+    assert str(error) in str(failure)
+    assert str(failure).endswith(
+        "; a Python worker has 700 MiB of address space: raise spark.executor.pyspark.memory, or leave it out"
+    )
+
+
+def test_other_failures_and_low_memory_without_a_limit_name_no_option(monkeypatch, channel):
+    for limit, error in ((resource.RLIM_INFINITY, MemoryError("no memory")), (700 << 20, KeyError("k"))):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
+        failure = result_of(monkeypatch, failing(error), channel).failure
+        assert str(failure) == f"{type(error).__name__}: {error}"
+
+
+def test_a_second_attempt_sends_nothing_and_says_how_to_learn_why(monkeypatch):
+    monkeypatch.setattr(jobs.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
+    monkeypatch.setattr(jobs.TaskRun, "start", lambda *_: pytest.fail("it began"))
+    failure = run_job(SparkJob(plan=SimpleNamespace(), assignments=[])).failure
+    assert isinstance(failure, UnknownOutcomeError)
+    assert str(failure) == (
+        "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
+        "this line says why"
+    )

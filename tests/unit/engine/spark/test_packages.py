@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import re
+import resource
 import subprocess
 import sys
 from importlib.util import MAGIC_NUMBER
@@ -157,3 +158,34 @@ def test_another_interpreter_is_asked():
     context._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
     with pytest.raises(FatalError, match="run no Python task: a job"):
         require_packages(context, S3SourceTask, source_config())
+
+
+def asked_for(*modules):
+    return {"modules": modules, "input": {}, "channel": None}
+
+
+def test_what_cannot_be_imported_is_one_line_each(tmp_path, monkeypatch):
+    (tmp_path / "wordy_module.py").write_text(
+        r'raise ImportError("\n\nPLEASE READ\n\nOriginal error was: no such symbol\n")'
+    )
+    (tmp_path / "silent_module.py").write_text("raise MemoryError")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = packages._make_probe()(asked_for("wordy_module", "silent_module"))
+    with pytest.raises(FatalError) as caught:
+        packages._judge(found)
+    where = f"Spark's executors run {sys.executable} (Python {sys.version.split()[0]})"
+    broken = "wordy_module (Original error was: no such symbol); silent_module (MemoryError)"
+    assert str(caught.value).startswith(f"{where}, which cannot import {broken}: install the wheel of")
+
+
+def test_workers_with_too_little_memory_to_import_are_told_from_a_wrong_interpreter(tmp_path, monkeypatch):
+    (tmp_path / "large_module.py").write_text("raise ImportError('failed to map segment from shared object')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (400 << 20, 400 << 20))
+    found = packages._make_probe()(asked_for("large_module"))
+    with pytest.raises(FatalError) as caught:
+        packages._judge(found)
+    assert str(caught.value).endswith(
+        "which cannot import large_module (failed to map segment from shared object) in 400 MiB of address space: raise "
+        "spark.executor.pyspark.memory, or leave it out"
+    )
