@@ -39,7 +39,7 @@ from framework.iggy import wire
 from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, encode_headers, merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
-from framework.iggy.reader import read_partition
+from framework.iggy.reader import read_topic
 from framework.iggy.topic_refusal import topic_refusal
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
@@ -271,9 +271,9 @@ class DeadLetterReplay:
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
         for topic_partition, end in since.items():
-            for message in read_partition(
-                self._session.connection, self._stream, topic_partition.topic, topic_partition.partition, start=end
-            ):
+            topic = self._session.partitions.ensure_topic(topic_partition.topic)
+            partitions = [partition for partition in topic.partitions if partition.id == topic_partition.partition]
+            for _, message in read_topic(self._session.connection, self._stream, topic.name, partitions, start=end):
                 if REPLAY_HEADER in message.headers and message.message_id in suspects:
                     found.add(message.message_id)
         done = [dead_letter for dead_letter in dead_letters if self._id(dead_letter) in found]

@@ -51,8 +51,8 @@ class IggyConnection:
     """One logged-in connection. Threads may share it; its requests go out one by one, in the order of the calls.
 
     After a break, a missed time limit or a send that failed it is dead for good: that call, those waiting behind it and
-    every later one raise. A send that was under way raises `UnknownOutcomeError`, everything else
-    `IggyUnavailableError`. Any other refusal (a topic that does not exist) leaves it alive.
+    every later one raise. A send that was under way raises `UnknownOutcomeError`, everything else, and a send whose topic
+    is gone, `IggyUnavailableError`. Any other refusal (a topic that does not exist) leaves it alive.
 
     Args:
         address: a real server, or an embedded one that is running (`framework.iggy.embedded.launcher`).
@@ -386,6 +386,19 @@ class IggyConnection:
         for name in (stream, topic):
             wire.encode_name(name)
         return self._call(f"read {_place(stream, topic, partition)}", ask, _stored_messages)
+
+    def polled_end(self, stream: str, topic: str, partition: int) -> int:
+        """Return the offset of a partition's last message, as a poll answers it.
+
+        0 without messages, and where the server cannot read the partition: then its answer to any poll looks like that of
+        an empty partition.
+        """
+        return self._command(
+            f"read {_place(stream, topic, partition)}",
+            wire.POLL_MESSAGES,
+            wire.encode_poll_behind_end(stream, topic, partition),
+            wire.parse_polled_end,
+        )
 
     # ---- requests
 

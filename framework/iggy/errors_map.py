@@ -133,6 +133,9 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
                 f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text}); "
                 "grant it: the command check names what is missing"
             )
+        case Answer.MISSING if sending:
+            # deleted or renamed while the source ran: a recovery looks at all topics and says what to do
+            return IggyUnavailableError(f"{what}: no such stream, topic or partition any more on Iggy at {server}")
         case Answer.MISSING:
             return IggyTopicError(f"{what}: no such stream, topic or partition on Iggy at {server}")
         case Answer.EXISTS:

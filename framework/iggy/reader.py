@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from framework.iggy.client import IggyConnection, Offset
-from framework.iggy.values import StoredMessage
+from framework.iggy.topics import PartitionDamagedError, check_answering
+from framework.iggy.values import PartitionInfo, StoredMessage
 
 _TARGET_BYTES = 8_000_000
 _MAX_COUNT = 5000
@@ -42,15 +43,50 @@ def read_partition(
         count = max(1, min(_MAX_COUNT, _TARGET_BYTES // average, count * 4))
 
 
+def read_whole(
+    connection: IggyConnection,
+    stream: str,
+    topic: str,
+    partition: PartitionInfo,
+    *,
+    start: int | Literal["first"] = "first",
+) -> Iterator[StoredMessage]:
+    """Yield as `read_partition` does, and check at the end that nothing is missing.
+
+    Args:
+        connection: as there.
+        stream: as there.
+        topic: as there.
+        partition: the server's details of the partition; what it names as the last message must be read.
+        start: as there.
+
+    Raises:
+        PartitionDamagedError: the server has messages that it does not return.
+        IggyUnavailableError: the server cannot look into the partition.
+    """
+    end = start if isinstance(start, int) else 0
+    for message in read_partition(connection, stream, topic, partition.id, start=start):
+        yield message
+        end = message.offset + 1
+    if partition.messages_count and partition.current_offset >= end:
+        check_answering(connection, stream, topic, partition)
+        place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
+        raise PartitionDamagedError.found(place, partition.current_offset, missing=end)
+
+
 def read_topic(
     connection: IggyConnection,
     stream: str,
     topic: str,
-    partitions: Sequence[int],
+    partitions: Sequence[PartitionInfo],
     *,
     start: int | Literal["first"] = "first",
 ) -> Iterator[tuple[int, StoredMessage]]:
-    """Yield partition number and message, one partition after another, each from `start` to its present end."""
+    """Yield partition number and message, one partition after another, each from `start` to its present end.
+
+    Raises:
+        PartitionDamagedError, IggyUnavailableError: see `read_whole`.
+    """
     for partition in partitions:
-        for message in read_partition(connection, stream, topic, partition, start=start):
-            yield partition, message
+        for message in read_whole(connection, stream, topic, partition, start=start):
+            yield partition.id, message

@@ -6,7 +6,7 @@ import time
 
 from typing_extensions import Self
 
-from framework.errors import IggyTopicError, PositionError
+from framework.errors import IggyTopicError, IggyUnavailableError, PositionError
 from framework.iggy.client import IggyConnection
 from framework.iggy.values import PartitionInfo, TopicInfo
 from framework.model.text import counted
@@ -22,9 +22,33 @@ class PartitionDamagedError(PositionError):
     def found(cls, place: str, end: int, *, missing: int) -> Self:
         """Return the error for a partition that ends at `end` according to the server, and does not return `missing`."""
         return cls(
-            f"{place}: Iggy reports {end} as its last message but does not return message {missing}. The partition is "
+            f"{place}: Iggy reports {end} as its last message but does not return message {missing}. See the server's log: if it "
+            f"could not read its files (too many open files, a failing disk), mend that and start again. If not, the partition is "
             f"damaged; a killed server can leave it so. Messages sent to it could not be read. Repair or restore it "
             f"on the server, or purge the topic and start again: the start then names the ways out"
+        )
+
+
+def check_answering(connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo) -> None:
+    """Check, after a poll that returned nothing, that the server could look into the partition.
+
+    A server of which a part has failed or is overloaded answers a poll as if the partition were empty, some at once and
+    some after ten seconds.
+
+    Args:
+        connection: an open connection.
+        stream: name of the stream.
+        topic: name of the topic.
+        partition: the server's details of the partition; they come from another part of the server.
+
+    Raises:
+        IggyUnavailableError: it could not.
+    """
+    if partition.messages_count and connection.polled_end(stream, topic, partition.id) < partition.current_offset:
+        raise IggyUnavailableError(
+            f'topic "{topic}", partition {partition.id}, of stream "{stream}": Iggy at {connection.address.server} reports '
+            f"{partition.current_offset} as its last message, and answers as if there were none: a part of the server has failed "
+            f"or is overloaded. See its log; if this stays, restart the server"
         )
 
 
@@ -42,6 +66,7 @@ def check_readable(
 
     Raises:
         PartitionDamagedError: it does not.
+        IggyUnavailableError: the server cannot look.
     """
     if not partition.messages_count:
         return
@@ -51,6 +76,8 @@ def check_readable(
         found = connection.poll(stream, topic, partition.id, offset=wanted, count=1)
         if found and found[0].offset == wanted:
             return
+        if not found:
+            check_answering(connection, stream, topic, partition)
         if pause_seconds is None:
             place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
             raise PartitionDamagedError.found(place, end, missing=wanted)

@@ -36,6 +36,7 @@ SEND_MESSAGES = 101
 OWN_CLIENT = 20
 ALL_CLIENTS = 22
 DELETE_SEGMENTS = 503
+POLL_MESSAGES = 100
 
 BATCH_HEADER_BYTES = 256
 FRAME_BYTES = 48
@@ -358,6 +359,22 @@ def encode_name(name: str) -> bytes:
 def encode_delete_segments(stream: str, topic: str, partition: int, count: int) -> bytes:
     """The body that deletes the `count` oldest sealed segments of a partition."""
     return encode_name(stream) + encode_name(topic) + struct.pack("<II", partition, count)
+
+
+def encode_poll_behind_end(stream: str, topic: str, partition: int) -> bytes:
+    """The body of a poll that gets no message, because it begins behind every end: its answer tells the end."""
+    reader = struct.pack("<BBBI", 1, 1, 4, 1)  # a consumer of its own, number 1, as in every poll
+    strategy = struct.pack("<BQIB", 1, 2**64 - 1, 1, 0)  # from this offset on; one message; nothing is stored
+    return reader + encode_name(stream) + encode_name(topic) + struct.pack("<BI", 1, partition) + strategy
+
+
+def parse_polled_end(reply: bytes) -> int:
+    """The offset of a partition's last message in the answer to a poll; 0 also where there is none."""
+    try:
+        _, end, _ = struct.unpack_from("<IQI", reply)
+    except struct.error as error:
+        raise IggyProtocolError("the answer to a poll is not laid out as version 0.9 does it") from error
+    return int(end)
 
 
 def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:

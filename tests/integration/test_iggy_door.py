@@ -100,6 +100,14 @@ def test_who_is_connected(address, connection):
     wait_until(lambda: gone.client_id not in {client.client_id for client in connection.clients()})
 
 
+def test_a_poll_behind_the_end_tells_the_end(connection, topic_partition, stream_name):
+    assert connection.polled_end(stream_name, "orders", 1) == 0
+    for number in range(7):
+        append(connection, stream_name, "orders", 1, b"%d" % number)
+    assert connection.polled_end(stream_name, "orders", 1) == 6
+    assert connection.polled_end(stream_name, "orders", 0) == 0
+
+
 def test_the_server_tells_a_version_we_know(connection):
     assert connection.server_version().startswith("0.9.")
 
@@ -285,7 +293,7 @@ def test_missing_things_are_named(connection, topic_partition, stream_name):
     with pytest.raises(IggyTopicError, match='topic "orders", partition 9'):
         connection.poll(stream_name, "orders", 9, offset=0, count=1)
     assert connection.own_client()
-    with pytest.raises(IggyTopicError, match='send to topic "none", partition 0'):
+    with pytest.raises(IggyUnavailableError, match='send to topic "none", partition 0'):
         append(connection, stream_name, "none", 0, b"x")
     with pytest.raises(IggyUnavailableError, match="not sent"):
         connection.own_client()
@@ -420,7 +428,8 @@ def test_reading_in_steps(connection, topic_partition, stream_name):
         wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=with_numbers)]),
     )
     append(connection, stream_name, "orders", 2, b"last")
-    read = list(read_topic(connection, stream_name, "orders", [0, 1, 2]))
+    partitions = connection.get_topic(stream_name, "orders").partitions
+    read = list(read_topic(connection, stream_name, "orders", partitions))
     assert [payload.payload for _, payload in read] == [*with_numbers, b"last"]
     assert [partition for partition, _ in read] == [1] * 1234 + [2]
     part = list(read_partition(connection, stream_name, "orders", 1, start=11))

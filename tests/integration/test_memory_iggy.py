@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import IggyTopicError, TaskClosedError
+from framework.errors import IggyTopicError, IggyUnavailableError, TaskClosedError
 from framework.iggy.client import IggyConnection
 from framework.iggy.reader import read_partition
 from framework.iggy.sender import IggyProducer
@@ -116,7 +116,7 @@ def test_a_topic_that_is_missing_is_an_error(connection, stream):
     connection.ensure_stream(stream)
     with pytest.raises(IggyTopicError):
         connection.poll(stream, "none", 0, offset=0, count=1)
-    with pytest.raises(IggyTopicError):
+    with pytest.raises(IggyUnavailableError):
         append(connection, stream, "none", 0, b"x")
 
 
@@ -161,7 +161,7 @@ def test_the_producer_stores_ids_headers_and_payloads(server, connection, stream
                 )
             ],
         )
-        assert isinstance(failed.exception(10), IggyTopicError)
+        assert isinstance(failed.exception(10), IggyUnavailableError)
 
 
 def test_who_is_connected_is_listed_until_it_leaves(server, connection):

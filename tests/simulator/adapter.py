@@ -97,9 +97,8 @@ class Sending(Request):
 
     def fail(self, error):
         unknown = not isinstance(error, RefusedError) and error.unknown
-        self.future.set_exception(
-            UnknownOutcomeError(f"{self.what}: {error}") if unknown else failure(self.what, error)
-        )
+        kind = UnknownOutcomeError if unknown else IggyUnavailableError
+        self.future.set_exception(kind(f"{self.what}: {error}"))
 
 
 class Call(Request):
@@ -279,6 +278,9 @@ class SimConnection(IggyConnection):
     def poll(self, stream, topic, partition, *, offset, count):
         found = self._call(f"poll {topic}", lambda: self._server.read(stream, topic, partition, offset, count))
         return [_stored(one) for one in found]
+
+    def polled_end(self, stream, topic, partition):
+        return self._call(f"end of {topic}", lambda: self._server.polled_end(stream, topic, partition))
 
     def submit_send(self, stream, topic, partition, body):
         name = runtime.world.current.process.name

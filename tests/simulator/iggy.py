@@ -366,6 +366,9 @@ class Server:
         at = 0 if offset == "first" else max(0, int(offset) - first)
         return messages[at : at + count]
 
+    def polled_end(self, stream, topic, number):
+        return max(self.partition(stream, topic, number)[1].end - 1, 0)
+
     def expire(self, topic, number, count):
         """Retention deletes the oldest messages, of those that are on disk; gives them.
 

@@ -1,7 +1,7 @@
 """A proxy between a source and Iggy that knows where a request begins and ends, and breaks the one it is told to break.
 
 The wire is lockstep: a frame of a request, a frame of a reply; bytes 48..51 of a frame hold its size, byte 176 of a request
-the operation. One fault is armed at a time and strikes once.
+the operation, and of a query bytes 196..199 its command. One fault is armed at a time and strikes once.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ import attrs
 
 HEAD = 256
 SEND = 160
+QUERY = 2
+POLL = struct.pack("<I", 100)
 KINDS = ("before", "half-request", "stored", "half-reply", "late")
 
 
@@ -47,11 +49,14 @@ class IggyProxy:
     Attributes:
         port: where clients must go.
         fired: set when the armed fault has struck.
+        blind: while true, every poll is answered as if the partition were empty: what a real server does when the part of
+            it that holds the partition has failed.
     """
 
     def __init__(self, target_port):
         self.target_port = target_port
         self.fired = threading.Event()
+        self.blind = False
         self._fault = None
         self._seen = 0
         self._lock = threading.Lock()
@@ -123,7 +128,7 @@ class IggyProxy:
             server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             ends.append(server_writer)
             self._ends.add(server_writer.transport)
-            connection = _Connection(self._match, reader, writer, server_reader, server_writer)
+            connection = _Connection(self, reader, writer, server_reader, server_writer)
             await connection.run()
         except OSError:
             pass  # the server is away, which its client learns by the end of the connection
@@ -135,11 +140,12 @@ class IggyProxy:
 class _Connection:
     """Two directions; when one ends, so does the other."""
 
-    def __init__(self, match, reader, writer, server_reader, server_writer):
-        self._match = match
+    def __init__(self, proxy, reader, writer, server_reader, server_writer):
+        self._proxy = proxy
         self._reader, self._writer = reader, writer
         self._server_reader, self._server_writer = server_reader, server_writer
         self._answer_fault = None
+        self._polled = False
 
     async def run(self):
         ways = [asyncio.ensure_future(self._requests()), asyncio.ensure_future(self._replies())]
@@ -152,18 +158,21 @@ class _Connection:
 
     async def _requests(self):
         while (frame := await _read(self._reader)) is not None:
-            fault = self._match(frame)
+            fault = self._proxy._match(frame)
             if fault is not None and fault.kind in ("before", "half-request"):
                 if fault.kind == "half-request":
                     await _write(self._server_writer, frame[: _cut(frame, fault)])
                 self._break(fault)
                 return
             self._answer_fault = fault
+            self._polled = frame[176] == QUERY and frame[196:200] == POLL
             await _write(self._server_writer, frame)
 
     async def _replies(self):
         while (frame := await _read(self._server_reader)) is not None:
             fault, self._answer_fault = self._answer_fault, None
+            if self._polled and self._proxy.blind:
+                frame = frame[:48] + struct.pack("<I", HEAD + 16) + frame[52:HEAD] + frame[HEAD : HEAD + 4] + bytes(12)
             if fault is not None and fault.kind == "late":
                 await asyncio.sleep(fault.seconds)
             elif fault is not None:

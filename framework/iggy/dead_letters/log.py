@@ -15,7 +15,7 @@ from framework.iggy.dead_letters.topic import (
     StoredDeadLetter,
     read_dead_letter,
 )
-from framework.iggy.reader import read_partition
+from framework.iggy.reader import read_whole
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
 
@@ -67,6 +67,8 @@ class DeadLetterLog:
         Raises:
             ConfigError: no dead letter topic is configured.
             IggyTopicError: the topic is missing.
+            PartitionDamagedError: the server has dead letters that it does not return.
+            IggyUnavailableError: the server cannot look into the topic.
         """
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
@@ -83,9 +85,10 @@ class DeadLetterLog:
 
 def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredDeadLetter | ReplayMarker]:
     topic, stream = topic_of(config), config.iggy.stream
-    if connection.get_topic(stream, topic) is None:
+    info = connection.get_topic(stream, topic)
+    if info is None:
         raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
-    for message in read_partition(connection, stream, topic, PARTITION):
+    for message in read_whole(connection, stream, topic, info.partitions[PARTITION]):
         found = read_dead_letter(message, config.source.name)
         if found is not None:
             yield found

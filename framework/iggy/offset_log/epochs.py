@@ -110,11 +110,13 @@ def begin_epoch(
     Raises:
         SourceRunningError: another instance is running, or claimed first. This instance changed nothing.
         IggyUnavailableError: earlier connections of this process are still listed; or the connection broke.
-        PositionError: the log cannot be read.
+        PositionError: the log cannot be read, or an epoch that this process has led is missing in it.
     """
     waiting = waiting or Waiting()
     lease(offset_log)
     state = load(offset_log)
+    if state.last_epoch < max(own_epochs, default=0):
+        raise offset_log.replaced()
     own = offset_log.connection.own_client()
     if not take_over:
         still = wait_until_gone(offset_log.connection, state.claims.values(), LOOK_SECONDS, waiting)

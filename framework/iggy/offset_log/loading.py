@@ -26,6 +26,7 @@ def load(offset_log: OffsetLog) -> LogState:
 
     Raises:
         PositionError: the log cannot be read, or its beginning is gone.
+        IggyUnavailableError: the server cannot look into the topic; or the connection broke.
     """
     for attempt in range(1, LOADS):
         try:
@@ -39,7 +40,7 @@ def _load(offset_log: OffsetLog) -> LogState:
     offset_log.rewind()
     heads: list[LogMessage] = []
     sizes: dict[int, int] = {}
-    for message in offset_log.follow():
+    for message in offset_log.follow_to_end():
         if message.kind == "snapshot":
             sizes[message.offset] = offset_log.total_bytes
         heads.append(message.head)

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import Self
 
-from framework.errors import PositionError
+from framework.errors import IggyTopicError, PositionError
 from framework.iggy.offset_log import framing
 from framework.iggy.offset_log.framing import LogMessage
+from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, check_answering
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
-    from framework.iggy.values import StoredMessage
+    from framework.iggy.values import PartitionInfo, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ class OffsetLog:
         self.foreign = 0
         self.messages = 0
         self._own: dict[int, int] = {}
-        self._replaced_at: tuple[int, int] | None = None
+        self._replaced_at: int | None = None
+        self._last_own = -1
         self._lock = threading.RLock()
 
     @classmethod
@@ -78,7 +80,7 @@ class OffsetLog:
         """Yield, in order, what other writers appended since the last call; records appended here are skipped.
 
         Raises:
-            PositionError: a record of this source cannot be read; or the topic was deleted and created again.
+            PositionError: a record of this source cannot be read; or the topic was purged, or deleted and created again.
         """
         with self._lock:
             count, large = READ_MESSAGES, 0
@@ -101,12 +103,49 @@ class OffsetLog:
                 large = max(large * 3 // 4, *(len(stored.payload) for stored in batch), 1)
                 count = max(1, min(2 * count, MAX_READ_MESSAGES, READ_BYTES // large))
 
+    def follow_to_end(self) -> Iterator[LogMessage]:
+        """Yield as `follow` does, up to the end that the server reports: to a start, an empty answer says nothing.
+
+        Raises:
+            PositionError: a record cannot be read, or the server does not return what it holds.
+            IggyUnavailableError: the server cannot look into the topic.
+        """
+        yield from self.follow()
+        details = self._details()
+        end = details.current_offset if details is not None and details.messages_count else -1
+        for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
+            if self.next_offset > end:
+                return
+            self._check_answering()
+            if pause_seconds is None:
+                raise self._damaged(self.next_offset)
+            time.sleep(pause_seconds)
+            yield from self.follow()
+
+    def _details(self) -> PartitionInfo | None:
+        info = self.connection.get_topic(self.stream, self.topic)
+        return info.partitions[0] if info is not None and info.partitions else None
+
+    def _check_answering(self) -> None:
+        """Check, after a poll that returned nothing, that the server could look into the topic."""
+        details = self._details()
+        if details is not None:
+            check_answering(self.connection, self.stream, self.topic, details)
+
+    def _damaged(self, offset: int) -> PositionError:
+        return PositionError(
+            f'offsets topic "{self.topic}" of stream "{self.stream}": Iggy reports a message at offset {offset}, and does not '
+            f"return it. See the server's log: if it could not read its files (too many open files, a failing disk), mend that "
+            f"and start again. If not, the topic is damaged, as a killed server can leave it: repair or restore it on the server, "
+            f"or set another [offsets] topic and read everything again: `offsets reset --all`"
+        )
+
     def rewind(self) -> None:
         """Restart reading at the first message; records appended here are then included."""
         with self._lock:
             self.next_offset = self.foreign = self.messages = self.total_bytes = self.largest_bytes = 0
             self._own = {}
-            self._replaced_at = None
+            self._replaced_at, self._last_own = None, -1
 
     def _skip_own(self) -> None:
         while (size := self._own.pop(self.next_offset, None)) is not None:
@@ -126,12 +165,15 @@ class OffsetLog:
 
         Raises:
             RecordGoneError: a record is gone.
+            IggyUnavailableError: the server cannot look into the topic.
         """
         batch: dict[int, StoredMessage] = {}
         for head in heads:
             if head.offset not in batch:
                 batch = {stored.offset: stored for stored in self._poll(head.offset, ahead)}
             stored = batch.pop(head.offset, None)
+            if stored is None:
+                self._check_answering()
             message = self._decode(stored) if stored is not None else None
             if message is None or not message.has_head_of(head):
                 raise RecordGoneError(
@@ -143,19 +185,22 @@ class OffsetLog:
         """When a message was stored that the server has just confirmed, microseconds since 1970 by the server's clock.
 
         Raises:
-            PositionError: the server does not give it.
+            PositionError: the server does not return it.
+            IggyUnavailableError: the server cannot look into the topic.
         """
         found = self._poll(offset, 1)
         if not found or found[0].offset != offset:
-            raise PositionError(
-                f'offsets topic "{self.topic}" of stream "{self.stream}": Iggy confirms a record at offset {offset}, and does not '
-                f"give it. The topic is damaged, as a killed server can leave it: repair or restore it on the server, or set "
-                f"another [offsets] topic and read everything again: `offsets reset --all`"
-            )
+            self._check_answering()
+            raise self._damaged(offset)
         return found[0].timestamp_us
 
     def _poll(self, offset: int, count: int) -> list[StoredMessage]:
-        return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
+        try:
+            return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
+        except IggyTopicError as error:
+            if self.next_offset or self._own:
+                raise self.replaced() from error
+            raise
 
     def _decode(self, stored: StoredMessage) -> LogMessage | None:
         message = framing.decode(stored.offset, stored.payload, stored.timestamp_us)
@@ -172,7 +217,7 @@ class OffsetLog:
 
         Raises:
             UnknownOutcomeError, IggyUnavailableError: the record may or may not be stored.
-            PositionError: the topic was deleted and created again.
+            PositionError: the topic was purged, or deleted and created again.
         """
         offset = self.connection.wait(self.submit(payload))
         self._check_not_replaced()
@@ -191,18 +236,23 @@ class OffsetLog:
 
     def _appended(self, offset: int, size: int) -> None:
         # Without the lock: a following thread holds it while it waits for an answer from the event loop's thread.
-        if offset < self.next_offset:
-            self._replaced_at = self.next_offset, offset
+        if offset < self.next_offset or offset <= self._last_own:
+            self._replaced_at = offset
+        self._last_own = offset
         self._own[offset] = size
 
     def _check_not_replaced(self) -> None:
         if self._replaced_at is not None:
-            known, stored_at = self._replaced_at
-            raise PositionError(
-                f'offsets topic "{self.topic}" of stream "{self.stream}" was deleted and created again while source '
-                f'"{self.source}" ran: it had {known} messages, and Iggy stored the next one at offset {stored_at}. '
-                f"Bring it back from a backup; or read everything again: `offsets reset --all`"
+            raise self.replaced(
+                f": Iggy stored a message at offset {self._replaced_at}, and had confirmed that one before"
             )
+
+    def replaced(self, how: str = "") -> PositionError:
+        """Return the error for a topic that lost what this process had written or read."""
+        return PositionError(
+            f'offsets topic "{self.topic}" of stream "{self.stream}" was purged, deleted, renamed or restored from a backup while '
+            f'source "{self.source}" ran{how}. Bring it back; or read everything again: `offsets reset --all`'
+        )
 
     def end(self) -> int:
         """Return the offset that the next message of any writer will get."""

@@ -22,7 +22,7 @@ from framework.errors import IggyAuthError, IggyProtocolError, PositionError
 from framework.iggy.offset_log.records import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
-from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError
+from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError, check_answering
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -30,7 +30,7 @@ from framework.offsets.partition_ledger import PartitionState, UnsavedCount
 
 if TYPE_CHECKING:
     from framework.iggy.client import IggyConnection, Offset
-    from framework.iggy.values import StoredMessage, TopicInfo
+    from framework.iggy.values import PartitionInfo, StoredMessage, TopicInfo
 
 log = logging.getLogger(__name__)
 
@@ -133,18 +133,20 @@ class PartitionReader:
         Raises:
             PartitionGoneError: messages that positions count as saved are gone.
             PartitionDamagedError: the server has messages that it does not return.
+            IggyUnavailableError: the server cannot look into the partition.
         """
         left_from = self.check(topic_partition, info)
         anchor = self._state.anchors.get(topic_partition)
         if anchor is None and topic_partition not in self._state.topics:
             anchor = self._safe_end(topic_partition, info)
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
-        end = next(partition for partition in info.partitions if partition.id == topic_partition.partition)
+        end = _details_of(topic_partition, info)
         for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
             found = self._replay(topic_partition, opening, hold_back_of(info), left_from)
             last = found.state.last.offset if found.state.last is not None else -1
             if not end.messages_count or last >= end.current_offset:
                 break
+            check_answering(self._connection, self._stream, info.name, end)
             if pause_seconds is None:
                 raise PartitionDamagedError.found(self._place(topic_partition), end.current_offset, missing=last + 1)
             time.sleep(pause_seconds)
@@ -162,6 +164,8 @@ class PartitionReader:
 
         Raises:
             PartitionGoneError: they are not.
+            PartitionDamagedError: the server has messages that it does not return.
+            IggyUnavailableError: the server cannot look into the partition.
         """
         state = self._state
         known, anchor = state.topics.get(topic_partition), state.anchors.get(topic_partition)
@@ -253,10 +257,18 @@ class PartitionReader:
 
         Returns:
             The first offset that is left, if messages after it have expired, too, and sent counts account for them.
+
+        Raises:
+            PartitionGoneError, PartitionDamagedError, IggyUnavailableError: see `check`.
         """
         at = anchor.offset if anchor is not None else -1
         found = self._poll(topic_partition, max(at, 0))
         place = self._place(topic_partition)
+        if not found:
+            partition = _details_of(topic_partition, info)
+            check_answering(self._connection, self._stream, topic_partition.topic, partition)
+            if partition.messages_count and partition.current_offset > at:
+                raise PartitionDamagedError.found(place, partition.current_offset, missing=max(at, 0))
         if anchor is not None and found and found[0].offset == at:
             message = found[0]
             if anchor.is_at(message.offset, message.message_id, message.origin_us):
@@ -380,8 +392,12 @@ class PartitionReader:
 
 def _end_of(topic_partition: TopicPartition, info: TopicInfo) -> int:
     """Return the offset of a partition's next message; 0 of an empty one that may have held one message."""
-    partition = next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
+    partition = _details_of(topic_partition, info)
     return partition.current_offset + 1 if partition.messages_count or partition.current_offset else 0
+
+
+def _details_of(topic_partition: TopicPartition, info: TopicInfo) -> PartitionInfo:
+    return next(candidate for candidate in info.partitions if candidate.id == topic_partition.partition)
 
 
 def anchor_of(message: StoredMessage) -> Anchor:

@@ -71,11 +71,13 @@ class MemoryIggy:
         on_event: called before each event: `send` before messages are stored, `ack` before their confirmation;
             `append` and `appended` likewise for single messages (the offsets log). The connection's call raises
             its error, so a crash is possible at each event.
+        unreadable: topic and partition where a part of the server has failed: polls return nothing and tell no end.
     """
 
     def __init__(self, *, segment_bytes: int | None = None) -> None:
         self.segment_bytes = segment_bytes
         self.on_event: Callable[[str], None] | None = None
+        self.unreadable: set[tuple[str, int]] = set()
         self._streams: dict[str, dict[str, _Topic]] = {}
         self._clients: dict[int, MemoryConnection] = {}
         self._numbers = itertools.count(1)
@@ -241,10 +243,18 @@ class MemoryIggy:
         """Return the messages of a poll."""
         with self._lock:
             messages = self._partition(stream, topic, partition).messages
+            if (topic, partition) in self.unreadable:
+                return []
             if offset == "last":
                 return messages[max(0, len(messages) - count) :]
             first = 0 if offset == "first" else int(offset)
             return [message for message in messages if message.offset >= first][:count]
+
+    def polled_end(self, stream: str, topic: str, partition: int) -> int:
+        """Return the end that a poll tells."""
+        with self._lock:
+            end = self._partition(stream, topic, partition).end
+            return 0 if (topic, partition) in self.unreadable else max(0, end - 1)
 
     def groups(self, stream: str, topic: str) -> set[str]:
         """Return the consumer groups of a topic."""
@@ -377,9 +387,13 @@ class MemoryConnection(IggyConnection):
     ) -> Future[int]:
         self._check()
         self._event("append")
-        confirmed = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
-        self._event("appended")
         future: Future[int] = Future()
+        try:
+            confirmed = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
+        except IggyTopicError as error:
+            future.set_exception(self._refused(error))
+            return future
+        self._event("appended")
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
@@ -387,6 +401,12 @@ class MemoryConnection(IggyConnection):
                 on_stored(confirmed.base_offset)
             future.set_result(confirmed.base_offset)
         return future
+
+    def _refused(self, error: IggyTopicError) -> IggyUnavailableError:
+        """Return the error of a send whose topic is missing; it ends the connection."""
+        self.broken = True
+        self._server.leave(self.number)
+        return IggyUnavailableError(str(error))
 
     @override
     def join_group(self, stream: str, topic: str, group: str) -> None:
@@ -408,6 +428,11 @@ class MemoryConnection(IggyConnection):
         return self._server.read(stream, topic, partition, offset, count)
 
     @override
+    def polled_end(self, stream: str, topic: str, partition: int) -> int:
+        self._check()
+        return self._server.polled_end(stream, topic, partition)
+
+    @override
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray
     ) -> Future[tuple[Confirmation, ...]]:
@@ -418,7 +443,7 @@ class MemoryConnection(IggyConnection):
             confirmed = self._server.store(stream, topic, partition, decode_send(body))
             self._event("ack")
         except IggyTopicError as error:
-            future.set_exception(error)
+            future.set_exception(self._refused(error))
             return future
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))

@@ -66,6 +66,9 @@ class Connection:
     def get_topic(self, stream, topic):
         return self.topic
 
+    def polled_end(self, stream, topic, partition):
+        return self.topic.partitions[0].current_offset
+
     def close(self):
         self.closed += 1
 

@@ -121,8 +121,22 @@ def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(monkeypatch):
         return [one for one in poll(*place, offset=offset, count=count) if one.offset < end]
 
     monkeypatch.setattr(log.connection, "poll", torn)
-    with pytest.raises(PositionError, match=r"confirms a record at offset 0, and does not give it.* damaged"):
+    with pytest.raises(PositionError, match=r"reports a message at offset 0, and does not return it.* damaged"):
         begin_epoch(log, waiting=waiting())
+
+
+@pytest.mark.parametrize("left", ["nothing", "an earlier epoch"])
+def test_a_log_without_an_epoch_that_this_process_has_led_was_lost(left):
+    """Somebody deleted the whole stream, or restored an old backup: to begin from there would send everything again."""
+    server = server_with_log()
+    if left == "an earlier epoch":
+        epoch_of(server)[0].connection.close()
+    before = len(records(server))
+    log = log_over(server.connect())
+    with pytest.raises(PositionError, match=rf'"{LOG}" of stream "kit" was purged, deleted, .*offsets reset --all'):
+        begin_epoch(log, own_epochs={1, 2}, waiting=waiting())
+    assert len(records(server)) == before
+    assert begin_epoch(log, own_epochs={1} if before else (), waiting=waiting()).number == 1 + bool(before)
 
 
 def test_the_next_epoch_is_higher_than_any_that_was_claimed_and_forgets_who_is_gone():
@@ -178,7 +192,7 @@ def test_another_instance_that_is_alive_is_named_and_nothing_is_written():
 
 def test_a_worker_that_is_alive_is_named_too():
     server = server_with_log()
-    at_work(server, leader=False)
+    at_work(server, epoch=3, leader=False)
     with pytest.raises(SourceRunningError, match="on elsewhere"):
         begin_epoch(log_over(server.connect()), own_epochs={2}, waiting=waiting())
 
@@ -527,7 +541,7 @@ def test_a_worker_whose_log_was_replaced_sends_nothing(led):
     for _ in range(2):
         server.delete_topic("kit", LOG)
         log.connection.create_topic("kit", LOG, 1)
-        with pytest.raises(PositionError, match=rf'"{LOG}" of stream "kit" was deleted and created again.*offset 0'):
+        with pytest.raises(PositionError, match=rf'"{LOG}" of stream "kit" was purged, deleted, .*offset 0'):
             claim_partitions(behind, state, 1, PARTITIONS, waiting=waiting())
 
 

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 
-from framework.errors import PositionError
+from framework.errors import IggyTopicError, IggyUnavailableError, PositionError
 from framework.iggy.offset_log import codec, log
 from framework.iggy.offset_log.log import DuePolls
 from framework.testing.clock import FakeClock
+from tests.support.iggy_messages import append
 from tests.support.positions import LOG, log_over, server_with_log
 
 FOREIGN = b"of somebody else"
@@ -149,8 +150,75 @@ def test_the_time_of_a_record_is_the_servers(monkeypatch):
     at = rig.log.append(record(1))
     assert rig.log.stored_us(at) == rig.server.messages("kit", LOG)[at].timestamp_us > 0
     assert rig.polls == [(0, 1)]
-    with pytest.raises(PositionError, match=r"confirms a record at offset 1, and does not give it"):
+    with pytest.raises(PositionError, match=r"reports a message at offset 1, and does not return it"):
         rig.log.stored_us(1)
+
+
+def test_a_record_is_not_gone_while_the_server_cannot_look(monkeypatch):
+    rig = Rig(monkeypatch, record(1), record(2))
+    heads = [message.head for message in rig.log.follow()]
+    rig.server.unreadable.add((LOG, 0))
+    for look in (
+        lambda: list(rig.log.read(heads)),
+        lambda: rig.log.stored_us(1),
+        lambda: list(rig.log.follow_to_end()),
+    ):
+        rig.log.next_offset = 0
+        with pytest.raises(
+            IggyUnavailableError, match=rf'topic "{LOG}", .* reports 1 as its last message, and answers as if'
+        ):
+            look()
+    rig.server.unreadable.clear()
+    assert len(list(rig.log.read(heads))) == 2
+
+
+def test_a_log_that_the_server_does_not_return_whole_is_damaged_and_one_that_grows_is_not(monkeypatch):
+    monkeypatch.setattr(log, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    rig = Rig(monkeypatch, record(1), record(2), record(3))
+    poll, left = rig.log.connection.poll, [1]
+    monkeypatch.setattr(
+        rig.log.connection,
+        "poll",
+        lambda *place, offset, count: [] if offset >= 2 else poll(*place, offset=offset, count=2),
+    )
+    with pytest.raises(PositionError, match=r"offsets topic .* reports a message at offset 2, and does not return it"):
+        list(rig.log.follow_to_end())
+
+    def late(*place, offset, count):
+        if offset >= 2 and left[0]:
+            left[0] -= 1
+            append(rig.log.connection, "kit", LOG, 0, record(4))
+            return []
+        return poll(*place, offset=offset, count=count)
+
+    rig.log.rewind()
+    monkeypatch.setattr(rig.log.connection, "poll", late)
+    assert [message.epoch for message in rig.log.follow_to_end()] == [1, 2, 3, 4]
+
+
+def test_an_append_below_an_own_one_shows_that_the_topic_was_purged(monkeypatch):
+    rig = Rig(monkeypatch, record(1))
+    for epoch in (2, 3, 4):
+        rig.log.append(record(epoch))
+    rig.server.delete_topic("kit", LOG)
+    rig.log.connection.create_topic("kit", LOG, 1)
+    append(rig.log.connection, "kit", LOG, 0, b"of another source")
+    with pytest.raises(
+        PositionError, match=rf'"{LOG}" of stream "kit" was purged, .* at offset 1, and had confirmed that'
+    ):
+        rig.log.append(record(5))
+
+
+def test_a_topic_that_was_deleted_while_it_was_followed_is_named_with_the_ways_out(monkeypatch):
+    rig = Rig(monkeypatch, record(1))
+    rig.server.delete_topic("kit", LOG)
+    with pytest.raises(IggyTopicError):
+        rig.follow()
+    rig = Rig(monkeypatch, record(1))
+    assert rig.follow() == [1]
+    rig.server.delete_topic("kit", LOG)
+    with pytest.raises(PositionError, match=rf'"{LOG}" of stream "kit" was purged, deleted, .*offsets reset --all'):
+        rig.follow()
 
 
 def test_an_idle_log_is_polled_once_an_interval():

@@ -528,6 +528,39 @@ def test_messages_that_come_a_moment_later_are_no_damage(monkeypatch):
     assert rig.read().state.last == last
 
 
+@pytest.mark.parametrize("saved", [0, 3])
+def test_a_server_that_cannot_look_into_a_partition_is_away_and_nothing_of_it_is_gone(saved):
+    """The real server then answers polls as if the partition were empty: neither purged, nor expired, nor damaged."""
+    rig = Rig()
+    entry = position()
+    rig.begin(entry)
+    rig.known(rig.send(entry, 1, 2, 3) if saved else None)
+    rig.send(entry, 4, 5)
+    rig.server.unreadable.add(("records", 0))
+    check = PartitionReader(rig.connection, "kit", rig.state).check
+    for look in (rig.read, lambda: check(PARTITION, rig.info)):
+        with pytest.raises(
+            IggyUnavailableError,
+            match=r'"records", partition 0, of stream "kit".* reports \d as its last.*restart the server',
+        ):
+            look()
+    rig.server.unreadable.clear()
+    assert rig.read().state.last is not None
+
+
+def test_an_anchor_that_the_server_does_not_return_is_damage_and_not_expiry(monkeypatch):
+    rig = Rig()
+    entry = position()
+    rig.begin(entry)
+    rig.known(rig.send(entry, 1, 2, 3))
+    rig.send(entry, 4, 5)
+    blind_behind(rig, monkeypatch, 1)
+    with pytest.raises(
+        PartitionDamagedError, match=r"reports 4 as its last message but does not return message 2\. See the server's"
+    ):
+        rig.read()
+
+
 # ---- partitions that are gone
 
 
