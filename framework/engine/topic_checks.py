@@ -35,7 +35,7 @@ def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig)
     """Create the offsets topic, or check the existing topic.
 
     Raises:
-        IggyTopicError: it cannot be used, or may lose confirmed messages.
+        IggyTopicError: it cannot be used, or may lose or drop confirmed messages.
     """
     iggy, topic = config.iggy, config.offsets_topic
     info, warnings = ensure_topic(
@@ -56,13 +56,19 @@ def ensure_offsets_topic(connection: IggyConnection, config: SourceCommonConfig)
 
 def offsets_topic_refusal(info: TopicInfo) -> str | None:
     """Return why a topic cannot keep positions, and the ways out; None if it can."""
-    if info.messages_required_to_save in {None, 1}:
-        return None
-    return (
-        f'topic "{info.name}" of stream "{info.stream}" saves only every {info.messages_required_to_save} messages, and positions '
-        f"must not be lost: name another one with [offsets] topic, and let the source make it, or make it with "
-        f"messages_required_to_save=1"
-    )
+    name = f'topic "{info.name}" of stream "{info.stream}"'
+    another = "name another one with [offsets] topic, and let the source make it"
+    if info.messages_required_to_save not in {None, 1}:
+        return (
+            f"{name} saves only every {info.messages_required_to_save} messages, and positions must not be lost: {another}, or "
+            f"make it with messages_required_to_save=1"
+        )
+    if info.expiry_microseconds is not None or info.max_bytes is not None:
+        return (
+            f"{name} drops old messages (message_expiry, max_topic_size), and positions must not be lost: update it so that its "
+            f"messages never expire and its size has no limit, or {another}"
+        )
+    return None
 
 
 def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, topic: str) -> TopicInfo:

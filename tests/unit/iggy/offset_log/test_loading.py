@@ -661,6 +661,18 @@ def test_a_log_that_may_forget_what_it_confirmed_is_refused():
     assert server.messages("kit", LOG) == []
 
 
+@pytest.mark.parametrize("option", ["message_expiry", "max_topic_size"])
+def test_a_log_that_drops_old_messages_is_refused(option):
+    """A source that stands still for as long, or shares the topic, would lose all its positions."""
+    server = server_with_log()
+    server.set_option("kit", LOG, option, 3_000_000_000)
+    with pytest.raises(IggyTopicError, match=r'"kit-offsets".* drops old messages .*never expire.*\[offsets\] topic'):
+        Session.begin(server.connect(), source_config())
+    assert server.messages("kit", LOG) == []
+    server.set_option("kit", LOG, option, 2**64 - 1)
+    Session.begin(server.connect(), source_config())
+
+
 # ---- the embedded server's own file
 
 
