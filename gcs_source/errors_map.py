@@ -132,7 +132,10 @@ _CLASS_ADVICE: Mapping[str, str] = {
         ("SSLError", "HttpTlsError"),
         "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
     ),
-    **dict.fromkeys(("ProxyError", "HttpProxyError"), "the proxy does not answer, or refuses; check gcs.proxy"),
+    **dict.fromkeys(
+        ("ProxyError", "HttpProxyError"),
+        "the proxy does not answer, or refuses; check gcs.proxy, or the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY",
+    ),
     **dict.fromkeys(
         ("InvalidURL", "InvalidSchema", "MissingSchema", "InvalidProxyURL", "LocationParseError", "ProxySchemeUnknown"),
         "an address is none; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and gcs.proxy: each with its scheme, http://host:port",

@@ -123,6 +123,7 @@ CLASSES: Mapping[str, _Kind] = {
 }
 
 _EXPIRED = "CredentialsStillExpired"
+_UNREADABLE = "CredentialsUnreadable"
 _ADVICE: Mapping[str, str] = {
     "RequestTimeTooSkewed": "the clock of this machine is more than 15 minutes off; set it",
     "RequestExpired": "the clock of this machine is off; set it",
@@ -137,12 +138,16 @@ _ADVICE: Mapping[str, str] = {
     "NotImplemented": "the store does not implement this request; check s3.endpoint",
     "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
+    "ConfigParseError": "a shared AWS file cannot be read; correct it",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
     **dict.fromkeys(
         ("SSLError", "HttpTlsError"),
         "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",
     ),
-    **dict.fromkeys(("ProxyConnectionError", "HttpProxyError"), "the proxy does not answer; check s3.proxy"),
+    **dict.fromkeys(
+        ("ProxyConnectionError", "HttpProxyError"),
+        "the proxy does not answer; check s3.proxy, or the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY",
+    ),
     "InvalidProxiesConfigError": "the proxy cannot be used; check s3.proxy",
     **dict.fromkeys(
         ("EndpointConnectionError", "HttpConnectError"),
@@ -154,6 +159,8 @@ _ADVICE: Mapping[str, str] = {
     ),
     **dict.fromkeys(("ReadTimeoutError", "HttpReadTimeoutError"), "the store did not answer in time"),
     _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
+    _UNREADABLE: "a file or program for the credentials cannot be used; check s3.profile, the shared AWS files and the"
+    " variables AWS_*",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
 _KIND_ADVICE: Mapping[_Kind, str] = {
@@ -205,12 +212,33 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
         kind = StoreUnavailableError  # botocore found a number or a date in the head that is none
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
         kind, name = StoreUnavailableError, _EXPIRED
+    if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:
+        name = _UNREADABLE  # of a web identity, a container or `credential_process`; it may come, so it is tried again
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    detail = innermost(error)
-    elsewhere = name in {_EXPIRED, "CredentialRetrievalError"}
+    detail = _parse_failure(error) if name == "ConfigParseError" else innermost(error)
+    elsewhere = name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError"}
     asked = failed.endpoint and issubclass(kind, StoreUnavailableError) and not elsewhere
     where = f"; asked was {failed.endpoint}" if asked else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
+
+
+def _parse_failure(error: BaseException) -> str:
+    """Describe why a shared AWS file cannot be read. Never by its lines, as the parser does: they may hold a secret."""
+    details = getattr(error, "kwargs", {})
+    cause = details.get("error")
+    lines = [getattr(cause, "lineno", None), *(line for line, _ in getattr(cause, "errors", ()))]
+    place = next((f", line {line}" for line in lines if line is not None), "")
+    name = type(cause).__name__ if isinstance(cause, Exception) else ""
+    return f"{details.get('path', '')}{place}: {_UNPARSABLE.get(name, 'a value has the wrong form')}"
+
+
+_UNPARSABLE = {
+    "MissingSectionHeaderError": "no [profile] line above it",
+    "ParsingError": "it is not NAME = VALUE",
+    "DuplicateSectionError": "the section is repeated",
+    "DuplicateOptionError": "the option is repeated",
+    "UnicodeDecodeError": "not UTF-8",
+}
 
 
 def _from_response(error: BaseException, response: Mapping[str, Any], failed: Failed) -> SourceError:

@@ -10,6 +10,7 @@ import attrs
 import botocore.exceptions
 import pytest
 import urllib3.exceptions
+from botocore.configloader import load_config
 
 from framework.errors import (
     AccessDeniedError,
@@ -25,6 +26,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import redact, retry_after_seconds
+from framework.storage.http_errors import HttpProxyError
 from s3_source.errors_map import CLASSES, CODES, MAKING, Failed, from_code, translate
 from s3_source.signing import error_fields
 from tests.support.stopwatch import Stopwatch
@@ -129,6 +131,46 @@ def test_what_breaks_below_botocore_is_retriable(error):
     mapped = translate(error, READ)
     assert isinstance(mapped, StoreUnavailableError)
     assert "SECRET" not in str(mapped)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"aws_secret_access_key = drowssap\n", "{path}, line 1: no [profile] line above it"),
+        (b"[default\naws_secret_access_key = drowssap\n", "{path}, line 1: no [profile] line above it"),
+        (
+            b"[default]\naws_access_key_id = AK\naws_secret_access_key drowssap\n",
+            "{path}, line 3: it is not NAME = VALUE",
+        ),
+        (b"[default]\na = drowssap\n[default]\n", "{path}, line 3: the section is repeated"),
+        (b"[default]\na = drowssap\na = drowssap\n", "{path}, line 3: the option is repeated"),
+        (b"[default]\naws_secret_access_key =\n  drowssap\n", "{path}: a value has the wrong form"),
+        (b"\xff\xfe[default]\n", "{path}: not UTF-8"),
+    ],
+)
+def test_a_shared_file_that_cannot_be_read_is_named_and_never_repeated(content, said, tmp_path):
+    path = tmp_path / "credentials"
+    path.write_bytes(content)
+    with pytest.raises(botocore.exceptions.ConfigParseError) as raised:
+        load_config(str(path))
+    error = translate(raised.value, attrs.evolve(LIST, operation=MAKING))
+    assert isinstance(error, ConfigError)
+    assert str(error) == f"s3://lake: a shared AWS file cannot be read; correct it ({said.format(path=path)})"
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, PermissionError, IsADirectoryError])
+def test_a_file_for_the_credentials_that_cannot_be_read_is_no_fault_of_the_store(kind):
+    error = translate(kind(2, "No such file or directory", "/run/secrets/token"), LIST)
+    assert isinstance(error, StoreUnavailableError)
+    assert "a file or program for the credentials cannot be used; check s3.profile" in str(error)
+    assert "/run/secrets/token" in str(error)
+    assert "store:9000" not in str(error)
+
+
+def test_a_proxy_that_does_not_answer_may_be_one_of_the_environment():
+    error = translate(HttpProxyError("Failed to connect to proxy.example"), LIST)
+    assert isinstance(error, StoreUnavailableError)
+    assert "check s3.proxy, or the variables HTTP_PROXY" in str(error)
 
 
 @pytest.mark.parametrize(
