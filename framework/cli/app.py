@@ -106,7 +106,7 @@ def run(
         return EXIT_DONE
     except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout
         return reporter.ended(error.__context__ if isinstance(error.__context__, OSError) else SourceError(error.code))
-    except Exception as error:  # noqa: BLE001 - the last one who can say it
+    except BaseException as error:  # noqa: BLE001 - the last one who can say it; a panic of Iggy's client is no Exception
         return reporter.ended(error)
     finally:
         warnings.showwarning = shown_before

@@ -52,7 +52,7 @@ class ErrorReporter:
         """Report in the form of the log."""
         self.json = section.format == "json"
 
-    def ended(self, error: Exception) -> int:
+    def ended(self, error: BaseException) -> int:
         """Report what ended the program; return the exit code."""
         if isinstance(error, ModuleNotFoundError):
             return self.missing(error)
@@ -65,7 +65,7 @@ class ErrorReporter:
                 sys.stderr.write(f"A configuration is given by an option: --config {self.file_as_command}\n")
         return int(getattr(error, "exit_code", EXIT_CONFIGURATION))
 
-    def failed(self, error: Exception) -> int:
+    def failed(self, error: BaseException) -> int:
         """Report the error in one sentence; return the exit code."""
         from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
 
