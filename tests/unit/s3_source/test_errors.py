@@ -26,7 +26,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import redact, retry_after_seconds
-from framework.storage.http_errors import HttpProxyError
+from framework.storage.http.errors import HttpProxyError
 from s3_source.errors_map import CLASSES, CODES, MAKING, Failed, from_code, translate
 from s3_source.signing import error_fields
 from tests.support.stopwatch import Stopwatch
