@@ -1,0 +1,212 @@
+"""What Google's libraries find out for a store: identity and tokens, endpoint, proxy and certificates.
+
+Every place that uses something private of these libraries is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from framework.config.files import read_file
+from framework.errors import ConfigError, CredentialsError
+from framework.storage.error_messages import innermost, is_loopback
+from framework.storage.http.transfer import HttpOptions
+from gcs_source.config import GcsConfig
+
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+
+log = logging.getLogger(__name__)
+
+_SCOPE = "https://www.googleapis.com/auth/devstorage.read_only"
+_CLOUD = "https://www.googleapis.com/auth/cloud-platform"
+_OF_ONE_REQUEST = frozenset(("accept-encoding", "authorization", "connection", "range"))
+
+CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
+_MAX_CREDENTIALS_BYTES = 1 << 20
+
+
+def warn_in_the_clear(endpoint: str, credentials: Any) -> None:
+    """Log a warning when a token is sent without TLS."""
+    parts = urlsplit(endpoint)
+    anonymous = type(credentials).__name__ == "AnonymousCredentials"
+    if parts.scheme == "http" and not anonymous and not is_loopback(parts.hostname or ""):
+        log.warning("%s: the identity's token is sent unencrypted with every request; use https", endpoint)
+
+
+def is_google(endpoint: str) -> bool:
+    """Return whether an endpoint is Google's own."""
+    return (urlsplit(endpoint).hostname or "").endswith(".googleapis.com")
+
+
+def make_client(config: GcsConfig, credentials: Credentials | None) -> Any:
+    """Return the library's client, with these credentials or those that the configuration names."""
+    from gcs_source.google_packages import AnonymousCredentials, Client  # noqa: PLC0415
+
+    if credentials is None:
+        if config.anonymous:
+            credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+        elif config.credentials_file or config.impersonate or _application_default():
+            credentials = _credentials(config)
+    options = {"api_endpoint": config.endpoint.rstrip("/")} if config.endpoint else None
+    return Client(project=config.project or None, credentials=credentials, client_options=options)
+
+
+def _credentials(config: GcsConfig) -> Credentials:
+    scope = _CLOUD if config.impersonate else _SCOPE
+    if config.credentials_file:
+        found = _from_file(config.credentials_file, scope, "gcs.credentials_file")
+    elif file := _application_default():
+        found = _from_file(file, scope, CREDENTIALS)
+    else:
+        found, _ = importlib.import_module("google.auth").default(scopes=[scope])
+    if config.impersonate:
+        impersonated = importlib.import_module("google.auth.impersonated_credentials")
+        found = impersonated.Credentials(
+            source_credentials=found, target_principal=config.impersonate, target_scopes=[_SCOPE]
+        )
+    made: Credentials = found
+    return made
+
+
+def _application_default() -> str:
+    """The file that the environment names for it; empty when it names none, and before an emulator.
+
+    It is read here, because google-auth's own errors name no file; and of workload identity it would ask Google which project
+    that is, over the network and as long as it takes, when a bucket needs none.
+    """
+    return "" if os.environ.get("STORAGE_EMULATOR_HOST") else os.environ.get(CREDENTIALS, "")
+
+
+def _from_file(file: str, scope: str, option: str) -> Any:
+    """Return the file's content: a service account key, a user's login, or a workload identity configuration."""
+    try:
+        info = json.loads(read_file(Path(file), _MAX_CREDENTIALS_BYTES, may_wait=False))  # google.auth may read again
+        kind = str(info["type"])
+    except OSError as error:
+        raise CredentialsError(f"{option}: {file} cannot be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise CredentialsError(f"{option}: {file} is no file of credentials of Google's; make it again") from error
+    if option != CREDENTIALS and kind not in {*_MAKERS, "external_account"}:
+        raise CredentialsError(f"{option}: {file} holds credentials of an unknown type, {kind!r}")
+    try:
+        if option == CREDENTIALS and kind != "external_account":
+            return importlib.import_module("google.auth").default(scopes=[scope])[0]
+        return _of_kind(kind, info, scope)
+    except Exception as error:  # google.auth's own say no more than that something is missing, if that
+        raise CredentialsError(f"{option}: {file} cannot be used: {innermost(error)}") from error
+
+
+def _of_kind(kind: str, info: Mapping[str, Any], scope: str) -> Any:
+    if kind == "external_account":
+        source = info.get("credential_source") or {}
+        aws, program = str(source.get("environment_id", "")).startswith("aws"), "executable" in source
+        kind = "aws" if aws else "pluggable" if program else "identity_pool"
+    module, maker = _MAKERS[kind]
+    return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
+
+
+_MAKERS = {
+    "service_account": ("google.oauth2.service_account", "from_service_account_info"),
+    "authorized_user": ("google.oauth2.credentials", "from_authorized_user_info"),
+    "impersonated_service_account": ("google.auth.impersonated_credentials", "from_impersonated_service_account_info"),
+    "external_account_authorized_user": ("google.auth.external_account_authorized_user", "from_info"),
+    "identity_pool": ("google.auth.identity_pool", "from_info"),
+    "aws": ("google.auth.aws", "from_info"),
+    "pluggable": ("google.auth.pluggable", "from_info"),
+}
+
+
+def make_session(client: Any, config: GcsConfig) -> Any:
+    """The library's authorised session, with the proxy and the certificates of the configuration: it gets tokens."""
+    session = client._http  # noqa: SLF001 - the library's own modules use it the same way
+    # With each request, because those of the environment come before a session's; and tokens have a session of their own.
+    for part in (session, session._auth_request.session):  # noqa: SLF001
+        part.request = partial(part.request, **_way(config))
+    return session
+
+
+def _way(config: GcsConfig) -> dict[str, Any]:
+    way: dict[str, Any] = {}
+    if config.proxy:
+        way["proxies"] = {"http": config.proxy, "https": config.proxy}
+    if config.ca_bundle:
+        way["verify"] = config.ca_bundle
+    return way
+
+
+class Tokens:
+    """Those of a session, asked for as it does itself, with the limits of any request.
+
+    One thread renews for all: a metadata service refuses who asks too often. The others wait as long as one request may take,
+    then they ask for themselves.
+    """
+
+    def __init__(self, session: Any, timeout: tuple[float, float]) -> None:
+        self._credentials = session.credentials
+        self._request = partial(session._auth_request, timeout=timeout)  # noqa: SLF001
+        self._patience = sum(timeout)
+        self._renewing = threading.Lock()
+
+    def add(self, url: str, headers: dict[str, str]) -> None:
+        """Add the token to the headers of a request."""
+        with contextlib.nullcontext() if self._credentials.valid else self._alone():
+            self._credentials.before_request(self._request, "GET", url, headers)
+
+    def renew(self, refused: str) -> None:
+        """Renew the token, unless another thread has: this one was refused."""
+        with self._alone():
+            now: dict[str, str] = {}
+            self._credentials.apply(now)
+            if now.get("authorization", refused) == refused:
+                self._credentials.refresh(self._request)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        held = self._renewing.acquire(timeout=self._patience)
+        try:
+            yield
+        finally:
+            if held:
+                self._renewing.release()
+
+
+def way_to(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions, list[str]]:
+    """Return how the session connects to the endpoint, and the headers of its every request. No I/O.
+
+    Raises:
+        ConfigError: the certificates cannot be found.
+    """
+    from requests import Request  # noqa: PLC0415
+    from requests.utils import select_proxy  # noqa: PLC0415
+
+    way = _way(config)
+    request = session.prepare_request(Request("GET", f"{endpoint}/"))
+    session.get_adapter(request.url)  # refuses an address without a scheme
+    found = session.merge_environment_settings(
+        request.url, way.get("proxies", {}), stream=True, verify=way.get("verify"), cert=None
+    )
+    proxy = select_proxy(request.url, found["proxies"]) or ""
+    ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()
+    if not Path(ca_file).exists():
+        raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {ca_file} does not exist")
+    options = HttpOptions(
+        connect_seconds=config.connect_timeout,
+        read_seconds=config.read_timeout,
+        max_connections=config.max_connections,
+        proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
+        ca_file=ca_file,
+    )
+    return options, [
+        f"{name}: {value}" for name, value in request.headers.items() if name.lower() not in _OF_ONE_REQUEST
+    ]
