@@ -54,6 +54,8 @@ crowded machine 10 seconds passed before it had asked the master, again in every
 """
 
 PYTHON_OPTION = "spark.pyspark.python"
+KILL_OPTION = "spark.python.worker.killOnIdleTimeout"
+IDLE_OPTION = "spark.python.worker.idleTimeoutSeconds"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 
@@ -247,7 +249,7 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
 
     conf = SparkConf().setMaster(options.master).setAppName(name)
     conf.set("spark.ui.enabled", "false").set("spark.ui.showConsoleProgress", "false")
-    conf.set("spark.speculation", "false")
+    conf.set("spark.speculation", "false").set(KILL_OPTION, "false")
     if not is_on(options.conf, "spark.excludeOnFailure.enabled"):  # which takes several attempts
         # The driver recovers lost tasks: another attempt of Spark's could only say so, as soon as a core is free for it.
         conf.set("spark.task.maxFailures", "1").set("spark.excludeOnFailure.enabled", "false")
@@ -307,7 +309,8 @@ def check_context(context: SparkContext) -> None:
     """Reject a context that cannot run our tasks.
 
     Raises:
-        ConfigError: it speculates, or its Spark has another version than pyspark: their protocol differs.
+        ConfigError: it speculates or kills Python workers at work, or its Spark has another version than pyspark: their
+            protocol differs.
     """
     import pyspark  # noqa: PLC0415 - the door to Spark
 
@@ -322,6 +325,15 @@ def check_context(context: SparkContext) -> None:
     if is_on(context.getConf(), "spark.speculation"):
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
+        )
+    # 0, the default, is no limit
+    if is_on(context.getConf(), KILL_OPTION) and str(context.getConf().get(IDLE_OPTION, "0")).strip() not in {
+        "0",
+        "0s",
+    }:
+        raise ConfigError(
+            f"{KILL_OPTION} is on: a job answers Spark only at its end, so it is killed when it takes longer than "
+            f"{IDLE_OPTION}; set it to false"
         )
 
 

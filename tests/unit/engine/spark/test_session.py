@@ -169,9 +169,31 @@ def test_an_active_context_that_has_ended_is_refused_with_the_way_out(monkeypatc
         pass
 
 
-@pytest.mark.parametrize("conf", [{}, {"spark.speculation": "false"}])
+KILLS_IDLE = {"spark.python.worker.killOnIdleTimeout": "true"}
+
+
+@pytest.mark.parametrize("seconds", ["300", " 5min"])
+def test_a_context_that_kills_python_workers_at_work_is_refused(seconds):
+    with pytest.raises(ConfigError, match=r"spark\.python\.worker\.killOnIdleTimeout is on: .*set it to false"):
+        check_context(Context({**KILLS_IDLE, "spark.python.worker.idleTimeoutSeconds": seconds}))
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"spark.speculation": "false"},
+        KILLS_IDLE,
+        {**KILLS_IDLE, "spark.python.worker.idleTimeoutSeconds": "0s"},
+        {"spark.python.worker.idleTimeoutSeconds": "300"},
+    ],
+)
 def test_one_that_does_not_is_not(conf):
     check_context(Context(conf))
+
+
+def test_the_file_of_sparks_defaults_does_not_let_it_kill_python_workers_at_work():
+    assert session._conf(SparkSection(), "orders").get("spark.python.worker.killOnIdleTimeout") == "false"
 
 
 @pytest.mark.parametrize(
