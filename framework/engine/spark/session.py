@@ -326,11 +326,9 @@ def check_context(context: SparkContext) -> None:
         raise ConfigError(
             "spark.speculation is on: it runs one task twice at the same time, and a partition has one sender; set it to false"
         )
-    # 0, the default, is no limit
-    if is_on(context.getConf(), KILL_OPTION) and str(context.getConf().get(IDLE_OPTION, "0")).strip() not in {
-        "0",
-        "0s",
-    }:
+    conf = context.getConf()
+    no_limit = str(conf.get(IDLE_OPTION, "0")).strip() in {"0", "0s"}
+    if is_on(conf, KILL_OPTION) and not no_limit:
         raise ConfigError(
             f"{KILL_OPTION} is on: a job answers Spark only at its end, so it is killed when it takes longer than "
             f"{IDLE_OPTION}; set it to false"
