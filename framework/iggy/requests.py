@@ -147,7 +147,7 @@ class RequestQueue:
 
     def _expire(self, request: _Request) -> None:
         if self._current is request:
-            self._end(f"no answer within {self._timeout_seconds:g} s")
+            self._end(f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout")
 
     def _end(self, reason: str) -> None:
         if self.failure is None:
