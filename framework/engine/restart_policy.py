@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import FatalError
+from framework.errors import FatalError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from framework.errors import IggyUnavailableError
@@ -32,6 +32,13 @@ RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 FRUITLESS_RECOVERIES = 5
 """Maximum of consecutive breaks without progress on any record or object."""
+
+
+_SIZE_ADVICE = (
+    ". If the connection breaks at every send, the server (message_bus.max_message_size) or a proxy may refuse requests of that "
+    "size: lower [iggy] batch_bytes, or [input] max_record_bytes for a single large record"
+)
+"""A real server ends the connection then, and says nothing."""
 
 
 @attrs.frozen
@@ -117,9 +124,10 @@ class RestartPolicy:
             done = self._work_done()
             self._fruitless = 0 if done.idle or done.count > self._before else self._fruitless + 1
             if self._fruitless > FRUITLESS_RECOVERIES:
+                advice = _SIZE_ADVICE if isinstance(error, UnknownOutcomeError) else ""
                 raise FatalError(
                     f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "
-                    f"time it broke off with: {error}"
+                    f"time it broke off with: {error}{advice}"
                 ) from error
             return _pause(max(0, self._fruitless - 1))
         now = self._clock()

@@ -51,6 +51,9 @@ def test_work_that_gets_no_further_is_given_up_with_its_cause():
     with pytest.raises(FatalError, match=r"5 recoveries .* no record got further.*exited unexpectedly") as caught:
         run.epoch()
     assert caught.value.__cause__ is LOST
+    assert "lower [iggy] batch_bytes" in str(caught.value), (
+        "a server that limits requests ends the connection without a word"
+    )
 
 
 @pytest.mark.parametrize("fruit", [{"records": 1}, {"records": 1, "unseen": 1}, {"idle": True}])
