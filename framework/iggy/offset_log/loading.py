@@ -74,8 +74,9 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
         if codec.decode_opening(opening) > claims[0].offset:
             return
     raise PositionError(
-        f'offsets topic: the first records of source "{offset_log.source}" are gone, and no snapshot stands for them. Does the '
-        f"topic drop messages (message_expiry, max_topic_size)? {framing.WAY_OUT}"
+        f'offsets topic "{offset_log.topic}" of stream "{offset_log.stream}": the first records of source "{offset_log.source}" '
+        f"are gone, and no snapshot stands for them: it was purged, or dropped messages (message_expiry, max_topic_size). "
+        f"{framing.WAY_OUT}"
     )
 
 

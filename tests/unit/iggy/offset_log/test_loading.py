@@ -494,7 +494,10 @@ def test_whatever_was_deleted_before_the_moment_of_the_newest_snapshot_is_not_ne
         server.drop_head("kit", LOG, 0, 1)
         assert everything(loaded(server)) == expected
     server.drop_head("kit", LOG, 0, len(written) - at - 1)
-    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*message_expiry.*{WAY_OUT}'):
+    with pytest.raises(
+        PositionError,
+        match=rf'"{LOG}" of stream "kit": the first records of source "kit" are gone.*purged.*message_expiry.*{WAY_OUT}',
+    ):
         loaded(server)
 
 
