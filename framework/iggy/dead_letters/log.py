@@ -88,6 +88,8 @@ def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[St
     info = connection.get_topic(stream, topic)
     if info is None:
         raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
+    if not info.partitions:
+        raise IggyTopicError(f'topic "{topic}" of stream "{stream}" has no partition: dead letters need exactly 1')
     for message in read_whole(connection, stream, topic, info.partitions[PARTITION]):
         found = read_dead_letter(message, config.source.name)
         if found is not None:

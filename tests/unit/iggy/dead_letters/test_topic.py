@@ -5,8 +5,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from framework.errors import RecordError
+from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy import topics
+from framework.iggy.dead_letters.log import DeadLetterLog
 from framework.iggy.dead_letters.topic import (
     IggyDeadLetters,
     StoredDeadLetter,
@@ -119,3 +120,18 @@ def test_a_topic_that_does_not_return_its_last_dead_letter_is_damaged(server, mo
             ):
                 ensure_dead_letter_topic(connection, "kit", DEAD)
     assert polls == [2, 2]
+
+
+def test_a_topic_without_partitions_or_that_cannot_be_read_is_no_topic_without_letters(server):
+    config = source_config(dead_letter_topic=DEAD, tolerance="skip_record")
+    with server.connect() as connection:
+        assert len(DeadLetterLog.read(connection, config).stored) == 1
+        for _ in range(2):
+            append(connection, "kit", DEAD, 0, b"of another program")
+        server.unreadable.add((DEAD, 0))
+        with pytest.raises(IggyUnavailableError, match=r'topic "dead", partition 0, .*answers as if there were none'):
+            DeadLetterLog.read(connection, config)
+        server.delete_topic("kit", DEAD)
+        connection.create_topic("kit", DEAD, 0)
+        with pytest.raises(IggyTopicError, match='topic "dead" of stream "kit" has no partition'):
+            DeadLetterLog.read(connection, config)
