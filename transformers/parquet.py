@@ -28,6 +28,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.model.splits import Split
+from framework.model.temporary import temporary_for
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
@@ -251,7 +252,7 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
                     f"the Parquet file unpacks to more than input.max_temporary_bytes ({most} bytes)",
                     location=source.location,
                 )
-            try:
+            with temporary_for(source.location, made="unpacked"):
                 file.write(piece)
                 if isinstance(file, io.BytesIO) and file.tell() > _SPOOL_BYTES:
                     # Without a name from the start, or deleted when closed: nothing stays behind.
@@ -259,11 +260,6 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
                     on_disk.write(file.getbuffer())
                     file.close()
                     file = cast("BinaryIO", on_disk)
-            except OSError as exc:
-                what = (
-                    f"{source.location} cannot be unpacked into a temporary file in {tempfile.gettempdir()}; see TMPDIR"
-                )
-                raise OSError(exc.errno, f"{exc.strerror}: {what}") from exc
         stream.close()
         file.seek(0)
         yield file

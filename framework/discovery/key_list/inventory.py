@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import attrs
@@ -26,8 +24,9 @@ from framework.discovery.key_list.rows import (
     split_rows,
     unpacked,
 )
-from framework.errors import FatalError, KeyListError
+from framework.errors import KeyListError
 from framework.model.objects import MAX_SIZE
+from framework.model.temporary import temporary_for
 
 MAX_MANIFEST_BYTES = 16 << 20
 """Those of 100,000 data files. Parsed, the largest that is no manifest takes some 500 MB."""
@@ -177,23 +176,6 @@ def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, orig
                 target.write(chunk)
                 target.flush()
     checker.check()
-
-
-@contextmanager
-def temporary_for(origin: str) -> Iterator[None]:
-    """Turn an error of a temporary file into one that names its folder, what it is for, and a way out.
-
-    Raises:
-        FatalError: the temporary file cannot be made, or written.
-    """
-    try:
-        yield
-    except OSError as error:
-        folder = f"in {tempfile.tempdir}" if tempfile.tempdir else "anywhere"
-        raise FatalError(
-            f"{origin}: cannot be copied into a temporary file {folder} ({error.strerror}); make room there, or set TMPDIR to "
-            f"another folder"
-        ) from error
 
 
 def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:

@@ -14,9 +14,10 @@ from typing import Any, BinaryIO
 
 from typing_extensions import override
 
-from framework.discovery.key_list.inventory import DataFile, copy_checked, temporary_for
+from framework.discovery.key_list.inventory import DataFile, copy_checked
 from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
 from framework.model.objects import NativeObject
+from framework.model.temporary import temporary_for
 from framework.storage.stat import Lookups
 from framework.transformer import ReadStream
 

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from framework.errors import (
     CorruptObjectError,
+    FatalError,
     RecordError,
     RecordTooLargeError,
     StoreUnavailableError,
@@ -601,17 +602,27 @@ def test_a_packed_file_that_unpacks_to_too_much_is_an_error():
         read(data, max_temporary_bytes=3000)
 
 
-def test_a_full_disk_is_not_the_objects_fault(monkeypatch):
+NO_FOLDER = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+
+@pytest.mark.parametrize(
+    ("failure", "folder", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "/small", r"in /small \(No space left on device\)"),
+        (NO_FOLDER, None, r"anywhere \(No usable temporary directory found in \['/tmp'\]\)"),
+    ],
+    ids=["full", "a read-only container"],
+)
+def test_a_temporary_file_that_cannot_be_made_is_not_the_objects_fault(failure, folder, said, monkeypatch):
+    def fail(*_):
+        raise failure
+
     monkeypatch.setattr(parquet, "_SPOOL_BYTES", 100)
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    with pytest.raises(OSError, match=r"No space.*k\.parquet.*TMPDIR") as caught:
+    monkeypatch.setattr(tempfile, "TemporaryFile", fail)
+    monkeypatch.setattr(tempfile, "_get_default_tempdir", fail)
+    monkeypatch.setattr(tempfile, "tempdir", folder)
+    with pytest.raises(FatalError, match=rf"k\.parquet.*: cannot be unpacked into a temporary file {said}; .*TMPDIR"):
         read(gzip.compress(numbers(1000)))
-    assert caught.value.errno == errno.ENOSPC
-    assert not isinstance(caught.value, CorruptObjectError)
 
 
 def test_short_memory_is_never_the_objects_fault_but_a_size_that_cannot_be_is():
