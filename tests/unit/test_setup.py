@@ -1,5 +1,7 @@
 """scripts/setup on machines that lack something: one line that says what to do."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -56,7 +58,11 @@ def machine(tmp_path):
             timeout=30,
         )
 
-    return SimpleNamespace(put=put, run=run, project=project)
+    def start():
+        command = [shutil.which("sh"), str(project / "scripts" / "setup"), "demo"]
+        return subprocess.Popen(command, env={"PATH": str(tmp_path / "bin")}, stderr=subprocess.PIPE, text=True)
+
+    return SimpleNamespace(put=put, run=run, start=start, project=project)
 
 
 def test_without_a_python_that_fits(machine):
@@ -140,6 +146,19 @@ def test_what_apt_get_said_is_kept_when_it_fails(machine, tmp_path):
     assert done.stderr.startswith("error: apt-get could not install python3.")
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "a project" / ".setup.log").read_text() == "no network\n"
+
+
+def test_two_at_once_wait_for_each_other(machine, tmp_path):
+    machine.put("python3", TOO_OLD)
+    (tmp_path / "bin" / "flock").symlink_to(shutil.which("flock"))
+    other = os.open(machine.project, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with machine.start() as process:
+        assert process.stderr.readline() == "setup: waiting for another one in this folder\n"
+        assert process.poll() is None
+        os.close(other)
+        assert process.stderr.read().startswith("error: this project needs Python 3.10 to 3.13; install one")
+    assert process.returncode == 1
 
 
 def test_a_linked_environment_is_not_cleared(machine, tmp_path):
