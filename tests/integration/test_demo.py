@@ -137,7 +137,8 @@ def test_with_keep_the_demo_ends_when_one_of_its_servers_was_killed(tmp_path):
     assert not servers_in(tmp_path)
 
 
-def test_two_demos_do_not_share_a_folder(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "a closed terminal"])
+def test_two_demos_do_not_share_a_folder(tmp_path, number):
     with subprocess.Popen(
         program("demo", "--folder", tmp_path, "--rows", 10, "--engine", "local"),
         cwd=ROOT,
@@ -146,7 +147,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path):
     ) as first:
         first.stdout.readline()
         second = run("demo", "--folder", tmp_path, "--rows", 10)
-        first.send_signal(signal.SIGTERM)
+        first.send_signal(number)
         assert "Stopped" in first.stdout.read()
         assert first.wait(60) == 0
     assert second.returncode == 3

@@ -110,7 +110,7 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
     ) -> int:
         """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
         try:
-            with _interrupted_by_sigterm(), _alone_in(folder):
+            with _interrupted_by_signals(), _alone_in(folder):
                 chosen = engine.value if engine is not None else _default_engine()
                 demo = Demo(store=store, folder=folder, rows=rows, engine=chosen, asked=engine is not None)
                 return _run(demo, keep=keep, fresh=fresh)
@@ -358,16 +358,21 @@ def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
 
 
 @contextlib.contextmanager
-def _interrupted_by_sigterm() -> Iterator[None]:
-    """End the demo on SIGTERM as on Ctrl-C, servers included."""
+def _interrupted_by_signals() -> Iterator[None]:
+    """End the demo as on Ctrl-C, servers included, on SIGTERM, and on SIGHUP when its terminal is closed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # of nohup, which wants it to go on
+        del before[signal.SIGHUP]
+    for number in before:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
