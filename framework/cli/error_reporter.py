@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from framework.config.sections import LogSection
     from framework.runtime.channel import ChildChannel
 
+LIMITS = {
+    "can't start new thread": "raise the limit of threads (ulimit -u, TasksMax of systemd, pids of a container) or of memory",
+    "Too many open files": "raise the limit of open files (ulimit -n, LimitNOFILE of systemd)",
+}
+"""What to do when the system refuses something, by its words; any library may be the one that is refused."""
+
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
@@ -88,7 +94,8 @@ class ErrorReporter:
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
         trace = traces.scrub(trace)
-        sentence = f"unexpected {traces.scrub(text)}; {traces.keep(trace)}"
+        ways = "".join(f"; {way}" for words, way in LIMITS.items() if words in text)
+        sentence = f"unexpected {traces.scrub(text)}{ways}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 

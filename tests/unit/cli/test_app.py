@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import signal
@@ -171,6 +172,30 @@ def test_the_end_of_some_file_is_an_error_like_any_other(monkeypatch, tmp_path, 
 
 class PanicException(BaseException):
     """What Iggy's client raises, for example when no file can be opened any more."""
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (
+            RuntimeError("can't start new thread"),
+            "can't start new thread; raise the limit of threads (ulimit -u, TasksMax",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit of open files (ulimit -n"),
+        (PanicException('message: "Too many open files"'), 'files"; raise the limit of open files (ulimit -n'),
+    ],
+    ids=["threads", "files", "files of a library"],
+)
+def test_a_limit_of_the_machine_is_named_with_the_way_to_raise_it(failure, said, monkeypatch, tmp_path, capsys):
+    def fail(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+    assert run("s3_source", S3SourceTask, ["--config", str(tmp_path / "s3.toml")]) == 1
+    err = capsys.readouterr().err
+    assert said in err
+    assert "; the trace is in " in err
 
 
 def test_a_panic_of_a_library_is_an_error_like_any_other(monkeypatch, tmp_path, capsys):
