@@ -49,7 +49,7 @@ def read_records(
         info = connection.get_topic(config.iggy.stream, name)
         if info is None:
             raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
-        chosen = [found for found in info.partitions if partition in {None, found.id}]
+        chosen = [found.id for found in info.partitions if partition in {None, found.id}]
         if not chosen:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(info.partitions) - 1}, no {partition}')
         messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)

@@ -271,9 +271,8 @@ class DeadLetterReplay:
                 since[topic_partition] = min(end, since.get(topic_partition, end))
         found: set[int] = set()
         for topic_partition, end in since.items():
-            topic = self._session.partitions.ensure_topic(topic_partition.topic)
-            partitions = [partition for partition in topic.partitions if partition.id == topic_partition.partition]
-            for _, message in read_topic(self._session.connection, self._stream, topic.name, partitions, start=end):
+            topic, partition = topic_partition.topic, topic_partition.partition
+            for _, message in read_topic(self._session.connection, self._stream, topic, [partition], start=end):
                 if REPLAY_HEADER in message.headers and message.message_id in suspects:
                     found.add(message.message_id)
         done = [dead_letter for dead_letter in dead_letters if self._id(dead_letter) in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from framework.errors import IggyTopicError
 from framework.iggy.client import IggyConnection, Offset
 from framework.iggy.topics import PartitionDamagedError, check_answering
 from framework.iggy.values import PartitionInfo, StoredMessage
@@ -78,15 +79,27 @@ def read_topic(
     connection: IggyConnection,
     stream: str,
     topic: str,
-    partitions: Sequence[PartitionInfo],
+    partitions: Sequence[int],
     *,
     start: int | Literal["first"] = "first",
 ) -> Iterator[tuple[int, StoredMessage]]:
     """Yield partition number and message, one partition after another, each from `start` to its present end.
 
+    Args:
+        connection: an open connection.
+        stream: the stream's name.
+        topic: the topic's name.
+        partitions: their numbers, counted from 0.
+        start: an offset, or `first` for the oldest message.
+
     Raises:
+        IggyTopicError: there is no such topic or partition.
         PartitionDamagedError, IggyUnavailableError: see `read_whole`.
     """
-    for partition in partitions:
-        for message in read_whole(connection, stream, topic, partition, start=start):
-            yield partition.id, message
+    info = connection.get_topic(stream, topic)
+    details = {partition.id: partition for partition in info.partitions} if info is not None else {}
+    for number in partitions:
+        if number not in details:
+            raise IggyTopicError(f'topic "{topic}" of stream "{stream}" has no partition {number}')
+        for message in read_whole(connection, stream, topic, details[number], start=start):
+            yield number, message

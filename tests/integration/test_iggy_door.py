@@ -428,12 +428,13 @@ def test_reading_in_steps(connection, topic_partition, stream_name):
         wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=with_numbers)]),
     )
     append(connection, stream_name, "orders", 2, b"last")
-    partitions = connection.get_topic(stream_name, "orders").partitions
-    read = list(read_topic(connection, stream_name, "orders", partitions))
+    read = list(read_topic(connection, stream_name, "orders", [0, 1, 2]))
     assert [payload.payload for _, payload in read] == [*with_numbers, b"last"]
     assert [partition for partition, _ in read] == [1] * 1234 + [2]
     part = list(read_partition(connection, stream_name, "orders", 1, start=11))
     assert [one.payload for one in part] == with_numbers[11:]
+    with pytest.raises(IggyTopicError, match=r'topic "orders" of stream .* has no partition 7'):
+        list(read_topic(connection, stream_name, "orders", [1, 7]))
 
 
 def test_a_large_message_and_one_too_large(address, connection, topic_partition, stream_name):

@@ -121,7 +121,7 @@ def splits(iggy_url, stream_name, topic):
     from framework.model.message_ids import parse_message_id
 
     with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
-        partitions = connection.get_topic(stream_name, topic).partitions
+        partitions = [partition.id for partition in connection.get_topic(stream_name, topic).partitions]
         return sorted(
             (message.headers["key"], parts.split_number, parts.record, partition, message.payload)
             for partition, message in read_topic(connection, stream_name, topic, partitions)
