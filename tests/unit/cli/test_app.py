@@ -181,10 +181,14 @@ class PanicException(BaseException):
             RuntimeError("can't start new thread"),
             "can't start new thread; raise the limit of threads (ulimit -u, TasksMax",
         ),
+        (
+            UnicodeEncodeError("ascii", "./d\u00e4", 3, 4, "ordinal not in range(128)"),
+            "ordinal not in range(128); set PYTHONUTF8=1, or a locale of UTF-8 (LC_ALL=C.UTF-8); ",
+        ),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit of open files (ulimit -n"),
         (PanicException('message: "Too many open files"'), 'files"; raise the limit of open files (ulimit -n'),
     ],
-    ids=["threads", "files", "files of a library"],
+    ids=["threads", "locale", "files", "files of a library"],
 )
 def test_a_limit_of_the_machine_is_named_with_the_way_to_raise_it(failure, said, monkeypatch, tmp_path, capsys):
     def fail(*_, **__):
