@@ -229,11 +229,11 @@ def _parse_failure(error: BaseException) -> str:
     lines = [getattr(cause, "lineno", None), *(line for line, _ in getattr(cause, "errors", ()))]
     place = next((f", line {line}" for line in lines if line is not None), "")
     name = type(cause).__name__ if isinstance(cause, Exception) else ""
-    return f"{details.get('path', '')}{place}: {_UNPARSABLE.get(name, 'a value has the wrong form')}"
+    return redact(f"{details.get('path', '')}{place}: {_UNPARSABLE.get(name, 'a value has the wrong form')}")
 
 
 _UNPARSABLE = {
-    "MissingSectionHeaderError": "no [profile] line above it",
+    "MissingSectionHeaderError": "no line above it names a profile",
     "ParsingError": "it is not NAME = VALUE",
     "DuplicateSectionError": "the section is repeated",
     "DuplicateOptionError": "the option is repeated",

@@ -137,8 +137,8 @@ def test_what_breaks_below_botocore_is_retriable(error):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"aws_secret_access_key = drowssap\n", "{path}, line 1: no [profile] line above it"),
-        (b"[default\naws_secret_access_key = drowssap\n", "{path}, line 1: no [profile] line above it"),
+        (b"aws_secret_access_key = drowssap\n", "{path}, line 1: no line above it names a profile"),
+        (b"[default\naws_secret_access_key = drowssap\n", "{path}, line 1: no line above it names a profile"),
         (
             b"[default]\naws_access_key_id = AK\naws_secret_access_key drowssap\n",
             "{path}, line 3: it is not NAME = VALUE",
