@@ -52,7 +52,7 @@ from framework.transformer import ReadStream
 from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key
 from gcs_source.errors_map import Failed, from_answer, translate
 from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_metadata, parse_object, parse_page, resume
-from gcs_source.session import Tokens, is_google, make_client, make_session, warn_in_the_clear, way_to
+from gcs_source.session import Tokens, http_options, is_google, make_client, make_session, warn_in_the_clear
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -105,7 +105,7 @@ class GcsStore(HttpStore):
             self._session = make_session(self._client, config)
             endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
             self._tokens = Tokens(self._session, (config.connect_timeout, config.read_timeout))
-            options, self._common = way_to(self._session, endpoint, config)
+            options, self._common = http_options(self._session, endpoint, config)
             self._http = HttpLoop(options)
         except Exception as error:
             raise translate(error, self._failed("buckets.get")) from error

@@ -132,17 +132,17 @@ def make_session(client: Any, config: GcsConfig) -> Any:
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
     # With each request, because those of the environment come before a session's; and tokens have a session of their own.
     for part in (session, session._auth_request.session):  # noqa: SLF001
-        part.request = partial(part.request, **_way(config))
+        part.request = partial(part.request, **_proxy_and_certificates(config))
     return session
 
 
-def _way(config: GcsConfig) -> dict[str, Any]:
-    way: dict[str, Any] = {}
+def _proxy_and_certificates(config: GcsConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     if config.proxy:
-        way["proxies"] = {"http": config.proxy, "https": config.proxy}
+        found["proxies"] = {"http": config.proxy, "https": config.proxy}
     if config.ca_bundle:
-        way["verify"] = config.ca_bundle
-    return way
+        found["verify"] = config.ca_bundle
+    return found
 
 
 class Tokens:
@@ -181,7 +181,7 @@ class Tokens:
                 self._renewing.release()
 
 
-def way_to(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions, list[str]]:
+def http_options(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions, list[str]]:
     """Return how the session connects to the endpoint, and the headers of its every request. No I/O.
 
     Raises:
@@ -190,11 +190,11 @@ def way_to(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOptions,
     from requests import Request  # noqa: PLC0415
     from requests.utils import select_proxy  # noqa: PLC0415
 
-    way = _way(config)
+    configured = _proxy_and_certificates(config)
     request = session.prepare_request(Request("GET", f"{endpoint}/"))
     session.get_adapter(request.url)  # refuses an address without a scheme
     found = session.merge_environment_settings(
-        request.url, way.get("proxies", {}), stream=True, verify=way.get("verify"), cert=None
+        request.url, configured.get("proxies", {}), stream=True, verify=configured.get("verify"), cert=None
     )
     proxy = select_proxy(request.url, found["proxies"]) or ""
     ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()

@@ -11,7 +11,7 @@ import gzip
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -133,7 +133,7 @@ class _Descriptions:
         return None
 
 
-_OPENERS: Mapping[str, Callable[..., BinaryIO]] = {".json": open, ".json.gz": gzip.open}  # type: ignore[dict-item] # both read bytes
+_OPENERS: Mapping[str, Callable[..., Any]] = {".json": open, ".json.gz": gzip.open}
 
 
 @functools.cache

@@ -35,7 +35,7 @@ from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
 from framework.iggy.requests import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
-from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
+from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo, place_of
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class IggyConnection:
     def delete_segments(self, stream: str, topic: str, partition: int, count: int) -> None:
         """Delete the `count` oldest sealed segments of a partition; the one being written always stays."""
         self._command(
-            f"delete segments of {_place(stream, topic, partition)}",
+            f"delete segments of {place_of(stream, topic, partition)}",
             wire.DELETE_SEGMENTS,
             wire.encode_delete_segments(stream, topic, partition, count),
             _nothing,
@@ -258,7 +258,7 @@ class IggyConnection:
     ) -> Future[tuple[Confirmation, ...]]:
         """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations."""
         return self._submit(
-            f"send to {_place(stream, topic, partition)}",
+            f"send to {place_of(stream, topic, partition)}",
             _send(body),
             lambda reply: wire.parse_confirmations(bytes(reply)),
             sending=True,
@@ -276,7 +276,7 @@ class IggyConnection:
             )
 
         return self._submit(
-            f"send to {_place(stream, topic, partition)}",
+            f"send to {place_of(stream, topic, partition)}",
             lambda client: client.send_messages(stream, topic, partition, messages),
             confirmations,
             sending=True,
@@ -309,7 +309,7 @@ class IggyConnection:
             payloads=[payload],
         )
         body = wire.encode_send(stream, topic, partition, [segment])
-        place = _place(stream, topic, partition)
+        place = place_of(stream, topic, partition)
 
         def offset_of(reply: bytes) -> int:
             confirmed = wire.parse_confirmations(bytes(reply))
@@ -385,7 +385,7 @@ class IggyConnection:
 
         for name in (stream, topic):
             wire.encode_name(name)
-        return self._call(f"read {_place(stream, topic, partition)}", ask, _stored_messages)
+        return self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
 
     def polled_end(self, stream: str, topic: str, partition: int) -> int:
         """Return the offset of a partition's last message, as a poll answers it.
@@ -394,7 +394,7 @@ class IggyConnection:
         an empty partition.
         """
         return self._command(
-            f"read {_place(stream, topic, partition)}",
+            f"read {place_of(stream, topic, partition)}",
             wire.POLL_MESSAGES,
             wire.encode_poll_behind_end(stream, topic, partition),
             wire.parse_polled_end,
@@ -442,10 +442,6 @@ def _send(body: bytes | bytearray) -> Start:
 
 def _nothing(_answer: object) -> None:
     return None
-
-
-def _place(stream: str, topic: str, partition: int) -> str:
-    return f'topic "{topic}", partition {partition}, of stream "{stream}"'
 
 
 def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicInfo | None:

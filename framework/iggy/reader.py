@@ -8,7 +8,7 @@ from typing import Literal
 from framework.errors import IggyTopicError
 from framework.iggy.client import IggyConnection, Offset
 from framework.iggy.topics import PartitionDamagedError, check_answering
-from framework.iggy.values import PartitionInfo, StoredMessage
+from framework.iggy.values import PartitionInfo, StoredMessage, place_of
 
 _TARGET_BYTES = 8_000_000
 _MAX_COUNT = 5000
@@ -63,7 +63,7 @@ def read_whole(
 
     Raises:
         PartitionDamagedError: the server has messages that it does not return.
-        IggyUnavailableError: the server cannot look into the partition.
+        IggyUnavailableError: the server cannot read the partition.
     """
     end = start if isinstance(start, int) else 0
     for message in read_partition(connection, stream, topic, partition.id, start=start):
@@ -71,7 +71,7 @@ def read_whole(
         end = message.offset + 1
     if partition.messages_count and partition.current_offset >= end:
         check_answering(connection, stream, topic, partition)
-        place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
+        place = place_of(stream, topic, partition.id)
         raise PartitionDamagedError.found(place, partition.current_offset, missing=end)
 
 

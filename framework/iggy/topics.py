@@ -8,7 +8,7 @@ from typing_extensions import Self
 
 from framework.errors import IggyTopicError, IggyUnavailableError, PositionError
 from framework.iggy.client import IggyConnection
-from framework.iggy.values import PartitionInfo, TopicInfo
+from framework.iggy.values import PartitionInfo, TopicInfo, place_of
 from framework.model.text import counted
 
 DAMAGE_PAUSES_SECONDS = (0.2, 0.5)
@@ -30,7 +30,7 @@ class PartitionDamagedError(PositionError):
 
 
 def check_answering(connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo) -> None:
-    """Check, after a poll that returned nothing, that the server could look into the partition.
+    """Check, after a poll that returned nothing, that the server could read the partition.
 
     A server of which a part has failed or is overloaded answers a poll as if the partition were empty, some at once and
     some after ten seconds.
@@ -46,7 +46,7 @@ def check_answering(connection: IggyConnection, stream: str, topic: str, partiti
     """
     if partition.messages_count and connection.polled_end(stream, topic, partition.id) < partition.current_offset:
         raise IggyUnavailableError(
-            f'topic "{topic}", partition {partition.id}, of stream "{stream}": Iggy at {connection.address.server} reports '
+            f"{place_of(stream, topic, partition.id)}: Iggy at {connection.address.server} reports "
             f"{partition.current_offset} as its last message, and answers as if there were none: a part of the server has failed "
             f"or is overloaded. See its log; if this stays, restart the server"
         )
@@ -79,7 +79,7 @@ def check_readable(
         if not found:
             check_answering(connection, stream, topic, partition)
         if pause_seconds is None:
-            place = f'topic "{topic}", partition {partition.id}, of stream "{stream}"'
+            place = place_of(stream, topic, partition.id)
             raise PartitionDamagedError.found(place, end, missing=wanted)
         time.sleep(pause_seconds)
 

@@ -133,3 +133,8 @@ class Confirmation:
     topic_id: int
     partition: int
     base_offset: int
+
+
+def place_of(stream: str, topic: str, partition: int) -> str:
+    """Return how messages name a partition."""
+    return f'topic "{topic}", partition {partition}, of stream "{stream}"'

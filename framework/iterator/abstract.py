@@ -411,7 +411,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     def note_released(self, entry: OffsetManagerEntry) -> None:
         """Keep how far an object was handed out before its release to the feed."""
-        self._ahead.release(entry)
+        self._ahead.note_released(entry)
 
     def _open_input(self, native: NativeObject) -> ObjectInput:
         source = self.get_input_stream(native)

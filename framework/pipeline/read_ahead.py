@@ -141,7 +141,7 @@ class ReadAhead:
             self._opened_bytes += planned_bytes
             self._statistics.objects_opened += 1
 
-    def release(self, entry: OffsetManagerEntry) -> None:
+    def note_released(self, entry: OffsetManagerEntry) -> None:
         """Keep how far an object was handed out before its release to the feed, possibly beyond its commits."""
         # An object that is gone never comes again: what its commits have reached by now is no longer needed here.
         self._released = {key: kept for key, kept in self._released.items() if self._is_beyond_commits(key, kept)}

@@ -31,7 +31,7 @@ MAX_LOGGED = 200
 
 SECOND_ATTEMPT = (
     "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
-    "this line says why"
+    "this message names the cause"
 )
 
 

@@ -68,7 +68,7 @@ class DeadLetterLog:
             ConfigError: no dead letter topic is configured.
             IggyTopicError: the topic is missing.
             PartitionDamagedError: the server has dead letters that it does not return.
-            IggyUnavailableError: the server cannot look into the topic.
+            IggyUnavailableError: the server cannot read the topic.
         """
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()

@@ -26,7 +26,7 @@ def load(offset_log: OffsetLog) -> LogState:
 
     Raises:
         PositionError: the log cannot be read, or its beginning is gone.
-        IggyUnavailableError: the server cannot look into the topic; or the connection broke.
+        IggyUnavailableError: the server cannot read the topic; or the connection broke.
     """
     for attempt in range(1, LOADS):
         try:

@@ -108,7 +108,7 @@ class OffsetLog:
 
         Raises:
             PositionError: a record cannot be read, or the server does not return what it holds.
-            IggyUnavailableError: the server cannot look into the topic.
+            IggyUnavailableError: the server cannot read the topic.
         """
         yield from self.follow()
         details = self._details()
@@ -127,7 +127,7 @@ class OffsetLog:
         return info.partitions[0] if info is not None and info.partitions else None
 
     def _check_answering(self) -> None:
-        """Check, after a poll that returned nothing, that the server could look into the topic."""
+        """Check, after a poll that returned nothing, that the server could read the topic."""
         details = self._details()
         if details is not None:
             check_answering(self.connection, self.stream, self.topic, details)
@@ -165,7 +165,7 @@ class OffsetLog:
 
         Raises:
             RecordGoneError: a record is gone.
-            IggyUnavailableError: the server cannot look into the topic.
+            IggyUnavailableError: the server cannot read the topic.
         """
         batch: dict[int, StoredMessage] = {}
         for head in heads:
@@ -186,7 +186,7 @@ class OffsetLog:
 
         Raises:
             PositionError: the server does not return it.
-            IggyUnavailableError: the server cannot look into the topic.
+            IggyUnavailableError: the server cannot read the topic.
         """
         found = self._poll(offset, 1)
         if not found or found[0].offset != offset:

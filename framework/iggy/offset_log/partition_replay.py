@@ -23,6 +23,7 @@ from framework.iggy.offset_log.records import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
 from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError, check_answering
+from framework.iggy.values import place_of
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -133,7 +134,7 @@ class PartitionReader:
         Raises:
             PartitionGoneError: messages that positions count as saved are gone.
             PartitionDamagedError: the server has messages that it does not return.
-            IggyUnavailableError: the server cannot look into the partition.
+            IggyUnavailableError: the server cannot read the partition.
         """
         left_from = self.check(topic_partition, info)
         anchor = self._state.anchors.get(topic_partition)
@@ -165,7 +166,7 @@ class PartitionReader:
         Raises:
             PartitionGoneError: they are not.
             PartitionDamagedError: the server has messages that it does not return.
-            IggyUnavailableError: the server cannot look into the partition.
+            IggyUnavailableError: the server cannot read the partition.
         """
         state = self._state
         known, anchor = state.topics.get(topic_partition), state.anchors.get(topic_partition)
@@ -328,7 +329,7 @@ class PartitionReader:
         return read_partition(self._connection, self._stream, topic, partition, start=start)
 
     def _place(self, topic_partition: TopicPartition) -> str:
-        return f'topic "{topic_partition.topic}", partition {topic_partition.partition}, of stream "{self._stream}"'
+        return place_of(self._stream, topic_partition.topic, topic_partition.partition)
 
     # ---- replay
 

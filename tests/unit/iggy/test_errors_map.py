@@ -67,7 +67,7 @@ def test_a_refusal_is_fatal_and_names_what_and_where(text, kind):
 
 @pytest.mark.parametrize(("text", "kind"), REFUSED)
 def test_a_refused_send_is_fatal_unless_its_place_is_gone(text, kind):
-    """Somebody deleted or renamed it while the source ran: a recovery looks at all topics, and names the ways out."""
+    """It was deleted or renamed while the source ran: a recovery looks at all topics, and names the ways out."""
     error = classify(RuntimeError(text), 'send to topic "t"', server="h:1", sending=True)
     gone = "was not found" in text
     assert type(error) is (IggyUnavailableError if gone else kind)

@@ -118,5 +118,5 @@ def test_a_second_attempt_sends_nothing_and_says_how_to_learn_why(monkeypatch):
     assert isinstance(failure, UnknownOutcomeError)
     assert str(failure) == (
         "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
-        "this line says why"
+        "this message names the cause"
     )

@@ -127,7 +127,7 @@ def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(monkeypatch):
 
 @pytest.mark.parametrize("left", ["nothing", "an earlier epoch"])
 def test_a_log_without_an_epoch_that_this_process_has_led_was_lost(left):
-    """Somebody deleted the whole stream, or restored an old backup: to begin from there would send everything again."""
+    """The whole stream was deleted, or an old backup restored: to begin from there would send everything again."""
     server = server_with_log()
     if left == "an earlier epoch":
         epoch_of(server)[0].connection.close()

@@ -234,7 +234,7 @@ def test_keys_that_come_and_go_at_every_cut_do_not_make_a_store_unordered(docume
 
 
 class Locked(SortedStore):
-    """A bucket of folders with a lock file each: between any two calls every lock is deleted, or put anew."""
+    """A bucket of folders with a lock file each: between any two calls every lock is deleted, or written again."""
 
     def __init__(self, folders, **options):
         super().__init__([f"{folder:02}/{number:05}" for folder in folders for number in range(1000, 1200)], **options)
