@@ -44,10 +44,10 @@ class Everything:
 class Source:
     """Keys, a feed over them, and positions that survive a restart."""
 
-    def __init__(self, keys=(), *, lookback=3, prefixes=("",), base="", min_age=0.0, selection="all"):
+    def __init__(self, keys=(), *, lookback=3, prefixes=("",), base="", min_age=0.0, selection="all", once=False):
         self.versions = dict.fromkeys(keys, 1)
         self.lookback, self.prefixes, self.base, self.min_age = lookback, prefixes, base, min_age
-        self.selection = selection
+        self.selection, self.once = selection, once
         self.clock = FakeClock()
         self.stored = MemoryOffsetStore()
         self.chosen = Everything()
@@ -80,6 +80,7 @@ class Source:
             offsets=self.offsets,
             numbering_options="",
             poll_interval_seconds=1,
+            once=self.once,
             clock=self.clock,
         )
 
@@ -257,6 +258,15 @@ def test_an_object_that_is_gone_is_not_waited_for():
     del source.versions["0010"]
     source.release("0010", gone=True)
     assert source.go() == HUNDRED[-3:]
+
+
+def test_an_object_that_is_gone_asks_for_no_other_listing():
+    source = Source(HUNDRED, once=True)
+    source.go()
+    source.release("0010", gone=True)
+    assert source.feed.finished
+    source.release("0011")
+    assert not source.feed.finished
 
 
 def test_an_object_that_is_overwritten_again_and_again_is_waited_for_a_minute_only():
