@@ -313,7 +313,7 @@ class PartitionReader:
         counted, closed_at = self._state.counted.get(topic_partition), self._state.closed.get(topic_partition)
         if closed_at is None and (counted is None or counted.offset < first - 1):
             return False
-        if (closed_at is not None and closed_at >= end) or (counted is not None and counted.offset >= end):
+        if closed_at is not None and closed_at >= end:
             return False
         if counted is None or counted.offset < first:
             return True

@@ -1030,6 +1030,15 @@ def test_a_listing_that_is_none_is_named():
         rig.feed.take()
 
 
+def test_an_object_that_is_done_and_not_yet_saved_for_good_counts_as_done_before():
+    one = native("a")
+    rig = Rig(one)
+    begun = OffsetManagerEntry.start(one, PARTITION)
+    rig.offsets.add_entry(attrs.evolve(begun, generation=1, records_done=3, records_saved=1, total=3))
+    assert rig.keys() == []
+    assert rig.feed.counts.done_before == 1
+
+
 def test_objects_that_were_done_before_a_run_are_counted_by_its_first_listing_alone():
     objects = [native("a"), native("b"), native("c")]
     rig = Rig(*objects)

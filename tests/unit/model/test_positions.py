@@ -154,6 +154,13 @@ def test_the_stored_form_round_trips_through_json(position, bucket, key):
     assert back.get_properties() == position.get_properties()
 
 
+def test_what_a_position_does_not_say_is_not_in_its_stored_form():
+    needed = {"version", "generation", "modified", "records", "saved", "state", "topic", "partition"}
+    assert entry().get_properties().keys() == needed
+    assert entry(split_number=2, split_size=64).get_properties().keys() == needed | {"share", "split_size"}
+    assert entry(split_number=2, split_size=-3).get_properties().keys() == needed | {"part", "parts"}
+
+
 def test_nothing_that_is_handed_out_or_taken_in_is_shared():
     extra = {"a": 1}
     position = entry(1, extra=extra)

@@ -8,7 +8,7 @@ import tracemalloc
 
 import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -232,6 +232,7 @@ def test_a_snapshot_with_a_field_of_an_earlier_build_is_read_without_it():
 @given(
     st.lists(st.booleans(), max_size=40), st.sets(st.integers(0, 39)), st.sets(st.integers(0, 39)), st.integers(0, 9)
 )
+@example([False], set(), set(), 1)
 def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, replaced, removed, later):
     """In order, as many as a block has, and the last the rest; what comes later is not in them."""
     positions = small_map()
@@ -250,6 +251,7 @@ def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, repla
     sizes = [len(chunk.ends) // 4 for chunk in chunks]
     assert all(size == 4 for size in sizes[:-1])
     assert all(0 < size <= 4 for size in sizes)
+    assert [len(chunk.rows) for chunk in chunks] == [int.from_bytes(chunk.ends[-4:], "little") for chunk in chunks]
     back = small_map()
     back.load(view.tables, chunks)
     assert list(back.view()) == [entry for entry in left if entry.modified_ms != 1 << 70]
@@ -352,6 +354,24 @@ def test_positions_of_many_generations_are_packed_as_small_as_the_first():
         rows.append(max(len(row) for _, row in positions._finished.rows()))
         assert {one.generation for one in positions.view()} == {generation}
     assert rows == rows[:1] * len(rows)
+
+
+def test_an_entry_without_a_stored_form_survives_a_change_of_templates():
+    positions = small_map(hash, folders=100)
+    unusual = done("unusual", 5, modified_ms=1 << 70)
+    positions[unusual.get_manager_key()] = unusual
+    codec_before = positions._finished.codec
+    for generation in range(1, 60):
+        entry = attrs.evolve(done("k", generation), generation=generation)
+        positions[entry.get_manager_key()] = entry
+    assert positions._finished.codec is not codec_before
+    assert positions[unusual.get_manager_key()] == unusual
+    assert list(positions.view().others()) == [unusual]
+
+
+def test_a_key_of_another_property_and_no_name_is_itself():
+    codec_, key = RowCodec(OffsetManagerEntry), OffsetManagerKey((("container", "x"), ("key", "")))
+    assert codec_.key_of(codec_.head(key, add=True)) == key.properties
 
 
 # ---- fields

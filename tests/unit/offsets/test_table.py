@@ -200,3 +200,22 @@ def test_what_happened_since_is_newer_than_what_is_taken_back():
     assert (list(delta.entries), list(delta.removed)) == ([entry(3)], [absent])
     assert [one.key for one in table.take_begun().begun] == ["gone"]
     assert not table.dirty
+
+
+def test_a_count_of_a_version_that_gave_way_to_another_is_not_taken_back():
+    table = PositionTable(position_map([entry(1)]))
+    table.put(KEY, entry(2))
+    unsaved = table.take(PositionDelta())
+    table.begin(entry(0, version="v2", generation=2))
+    table.restore(unsaved)
+    assert table.take_begun().begun
+    assert not table.take(PositionDelta()).entries
+
+
+def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
+    watermark = Watermark(bucket="b").raised("", [CoveredRange("", None, 9)])
+    old = final(3, key="old", modified_ms=5)
+    gone = [entry(1, key=key, missing_since_ms=7) for key in ("gone", "gone too", "stays")]
+    table = PositionTable(position_map([old, *gone]), watermark)
+    assert table.compact(lambda position: position.key != "stays") == 3
+    assert [position.key for position in table.entries()] == ["stays"]

@@ -127,3 +127,12 @@ def test_one_that_stands_for_nothing_comes_back_as_such():
 @pytest.mark.parametrize("key", ["a", "a\0", "\ue000", "é"])
 def test_the_key_before_needs_no_surrogates(key):
     key_before(key).encode()
+
+
+def test_the_key_before_a_character_behind_the_surrogates_begins_with_the_one_before_it():
+    assert [ord(key_before(key)[0]) for key in ("\ud7ff", "\ue000", "\ue001", "\ue002")] == [
+        0xD7FE,
+        0xD7FF,
+        0xE000,
+        0xE001,
+    ]

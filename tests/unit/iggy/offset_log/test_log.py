@@ -196,6 +196,12 @@ def test_a_log_that_the_server_does_not_return_whole_is_damaged_and_one_that_gro
     assert [message.epoch for message in rig.log.follow_to_end()] == [1, 2, 3, 4]
 
 
+def test_a_topic_that_the_server_no_longer_describes_has_no_end_to_reach(monkeypatch):
+    rig = Rig(monkeypatch, record(1))
+    monkeypatch.setattr(rig.log.connection, "get_topic", lambda stream, topic: None)
+    assert [message.epoch for message in rig.log.follow_to_end()] == [1]
+
+
 def test_an_append_below_an_own_one_shows_that_the_topic_was_purged(monkeypatch):
     rig = Rig(monkeypatch, record(1))
     for epoch in (2, 3, 4):
