@@ -165,7 +165,7 @@ class FinishedTable:
             if self._row(known) == row:
                 return
             codec = self._codec
-            self._bury(head, known)
+            self._bury(known)
             if self._codec is not codec:
                 head, row = self._packed(key, entry)
         self._append(head, row, entry.records_done if entry.counts_object else 0)
@@ -184,9 +184,9 @@ class FinishedTable:
         """Remove the entry of that key; return False when there is none."""
         head = self._codec.head(key)
         number = self._find(head) if head is not None else None
-        if head is None or number is None:
+        if number is None:
             return False
-        self._bury(head, number)
+        self._bury(number)
         return True
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
@@ -258,8 +258,7 @@ class FinishedTable:
         if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
             self._merge_newest()
 
-    def _bury(self, head: bytes, number: int) -> None:
-        self._newest.pop(head, None)
+    def _bury(self, number: int) -> None:
         self._dead[number] = 1
         self._dead_rows += 1
         self.records_done -= self._codec.records_of(self._row(number))

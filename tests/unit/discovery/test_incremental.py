@@ -565,6 +565,19 @@ def test_of_many_objects_deferred_the_lowest_are_known():
     assert set(numbered_long(MAX_DEFERRED)) <= set(deferred.waited_for())
 
 
+def test_what_a_listing_has_shown_waits_no_longer_however_many_were_deferred_meanwhile():
+    deferred = DeferredKeys(60, FakeClock())
+    for number in range(MAX_DEFERRED - 1):
+        deferred.add(f"a{number:05}")
+    deferred.begin_listing()
+    fresh = [f"b{number:05}" for number in range(MAX_DEFERRED + 1)]
+    for key in fresh:
+        deferred.add(key)
+    deferred.end_listing(lambda key: True, whole=False)
+    assert set(deferred.waiting()) <= set(fresh)
+    assert deferred.waiting()
+
+
 def test_objects_that_wait_for_a_full_listing_drive_out_none_that_holds_listings_back():
     clock = FakeClock()
     deferred = DeferredKeys(60, clock)

@@ -633,6 +633,14 @@ def test_an_object_that_is_divided_by_key_has_a_part_in_every_partition():
     ]
 
 
+def test_an_object_of_which_nothing_was_sent_yet_is_not_begun_again_under_the_same_options():
+    options = canonical_options({"format": "jsonl"})
+    offsets = OffsetManager()
+    begun = offsets.add_entry(OffsetManagerEntry.start(native("a"), PARTITION, options))
+    (assignment,) = Rig(native("a"), offsets=offsets, numbering_options=options).take_all()
+    assert assignment.entry == begun
+
+
 @pytest.mark.parametrize("before", ["", canonical_options({"format": "jsonl"})], ids=["no options", "whole"])
 @pytest.mark.parametrize("records", [0, 3])
 def test_an_object_begun_whole_is_not_divided_while_it_is_half_read(before, records):
@@ -1006,8 +1014,9 @@ def test_a_key_that_fits_into_no_message_is_refused_with_its_length():
     assert Rig(native("k" * 10_000)).keys() == ["k" * 10_000]
     with pytest.raises(
         ObjectError, match="its key has 10,001 characters; with more than 10,000 it fits into no message"
-    ):
+    ) as refused:
         Rig(native("k" * 10_001)).feed.take()
+    assert len(refused.value.location) == 300
 
 
 def test_something_else_than_an_object_in_a_listing_is_named():

@@ -219,3 +219,4 @@ def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
     table = PositionTable(position_map([old, *gone]), watermark)
     assert table.compact(lambda position: position.key != "stays") == 3
     assert [position.key for position in table.entries()] == ["stays"]
+    assert len(table.entries()) == 1

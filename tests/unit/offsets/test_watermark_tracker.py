@@ -144,6 +144,16 @@ def test_the_keys_that_a_listing_has_shown_are_kept_while_their_positions_are_pe
         assert not any(one.missing_since_ms for one in manager.table.entries())
 
 
+def test_an_object_that_a_long_listing_did_not_show_is_missing(monkeypatch):
+    monkeypatch.setattr(watermark_tracker, "SHOWN_LIMIT", 2)
+    manager = OffsetManager()
+    manager.tracker.open(60_000)
+    for key in ("a", "b", "c", "gone"):
+        manager.add_entry(entry(key=key))
+    complete_listing(manager, 100_000, "a", "b", "c")
+    assert [one.key for one in manager.table.entries() if one.missing_since_ms] == ["gone"]
+
+
 def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_object():
     manager = OffsetManager()
     manager.tracker.open(60_000)

@@ -561,6 +561,17 @@ def test_a_bad_line_names_its_place_and_never_its_content():
     assert [run.error.byte_offset for run in packed if isinstance(run, SkippedRecord)] == [None, None]
 
 
+def test_a_line_that_is_too_long_has_a_byte_offset_only_where_nothing_is_unpacked():
+    data = b"1\n" + b"2" * 99 + b"\n3\n"
+    for packed, offset in ((data, 2), (gzip.compress(data), None)):
+        (bad,) = (
+            run
+            for run in make_transformer(InputOptions(format="jsonl", max_record_bytes=9)).read(BytesInput(packed))
+            if isinstance(run, SkippedRecord)
+        )
+        assert (bad.record_number, bad.error.byte_offset) == (2, offset)
+
+
 def test_what_is_not_json_lines_is_bad_line_by_line():
     junk = bytes(range(256)) * 40
     assert {kind for _, kind in read(junk)} == {RecordError}

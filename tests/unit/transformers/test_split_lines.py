@@ -156,6 +156,7 @@ def test_a_split_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lin
 def test_a_split_that_is_opened_from_its_objects_first_byte_asks_for_more_once_it_is_read():
     source = Watched(b"0123456789")
     assert SplitInput(BytesInput(b"01234"), Split(1, 4)).open().read(99) == b"01234"
+    assert SplitInput(BytesInput(b"01234"), Split(1, 4)).open(1, 3).read(99) == b"12"
     stream = OnwardInput(source, Split(1, 4), 4).open()
     assert stream.read(99) == b"0123"
     assert source.asked == [(0, 4)]

@@ -171,6 +171,7 @@ def test_the_mark_of_another_source_or_one_that_may_not_be_looked_at_says_nothin
     assert PartitionReader(rig.connection, "kit", rig.state).is_marked("records") is False
     assert mark_of("kit") != mark_of("kit2")
     assert len(mark_of("s" * 99)) == 60
+    assert mark_of("s" * 53) == f"source {'s' * 53}"
     assert mark_of("s" * 99) != mark_of("s" * 98)
     assert mark_of("s" * 99) == f"source {'s' * 36} 8eb7c5ba2fe9c606", "earlier versions have set it"
 
