@@ -156,14 +156,10 @@ class RowCodec:
         self._done.append(not template["failed"])
         self._counts.append(template["split_size"] >= 0 or template["split_number"] == 1)
 
-    def is_stored(self, row: bytes) -> bool:
-        """Return whether a row has a stored form: it is neither pickled nor very long."""
-        return len(row) <= MAX_STORED_BYTES and not row[_HEAD.size + _HEAD.unpack_from(row)[1]] & _PICKLED
-
     def are_stored(
         self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
     ) -> NDArray[np.bool_]:
-        """Return which of the rows between these places have a stored form."""
+        """Return which of the rows between these places have a stored form: they are neither pickled nor very long."""
         pickled = raw[starts + self.name_lengths(raw, starts)] & _PICKLED
         stored: NDArray[np.bool_] = (pickled == 0) & (ends - starts <= MAX_STORED_BYTES)
         return stored

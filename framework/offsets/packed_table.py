@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -348,6 +348,16 @@ def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: in
                 yield first + number, block.row(number)
 
 
+class _BlockColumns(NamedTuple):
+    """The rows of a block in a view: their bytes; of each its start and end, and whether it is live and has a stored form."""
+
+    rows: bytes
+    starts: NDArray[np.uint32]
+    ends: NDArray[np.uint32]
+    live: NDArray[np.bool_]
+    stored: NDArray[np.bool_]
+
+
 class FinishedView:
     """A snapshot of the entries. Threads may share it.
 
@@ -376,7 +386,7 @@ class FinishedView:
 
         whole = 1 << self._block_bits
         rows, ends = b"", np.zeros(0, np.uint32)
-        for more, more_ends in map(self._stored_rows, range(len(self._blocks))):
+        for more, more_ends in map(self._stored, range(len(self._blocks))):
             ends = np.concatenate((ends, more_ends + np.uint32(len(rows))))
             rows += more
             if len(ends) >= whole:
@@ -386,24 +396,32 @@ class FinishedView:
         if len(ends):
             yield RowChunk(rows, ends.tobytes())
 
-    def _stored_rows(self, at: int) -> tuple[bytes, NDArray[np.uint32]]:
+    def _stored(self, at: int) -> tuple[bytes, NDArray[np.uint32]]:
         """Return the live rows of a block that have a stored form, and their ends; without a step per row."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        first = at << self._block_bits
-        gone = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) != 0
-        block = self._blocks[at]
-        ends = np.array(block.ends[: len(gone)], np.uint32)
-        starts = _starts_of(ends)
-        rows = bytes(block.rows)
-        gone |= ~self._codec.are_stored(np.frombuffer(rows, np.uint8), starts, ends)
-        borders = np.append(starts, ends[-1:])[np.flatnonzero(np.diff(gone, prepend=True, append=True))].reshape(-1, 2)
-        live = [rows[begin:end] for begin, end in borders.tolist()]
-        return b"".join(live), (ends - starts)[~gone].cumsum(dtype=np.uint32)
+        block = self._block(at)
+        kept, ends = block.live & block.stored, block.ends
+        borders = np.append(block.starts, ends[-1:])[np.flatnonzero(np.diff(kept, prepend=False, append=False))]
+        rows = [block.rows[begin:end] for begin, end in borders.reshape(-1, 2).tolist()]
+        return b"".join(rows), (ends - block.starts)[kept].cumsum(dtype=np.uint32)
 
     def others(self) -> Iterator[OffsetManagerEntry]:
-        """Return the entries of the rows without a stored form."""
-        return (self._codec.entry_of(row) for _, row in self.rows() if not self._codec.is_stored(row))
+        """Yield the entries of the rows without a stored form; without a step for each of the others."""
+        for block in map(self._block, range(len(self._blocks))):
+            others = (block.live & ~block.stored).nonzero()[0]
+            for begin, end in zip(block.starts[others].tolist(), block.ends[others].tolist(), strict=True):
+                yield self._codec.entry_of(block.rows[begin:end])
+
+    def _block(self, at: int) -> _BlockColumns:
+        import numpy as np  # noqa: PLC0415 - as above
+
+        first = at << self._block_bits
+        live = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) == 0
+        ends = np.array(self._blocks[at].ends[: len(live)], np.uint32)
+        starts, rows = _starts_of(ends), bytes(self._blocks[at].rows)
+        stored = self._codec.are_stored(np.frombuffer(rows, np.uint8), starts, ends)
+        return _BlockColumns(rows, starts, ends, live, stored)
 
     @property
     def tables(self) -> dict[str, Any]:
