@@ -44,6 +44,7 @@ MAX_STORED_BYTES = 2000
 
 _HEAD = struct.Struct("<II")
 _BODY = struct.Struct("<BHqI")
+_MODIFIED_AT, _RECORDS_AT = 3, 11
 _TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
@@ -157,11 +158,10 @@ class RowCodec:
         self._counts.append(template["split_size"] >= 0 or template["split_number"] == 1)
 
     def are_stored(
-        self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
+        self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32], sizes: NDArray[np.uint32]
     ) -> NDArray[np.bool_]:
-        """Return which of the rows between these places have a stored form: they are neither pickled nor very long."""
-        pickled = raw[starts + self.name_lengths(raw, starts)] & _PICKLED
-        stored: NDArray[np.bool_] = (pickled == 0) & (ends - starts <= MAX_STORED_BYTES)
+        """Return which of the rows with these bodies have a stored form: they are neither pickled nor very long."""
+        stored: NDArray[np.bool_] = (raw[bodies] & _PICKLED == 0) & (sizes <= MAX_STORED_BYTES)
         return stored
 
     # ---- keys
@@ -311,13 +311,17 @@ class RowCodec:
 
     def sum_records(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
         """Return the total records of the rows whose bodies begin at these places; none of these rows is pickled."""
-        records = _numbers(raw, bodies + _BODY.size - 4)
+        records = _numbers(raw, bodies + _RECORDS_AT)
         if not all(self._counts):
-            import numpy as np  # noqa: PLC0415 - the caller has loaded it
-
-            templates = raw[bodies + 1].astype("u2") | raw[bodies + 2].astype("u2") << 8
-            records = records[np.asarray(self._counts)[templates]]
+            records = records[_of_templates(self._counts, raw, bodies)]
         return int(records.sum())
+
+    def may_be_compacted(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32], before_ms: int) -> NDArray[np.bool_]:
+        """Return which rows a compaction must look at: of older objects, of splits, and what only their entries tell."""
+        old = _numbers(raw, bodies + _MODIFIED_AT, 8).view("i8") < before_ms
+        wanted: NDArray[np.bool_] = raw[bodies] & _PICKLED != 0
+        wanted |= old if all(self._whole) else old | ~_of_templates(self._whole, raw, bodies)
+        return wanted
 
     def records_of(self, row: bytes) -> int:
         """Return how many records a row's entry adds to its source, cheaper than the entry."""
@@ -357,9 +361,17 @@ def _rest_of(entry_class: type[Any]) -> tuple[Callable[[Any], Any], list[str]]:
     return attrgetter(*(field.name for field in rest)), [field.alias or field.name for field in rest]
 
 
-def _numbers(raw: NDArray[np.uint8], places: NDArray[Any]) -> NDArray[Any]:
-    """Return the u32 values at these places."""
-    return functools.reduce(operator.add, (raw[places + at].astype("u8") << 8 * at for at in range(4)))
+def _numbers(raw: NDArray[np.uint8], places: NDArray[Any], size: int = 4) -> NDArray[Any]:
+    """Return the unsigned values of `size` bytes at these places."""
+    return functools.reduce(operator.add, (raw[places + at].astype("u8") << 8 * at for at in range(size)))
+
+
+def _of_templates(values: list[bool], raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    """Return the values of the rows' templates; of a pickled row, which has none, any value."""
+    import numpy as np  # noqa: PLC0415 - the caller has loaded it
+
+    of_rows: NDArray[np.bool_] = np.asarray([*values, False])[np.minimum(_numbers(raw, bodies + 1, 2), len(values))]
+    return of_rows
 
 
 def _tuples(value: Any) -> Any:

@@ -213,9 +213,16 @@ class FinishedTable:
         else:
             self._blocks[-1] = last.growing()
 
-    def rows(self) -> Iterator[tuple[int, bytes]]:
-        """Yield every current row with its number, which `remove` accepts until the next change."""
-        return _live_rows(self._blocks, self._dead, self._block_bits)
+    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, bytes]]:
+        """Yield the current rows that a compaction must look at, with their numbers.
+
+        `remove` accepts the numbers until the next change. Objects too young to be compacted, usually most, take no step each.
+
+        Args:
+            before_ms: no object last modified at this time or later is compacted.
+        """
+        view, codec = self.view(), self._codec
+        return view.rows_where(lambda block: codec.may_be_compacted(block.raw, block.bodies, before_ms))
 
     def remove(self, numbers: Sequence[int]) -> None:
         """Remove many rows together."""
@@ -349,13 +356,14 @@ def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: in
 
 
 class _BlockColumns(NamedTuple):
-    """The rows of a block in a view: their bytes; of each its start and end, and whether it is live and has a stored form."""
+    """The rows of a block in a view: bytes, and as an array; of each row its start, its body's, its end, whether it is live."""
 
     rows: bytes
+    raw: NDArray[np.uint8]
     starts: NDArray[np.uint32]
+    bodies: NDArray[np.uint32]
     ends: NDArray[np.uint32]
     live: NDArray[np.bool_]
-    stored: NDArray[np.bool_]
 
 
 class FinishedView:
@@ -401,17 +409,30 @@ class FinishedView:
         import numpy as np  # noqa: PLC0415 - as above
 
         block = self._block(at)
-        kept, ends = block.live & block.stored, block.ends
+        kept, ends = block.live & self._are_stored(block), block.ends
         borders = np.append(block.starts, ends[-1:])[np.flatnonzero(np.diff(kept, prepend=False, append=False))]
         rows = [block.rows[begin:end] for begin, end in borders.reshape(-1, 2).tolist()]
         return b"".join(rows), (ends - block.starts)[kept].cumsum(dtype=np.uint32)
 
     def others(self) -> Iterator[OffsetManagerEntry]:
-        """Yield the entries of the rows without a stored form; without a step for each of the others."""
-        for block in map(self._block, range(len(self._blocks))):
-            others = (block.live & ~block.stored).nonzero()[0]
-            for begin, end in zip(block.starts[others].tolist(), block.ends[others].tolist(), strict=True):
-                yield self._codec.entry_of(block.rows[begin:end])
+        """Return the entries of the rows without a stored form."""
+        return (self._codec.entry_of(row) for _, row in self.rows_where(lambda block: ~self._are_stored(block)))
+
+    def rows_where(self, which: Callable[[_BlockColumns], NDArray[np.bool_]]) -> Iterator[tuple[int, bytes]]:
+        """Yield the live rows of which this is true, with their numbers; without a step for each of the others.
+
+        Args:
+            which: returns of which rows of a block it is true.
+        """
+        for at in range(len(self._blocks)):
+            block = self._block(at)
+            chosen = (block.live & which(block)).nonzero()[0]
+            places = chosen.tolist(), block.starts[chosen].tolist(), block.ends[chosen].tolist()
+            for number, begin, end in zip(*places, strict=True):
+                yield (at << self._block_bits) + number, block.rows[begin:end]
+
+    def _are_stored(self, block: _BlockColumns) -> NDArray[np.bool_]:
+        return self._codec.are_stored(block.raw, block.bodies, block.ends - block.starts)
 
     def _block(self, at: int) -> _BlockColumns:
         import numpy as np  # noqa: PLC0415 - as above
@@ -420,8 +441,8 @@ class FinishedView:
         live = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) == 0
         ends = np.array(self._blocks[at].ends[: len(live)], np.uint32)
         starts, rows = _starts_of(ends), bytes(self._blocks[at].rows)
-        stored = self._codec.are_stored(np.frombuffer(rows, np.uint8), starts, ends)
-        return _BlockColumns(rows, starts, ends, live, stored)
+        raw = np.frombuffer(rows, np.uint8)
+        return _BlockColumns(rows, raw, starts, starts + self._codec.name_lengths(raw, starts), ends, live)
 
     @property
     def tables(self) -> dict[str, Any]:

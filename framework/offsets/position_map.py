@@ -145,7 +145,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
         facts = self._finished.codec.facts
         before = self._finished.records_done
-        for number, row in self._finished.rows():
+        for number, row in self._finished.rows_to_compact(watermark.latest_ms):
             bucket, key, modified_ms, row_generation, done, whole = facts(row)
             prefix = watermark.prefix_over(bucket, key, modified_ms) if done else None
             if prefix is None:

@@ -85,6 +85,11 @@ class Watermark:
         """Number of object versions with compacted positions."""
         return sum(self.compacted.values())
 
+    @property
+    def latest_ms(self) -> int:
+        """The latest time of all ranges; 0 without any."""
+        return max((covered.time_ms for ranges in self.prefixes.values() for covered in ranges), default=0)
+
     def __len__(self) -> int:
         """Return the number of ranges."""
         return sum(map(len, self.prefixes.values()))

@@ -258,6 +258,29 @@ def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, repla
     assert list(view.others()) == [entry for entry in left if entry.modified_ms == 1 << 70]
 
 
+def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(monkeypatch):
+    """With millions of positions they would hold every send up for seconds."""
+    positions = small_map()
+    unusual = done("unusual", modified_ms=1 << 70)
+    split = attrs.evolve(done("split", modified_ms=50), split_number=1, split_size=64)
+    old = done("old", modified_ms=8)
+    for entry in (unusual, split, old, *(done(f"{number}", modified_ms=50) for number in range(20))):
+        positions[entry.get_manager_key()] = entry
+    looked_at = []
+
+    def watched(read):
+        return lambda row: (looked_at.append(row), read(row))[1]
+
+    for name in ("facts", "entry_of"):
+        monkeypatch.setattr(positions._finished.codec, name, watched(getattr(positions._finished.codec, name)))
+    assert list(positions.view().others()) == [unusual]
+    assert len(looked_at) == 1
+    looked_at.clear()
+    compacted = positions.compact(Watermark(bucket="b").raised("", [CoveredRange("", None, 9)]))
+    assert compacted.objects == {"": 1}
+    assert len({bytes(row) for row in looked_at}) == 3
+
+
 @pytest.mark.parametrize("longest", [packed_row.MAX_STORED_BYTES - 30, 9_990])
 def test_chunks_hold_no_very_long_row_for_parts_of_a_snapshot_are_bounded(longest):
     """4,096 keys of 10,000 characters would be 160 MB, and Iggy stores 64."""
@@ -351,7 +374,7 @@ def test_positions_of_many_generations_are_packed_as_small_as_the_first():
         for number in range(6):
             entry = attrs.evolve(done(str(number), generation), generation=generation)
             positions[entry.get_manager_key()] = entry
-        rows.append(max(len(row) for _, row in positions._finished.rows()))
+        rows.append(max(len(row) for _, row in positions._finished.view().rows()))
         assert {one.generation for one in positions.view()} == {generation}
     assert rows == rows[:1] * len(rows)
 
