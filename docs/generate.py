@@ -30,11 +30,10 @@ from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
 from framework.cli.config import schema_text  # noqa: E402
 from framework.config.loading import limits_text, load  # noqa: E402
-from framework.config.option import Option, options_of, sections_of  # noqa: E402
+from framework.config.option import Option, is_list, options_of, sections_of, table_class  # noqa: E402
 from framework.config.sections import SourceCommonConfig  # noqa: E402
 from framework.config.toml_text import default_text  # noqa: E402
 from framework.config.transforms import SHIPPED, transform_class  # noqa: E402
-from framework.config.values import is_list, table_class  # noqa: E402
 from framework.discovery.feed import ObjectFeed  # noqa: E402
 from framework.engine.metrics import reference_rows  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from framework.config.files import read_file
-from framework.config.option import Option, nearest, options_of, sections_of
+from framework.config.option import Moment, Option, is_table, nearest, options_of, sections_of, union_members
 from framework.config.substitution import refers_to
-from framework.config.values import LiteralText, is_table, is_unicode, union_members, unit_of
+from framework.config.values import LiteralText, is_unicode
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -100,6 +100,14 @@ def _merge_into(
             del origins[known]
         target[name] = value
         origins[path] = origin
+
+
+def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
+    """Return the value at a path of nested tables; None when there is none."""
+    found: Any = mapping
+    for name in path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
 
 
 # ---- files
@@ -356,7 +364,7 @@ def _holds(known: str, option: Option, name: str) -> bool:
 
 def _takes_text(kind: Any) -> bool:
     members = union_members(kind)
-    return all(map(_takes_text, members)) if members else kind is str or unit_of(kind) == "moment"
+    return all(map(_takes_text, members)) if members else kind is str or kind == Moment
 
 
 def _options(cls: type) -> dict[OptionPath, Option]:

@@ -30,26 +30,26 @@ from framework.config.layers import (
     file_layers,
     merge,
     setting_layers,
+    value_at,
 )
-from framework.config.option import Option, nearest, options_of, sections_of, subsections_of
-from framework.config.substitution import Substitution
-from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
-from framework.config.values import (
-    InvalidValueError,
-    LiteralText,
-    SubstitutedText,
-    flat_table,
+from framework.config.option import (
+    Option,
     is_list,
     is_table,
-    strict_converter,
+    nearest,
+    options_of,
+    sections_of,
+    subsections_of,
     table_class,
 )
+from framework.config.substitution import Substitution
+from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
+from framework.config.values import InvalidValueError, LiteralText, SubstitutedText, converted, flat_table
 from framework.errors import ConfigError
 
 T = TypeVar("T")
 
 _MAX_SHOWN = 60
-_CONVERTER = strict_converter()
 CONNECTOR_OPTIONS: Mapping[str, type] = {"type": str, "key": str, "enabled": bool, "version": int, "name": str}
 """Options before the first section, as connector files of Iggy have them. A worker reads them; other commands check them."""
 
@@ -117,12 +117,12 @@ def load(
         ConfigError: as for `load_config`.
     """
     environment = os.environ if environment is None else environment
-    reading = _Reading(environment, may_wait=may_wait)
+    overrides: list[str] = []
     layers = file_layers(path) if path is not None else []
-    layers += environment_layers(environment, cls, reading.mistakes.append)
-    layers += setting_layers(settings, cls, reading.mistakes.append)
-    check_other_variables(environment, cls, layers, reading.mistakes.append, _warn)
-    return reading.load(layers, cls, origin=str(path or ""))
+    layers += environment_layers(environment, cls, overrides.append)
+    layers += setting_layers(settings, cls, overrides.append)
+    check_other_variables(environment, cls, layers, overrides.append, _warn)
+    return _Reading(cls, environment, may_wait=may_wait).load(layers, origin=str(path or ""), overrides=overrides)
 
 
 def _warn(text: str) -> None:
@@ -137,7 +137,8 @@ def structure(
     Raises:
         ConfigError: with all mistakes.
     """
-    return _Reading(environment).load([Layer(origin="", values=mapping)], cls, origin=origin).config
+    loaded: Loaded[T] = _Reading(cls, environment).load([Layer(origin="", values=mapping)], origin=origin)
+    return loaded.config
 
 
 def noted(mistake: str, merged: Merged) -> str:
@@ -179,9 +180,6 @@ class _Unusable:
 
 
 _UNUSABLE: Any = _Unusable()
-_TRANSFORMS = {"transforms": TransformConfig}
-"""The list of transforms, which stands beside the sections."""
-
 _ABOVE_SECTIONS = {
     INCLUDE: "to include a file, write include above the first section",
     "transforms": "begin each transform with a line [[transforms]], or write the list above the first section",
@@ -192,88 +190,98 @@ _ABOVE_SECTIONS = {
 class _Reading:
     """State of loading a configuration: its mistakes so far, and the secrets that no message may show."""
 
-    def __init__(self, environment: Mapping[str, str] | None, *, may_wait: bool = True) -> None:
-        self.mistakes: list[str] = []
+    def __init__(self, cls: type, environment: Mapping[str, str] | None, *, may_wait: bool = True) -> None:
+        self._cls = cls
+        self._sections = sections_of(cls)
+        self._mistakes: list[str] = []
         self._substitution = Substitution(environment, may_wait=may_wait)
         self._secrets: set[str] = set()
-        self._owners: dict[str, list[str]] = {}
-        self._words: frozenset[str] = frozenset()
 
-    def load(self, layers: Sequence[Layer], cls: type[T], *, origin: str) -> Loaded[T]:
+    def load(self, layers: Sequence[Layer], *, origin: str, overrides: Sequence[str] = ()) -> Loaded[Any]:
         """Return the configuration in these layers.
+
+        Args:
+            layers: the values.
+            origin: the file, for the error.
+            overrides: mistakes of overrides, which are named last.
 
         Raises:
             ConfigError: with all mistakes.
         """
-        before = len(self.mistakes)
-        merged = merge([self._current_names(layer, cls) for layer in layers])
-        renamed = len(self.mistakes)
-        config = self._root(merged.values, cls)
-        if self.mistakes:
-            self.mistakes[renamed:] = [noted(mistake, merged) for mistake in self.mistakes[renamed:]]
-            ordered = [*self.mistakes[before:], *self.mistakes[:before]]
-            raise ConfigError([self.masked(mistake) for mistake in ordered], origin=origin)
+        merged = merge([self._current_names(layer) for layer in layers])
+        of_names, self._mistakes = self._mistakes, []
+        config = self._root(merged.values)
+        mistakes = [*of_names, *(noted(mistake, merged) for mistake in self._mistakes), *overrides]
+        if mistakes:
+            raise ConfigError([self.masked(mistake) for mistake in mistakes], origin=origin)
         return Loaded(config=config, merged=merged, secrets=frozenset(self._secrets | self._substitution.secrets))
 
-    def _root(self, mapping: Mapping[str, object], cls: type[T]) -> T:
-        kind: type = cls
-        self._words = _own_words(kind)
-        sections = sections_of(cls)
-        self._owners = {}
-        for name, section in sections.items():
-            for option in options_of(section):
-                self._owners[option.name] = [*self._owners.get(option.name, []), f"[{name}]"]
-        known = subsections_of(cls)
+    def _root(self, mapping: Mapping[str, object]) -> Any:
+        known = subsections_of(self._cls)
         mapping = self._without_connector_options(mapping)
-        transforms = _TRANSFORMS if _has_transforms(kind) else {}
-        self._unknown(mapping, {**known, **transforms}, place="", advice=getattr(cls, "unknown_sections", ""))
-        values: dict[str, Any] = {name: self._transforms(mapping.get(name, [])) for name in transforms}
-        return self._checked(cls, values | self._inner(mapping, known, place=""), place="")
+        lists = {"transforms": TransformConfig} if "transforms" in attrs.fields_dict(self._cls) else {}
+        self._unknown(mapping, {**known, **lists}, place="", advice=getattr(self._cls, "unknown_sections", ""))
+        values = {name: self._transforms(mapping.get(name, [])) for name in lists}
+        return self._checked(self._cls, values | self._inner(mapping, self._cls, place=""), place="")
 
     def _without_connector_options(self, mapping: Mapping[str, object]) -> Mapping[str, object]:
         for name, kind in CONNECTOR_OPTIONS.items():
             if name in mapping and type(mapping[name]) is not kind:
-                self.mistakes.append(f"{name}: must be {_CONNECTOR_TYPES[kind]}, before the first section")
+                self._mistakes.append(f"{name}: must be {_CONNECTOR_TYPES[kind]}, before the first section")
         if isinstance(mapping.get("type"), str) and mapping["type"] != "source":
-            self.mistakes.append(f'type = "{mapping["type"]}": must be "source"')
+            self._mistakes.append(f'type = "{mapping["type"]}": must be "source"')
         key, version = mapping.get("key"), mapping.get("version")
         if isinstance(key, str) and not CONNECTOR_KEY.fullmatch(key):
-            self.mistakes.append(f'key = "{key}": may hold only letters, digits, ".", "_" and "-", at most 100')
+            self._mistakes.append(f'key = "{key}": may hold only letters, digits, ".", "_" and "-", at most 100')
         if isinstance(version, int) and version < 0:
-            self.mistakes.append(f"version = {version}: must be at least 0")
+            self._mistakes.append(f"version = {version}: must be at least 0")
         return {name: value for name, value in mapping.items() if name not in CONNECTOR_OPTIONS}
 
-    def _inner(self, mapping: Mapping[str, object], sections: Mapping[str, type], *, place: str) -> dict[str, Any]:
-        """Return the sections in a mapping, by the names of their fields."""
+    def _inner(self, mapping: Mapping[str, object], cls: type, *, place: str) -> dict[str, Any]:
+        """Return the sections directly inside a section or the root, by the names of their fields."""
         values: dict[str, Any] = {}
-        for name, section in sections.items():
+        for name, section in subsections_of(cls).items():
             # A section that is not there is an empty one: its required options are then named as missing.
             content = mapping.get(name, {})
-            path = f"{place}.{name}" if place else name
+            path = f"{place}{name}"
             if isinstance(content, Mapping):
-                values[name] = self._section(content, section, path)
+                values[name] = self._made(content, section, f"[{path}] ")
             else:
-                self.mistakes.append(f"{path}: must be a section, [{path}]")
+                self._mistakes.append(f"{path}: must be a section, [{path}]")
                 values[name] = _UNUSABLE
         return values
 
-    def _section(self, mapping: Mapping[str, object], cls: type[T], name: str) -> T:
-        place = f"[{name}] "
+    def _made(self, given: Mapping[str, object], cls: type[T], place: str) -> T:
+        """Return a section, or a table inside a list.
+
+        Args:
+            given: its options.
+            cls: its class.
+            place: where it is, in messages: `[iggy] `, `transforms[0].`.
+        """
         options = {option.name: option for option in options_of(cls)}
-        inner = subsections_of(cls)
-        self._unknown(mapping, {**options, **inner}, place=place)
-        values = {option.name: self._option(mapping, option, place) for option in options.values()}
+        self._unknown(given, {**options, **subsections_of(cls)}, place=place)
+        values: dict[str, Any] = {}
+        for option in options.values():
+            if option.name in given:
+                values[option.name] = self._option(given[option.name], option, place)
+            elif option.required:
+                self._mistakes.append(f"{place}{option.name}: missing")
+                values[option.name] = _UNUSABLE
         one_of: tuple[str, ...] = getattr(cls, "one_of", ())
         # With an unusable value the section's own check does not run.
-        unusable = any(value is _UNUSABLE for value in values.values())
-        if one_of and unusable and not any(option in mapping for option in one_of):
-            self.mistakes.append(f"{place}{' or '.join(one_of)}: missing")
-        return self._checked(cls, values | self._inner(mapping, inner, place=name), place=place)
+        if (
+            one_of
+            and not any(option in given for option in one_of)
+            and any(value is _UNUSABLE for value in values.values())
+        ):
+            self._mistakes.append(f"{place}{' or '.join(one_of)}: missing")
+        return self._checked(cls, values | self._inner(given, cls, place=f"{place.strip('[] ')}."), place=place)
 
     def _transforms(self, entries: object) -> Any:
         """Return the entries of `[[transforms]]`, each with the options of its type."""
         if not isinstance(entries, (list, tuple)):
-            self.mistakes.append(
+            self._mistakes.append(
                 'transforms: must be a list: write [[transforms]], then type = "add_fields" or another'
             )
             return _UNUSABLE
@@ -284,27 +292,27 @@ class _Reading:
 
     def _transform(self, entry: object, place: str) -> TransformConfig | None:
         if not isinstance(entry, Mapping):
-            self.mistakes.append(f"{place}: must be a table")
+            self._mistakes.append(f"{place}: must be a table")
             return None
         name = entry.get("type")
         if not isinstance(name, str):
-            self.mistakes.append(f"{place}.type: missing; known are {', '.join(TRANSFORMS.names())}")
+            self._mistakes.append(f"{place}.type: missing; known are {', '.join(TRANSFORMS.names())}")
             return None
         if name not in TRANSFORMS:
-            self.mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
+            self._mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
             return None
         enabled = entry.get("enabled", True)
         if not isinstance(enabled, bool):
-            self.mistakes.append(f"{place}.enabled: must be true or false")
+            self._mistakes.append(f"{place}.enabled: must be true or false")
         try:
             options_class = transform_class(name).options_class
         except ConfigError as exc:
-            self.mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
+            self._mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
             return None
         content = {key: value for key, value in entry.items() if key not in {"type", "enabled"}}
-        before = len(self.mistakes)
+        before = len(self._mistakes)
         options: object = self._table(content, options_class, f"{place}.")
-        if len(self.mistakes) > before:
+        if len(self._mistakes) > before:
             return None
         return TransformConfig(type=name, enabled=bool(enabled), options=options, place=f"{place} ({name})")
 
@@ -319,12 +327,9 @@ class _Reading:
         if not isinstance(content, Mapping):
             guess = nearest(content, flags) if isinstance(content, str) else None
             advice = f'; did you mean "{guess}"?' if guess else f", such as {_example(cls)}"
-            self.mistakes.append(f"{place[:-1]}: must be a table{advice}")
+            self._mistakes.append(f"{place[:-1]}: must be a table{advice}")
             return cast("T", _UNUSABLE)
-        options = {option.name: option for option in options_of(cls)}
-        self._unknown(content, options, place=place)
-        values = {option.name: self._option(content, option, place) for option in options.values()}
-        return self._checked(cls, values, place=place)
+        return self._made(content, cls, place)
 
     def _tables(self, value: object, option: Option, place: str) -> Any:
         """Return the value of an option that is a table, or a list of tables."""
@@ -333,7 +338,7 @@ class _Reading:
         if not is_list(option.type):
             return self._table(value, kind, f"{place}{option.name}.")
         if not isinstance(value, (list, tuple)):
-            self.mistakes.append(f"{place}{option.name}: must be a list of tables, such as [{_example(kind)}]")
+            self._mistakes.append(f"{place}{option.name}: must be a list of tables, such as [{_example(kind)}]")
             return _UNUSABLE
         found: tuple[object, ...] = tuple(
             self._table(item, kind, f"{place}{option.name}[{at}].") for at, item in enumerate(value)
@@ -341,29 +346,23 @@ class _Reading:
         try:
             _check_limits(found, option)
         except InvalidValueError as mistake:
-            self.mistakes.append(f"{place}{option.name}: {mistake}")
+            self._mistakes.append(f"{place}{option.name}: {mistake}")
         return found
 
-    def _option(self, given: Mapping[str, object], option: Option, place: str) -> Any:
-        if option.name not in given:
-            if option.required:
-                self.mistakes.append(f"{place}{option.name}: missing")
-                return _UNUSABLE
-            return option.default
+    def _option(self, value: object, option: Option, place: str) -> Any:
         if table_class(option.type) is not None:
-            return self._tables(given[option.name], option, place)
-        known = len(self.mistakes)
-        value = self._substituted(given[option.name], f"{place}{option.name}")
-        if len(self.mistakes) > known:
+            return self._tables(value, option, place)
+        known = len(self._mistakes)
+        value = self._substituted(value, f"{place}{option.name}")
+        if len(self._mistakes) > known:
             return _UNUSABLE
         if option.metadata.secret and isinstance(value, str):
             self._secrets.update(_secret_parts(str(value)))
         try:
-            result = _CONVERTER.structure(value, option.type)
-            result = _current_value(result, option, place)
+            result = _current_value(converted(value, option.type), option, place)
             _check_limits(result, option)
         except InvalidValueError as mistake:
-            self.mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
+            self._mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
             return _UNUSABLE
         return result
 
@@ -371,46 +370,39 @@ class _Reading:
         if isinstance(value, LiteralText):
             return value
         if isinstance(value, str):
-            return self._substitution.apply(value, lambda mistake: self.mistakes.append(f"{place}: {mistake}"))
+            return self._substitution.apply(value, lambda mistake: self._mistakes.append(f"{place}: {mistake}"))
         if isinstance(value, list):
             return [self._substituted(item, place) for item in value]
         if isinstance(value, dict):
             return {name: self._substituted(item, f"{place}.{name}") for name, item in value.items()}
         return value
 
-    def _current_names(self, layer: Layer, cls: type, place: str = "") -> Layer:
+    def _current_names(self, layer: Layer) -> Layer:
         """Return the layer with every former name of an option replaced by the current one."""
-        known = len(self.mistakes)
-        values = dict(layer.values)
-        for name, section in subsections_of(cls).items():
-            content = values.get(name)
-            if not isinstance(content, Mapping):
-                continue
-            path = f"{place}.{name}" if place else name
-            options = {option.name: option for option in options_of(section)}
-            renamed = Layer(origin=layer.origin, values=self._renamed(content, options, f"[{path}] "))
-            values[name] = self._current_names(renamed, section, path).values
-        if layer.origin and not place:
-            self.mistakes[known:] = [f"{mistake} (from {layer.origin})" for mistake in self.mistakes[known:]]
+        known = len(self._mistakes)
+        values = merge([layer]).values  # a copy
+        for name, section in self._sections.items():
+            content = value_at(values, name.split("."))
+            if isinstance(content, dict):
+                self._rename(content, options_of(section), f"[{name}] ")
+        if layer.origin:
+            self._mistakes[known:] = [f"{mistake} (from {layer.origin})" for mistake in self._mistakes[known:]]
         return Layer(origin=layer.origin, values=values)
 
-    def _renamed(self, mapping: Mapping[str, object], options: Mapping[str, Option], place: str) -> dict[str, object]:
-        given = dict(mapping)
-        for option in options.values():
+    def _rename(self, given: dict[str, object], options: Iterable[Option], place: str) -> None:
+        for option in options:
             for former, advice in option.metadata.former_names.items():
                 if former not in given:
                     continue
                 value = given.pop(former)
                 if option.name in given:
-                    self.mistakes.append(f"{place}{former}: a former name of {option.name}, which is there too")
+                    self._mistakes.append(f"{place}{former}: a former name of {option.name}, which is there too")
                     continue
-                text = f"{place}{former}: now called {option.name}. {advice}".rstrip()
-                warnings.warn(text, ConfigWarning, stacklevel=2)
+                _warn(f"{place}{former}: now called {option.name}. {advice}".rstrip())
                 given[option.name] = value
             content = given.get(option.name)
             if is_table(option.type) and isinstance(content, dict):
                 given[option.name] = flat_table(content)
-        return given
 
     def _unknown(
         self, given: Mapping[str, object], known: Mapping[str, object], *, place: str, advice: str = ""
@@ -421,20 +413,21 @@ class _Reading:
                 continue
             what, shown = ("option", name) if place else ("section", f"[{name}]")
             guess = nearest(name, known)
+            owners = [f"[{own}]" for own, cls in self._sections.items() if name in _names(cls)]
             if name in _ABOVE_SECTIONS and place.startswith("["):
                 way = _ABOVE_SECTIONS[name]
             elif guess is not None:
-                form = guess if place else f"[[{guess}]]" if guess in _TRANSFORMS else f"[{guess}]"
+                form = guess if place else f"[[{guess}]]" if guess == "transforms" else f"[{guess}]"
                 way = f"did you mean {form}?"
-            elif len(self._owners.get(name, ())) in {1, 2}:
-                way = f"{name} belongs to {' or '.join(self._owners[name])}"
+            elif len(owners) in {1, 2}:
+                way = f"{name} belongs to {' or '.join(owners)}"
             elif advice:
                 way = advice
             elif not place and importlib.util.find_spec(f"{name}_source") is not None:
                 way = f"it belongs to another program: python -m {name}_source"
             else:
                 way = f"known are {', '.join(known)}" if known else "there are none here"
-            self.mistakes.append(f"{place}{shown}: unknown {what}; {way}")
+            self._mistakes.append(f"{place}{shown}: unknown {what}; {way}")
 
     def _checked(self, cls: type[T], values: Mapping[str, Any], *, place: str) -> T:
         made: T = _UNUSABLE
@@ -443,14 +436,14 @@ class _Reading:
             made = cls(**values)
             check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
             for mistake in check() if check is not None else ():
-                self.mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
+                self._mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
             pass  # the value it touched has its own mistake, reported before
         except TypeError:
-            if not self.mistakes:  # written in C, `re` looks at the type of the stand-in, not at what it does
+            if not self._mistakes:  # written in C, `re` looks at the type of the stand-in, not at what it does
                 raise
         except ConfigError as exc:
-            self.mistakes.extend(f"{place}{mistake}" for mistake in exc.mistakes)
+            self._mistakes.extend(f"{place}{mistake}" for mistake in exc.mistakes)
         return made
 
     def masked(self, mistake: str) -> str:
@@ -459,16 +452,15 @@ class _Reading:
         A secret that is also a word of the message itself, such as Iggy's default password `iggy`, is not
         masked: that would reveal it.
         """
-        secrets = self._secrets | self._substitution.secrets
-        for secret in sorted(secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_MASKED and secret not in self._words:
+        words = _own_words(self._cls)
+        for secret in sorted(self._secrets | self._substitution.secrets, key=len, reverse=True):
+            if len(secret) >= _SHORTEST_MASKED and secret not in words:
                 mistake = mistake.replace(secret, "***")
         return mistake
 
 
-@functools.cache
-def _has_transforms(cls: type) -> bool:
-    return any(field.name in _TRANSFORMS for field in attrs.fields(cls))
+def _names(cls: type) -> list[str]:
+    return [option.name for option in options_of(cls)]
 
 
 @functools.cache
@@ -503,7 +495,7 @@ def _current_value(value: object, option: Option, place: str) -> object:
     current = option.metadata.former_values.get(value) if isinstance(value, str) else None
     if current is None:
         return value
-    warnings.warn(f'{place}{option.name} = "{value}": now called "{current}".', ConfigWarning, stacklevel=2)
+    _warn(f'{place}{option.name} = "{value}": now called "{current}".')
     return current
 
 

@@ -15,12 +15,13 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 
 from framework.errors import ConfigError
 
+F = TypeVar("F", bound=Callable[..., Any])
 _METADATA_KEY = "framework.option"
 _UNDECORATED: type = type(attrs.field())
 """What an option is until attrs has made its class."""
@@ -75,7 +76,7 @@ class Option:
         name: the key in the file.
         type: the type, with `Annotated` and `| None` kept.
         type_text: the type in words: `text`, `whole number`, `duration`.
-        default: the default value, or `attrs.NOTHING` for a required option.
+        default: the default value, or `attrs.NOTHING` for a required option; not to be changed.
         metadata: range, choices, documentation.
     """
 
@@ -136,62 +137,49 @@ def option(
     return attrs.field(default=default, repr=shown, metadata={_METADATA_KEY: metadata})
 
 
+def _cached(function: F) -> F:
+    """`functools.cache`, by whose types a class is not hashable."""
+    return cast("F", functools.cache(function))
+
+
+@_cached
 def options_of(cls: type) -> tuple[Option, ...]:
-    """Return the options of a section class, in field order; fields without `option()` are omitted."""
-    options, made = _options(cls)
-    if not made:
-        return options
-    return tuple(
-        attrs.evolve(option, default=made[option.name]()) if option.name in made else option for option in options
-    )
+    """Return the options of a section class, in field order; fields without `option()` are omitted.
 
-
-@functools.cache
-def _options(cls: type) -> tuple[tuple[Option, ...], Mapping[str, Callable[[], Any]]]:
-    """Return the options, and the factories of defaults that each configuration has for itself.
-
-    Cached: a configuration asks several times for the options of each section.
+    Cached: a configuration asks several times, and the types take longer than the rest of it.
     """
     bare = [name for name, value in vars(cls).items() if isinstance(value, _UNDECORATED)]
     if bare:
         raise ConfigError(
             f"{cls.__qualname__}: its option {bare[0]} counts only with @attrs.frozen(kw_only=True) above the class"
         )
-    kinds = _kinds(cls)
+    hints = get_type_hints(cls, include_extras=True)
     found: list[Option] = []
-    made: dict[str, Callable[[], Any]] = {}
     for field in attrs.fields(cls):
         metadata = field.metadata.get(_METADATA_KEY)
-        if metadata is None:
-            continue
-        kind, text = kinds[field.name]
-        if isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]
-            made[field.name] = field.default.factory
-        found.append(Option(name=field.name, type=kind, type_text=text, default=field.default, metadata=metadata))
-    return tuple(found), made
+        if metadata is not None:
+            made = isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
+            default = field.default.factory() if made else field.default
+            kind = hints[field.name]
+            found.append(
+                Option(name=field.name, type=kind, type_text=type_text(kind), default=default, metadata=metadata)
+            )
+    return tuple(found)
 
 
-def sections_of(cls: type) -> dict[str, type]:
+@_cached
+def sections_of(cls: type) -> Mapping[str, type]:
     """Return the sections of a root class by name: `iggy`, and `iggy.tls` for a section inside another."""
-    return dict(_sections(cls))
-
-
-@functools.cache
-def _sections(cls: type) -> dict[str, type]:
     found: dict[str, type] = {}
     for name, section in subsections_of(cls).items():
         found[name] = section
-        found |= {f"{name}.{inner}": kind for inner, kind in _sections(section).items()}
+        found |= {f"{name}.{inner}": kind for inner, kind in sections_of(section).items()}
     return found
 
 
-def subsections_of(cls: type) -> dict[str, type]:
+@_cached
+def subsections_of(cls: type) -> Mapping[str, type]:
     """Return the sections directly inside a root class or a section: field name -> class."""
-    return dict(_subsections(cls))
-
-
-@functools.cache
-def _subsections(cls: type) -> dict[str, type]:
     hints = get_type_hints(cls)
     return {
         field.name: hints[field.name]
@@ -207,14 +195,6 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return lower[found[0]] if found else None
 
 
-@functools.cache
-def _kinds(cls: type) -> dict[str, tuple[Any, str]]:
-    """Field -> its type, and the type in words. Cached: it takes longer than the rest of a configuration."""
-    hints = get_type_hints(cls, include_extras=True)
-    names = [field.name for field in attrs.fields(cls) if _METADATA_KEY in field.metadata]
-    return {name: (hints[name], type_text(hints[name])) for name in names}
-
-
 _PLAIN_TEXTS = {
     str: "text",
     int: "whole number",
@@ -225,21 +205,50 @@ _PLAIN_TEXTS = {
 }
 
 
+def union_members(kind: Any) -> tuple[Any, ...]:
+    """Return the types of a union without None; empty for another type."""
+    origin = get_origin(kind)
+    is_union = origin is Union or (origin is not None and origin.__name__ == "UnionType")
+    return tuple(member for member in get_args(kind) if member is not type(None)) if is_union else ()
+
+
+def unit_of(kind: Any) -> Unit | None:
+    """Return the unit of a type; None without one."""
+    extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((extra for extra in extras if isinstance(extra, Unit)), None)
+
+
+def is_list(kind: Any) -> bool:
+    """Return whether the type is a list."""
+    return get_origin(kind) in {list, tuple}
+
+
+def table_class(kind: Any) -> type | None:
+    """Return the class of a table, or of the tables in a list; None for another type."""
+    item = get_args(kind)[0] if is_list(kind) else kind
+    members = union_members(item)
+    item = members[0] if len(members) == 1 else item
+    return item if isinstance(item, type) and attrs.has(item) else None
+
+
+def is_table(kind: Any) -> bool:
+    """Return whether the type is a table of texts."""
+    return get_origin(kind) in {dict, Mapping}
+
+
 def type_text(kind: Any) -> str:
     """Return the type in words that users know: `text`, `whole number`, `list of texts`."""
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        units = [extra for extra in arguments[1:] if isinstance(extra, Unit)]
-        return units[0].text if units else type_text(arguments[0])
-    if origin in (list, tuple, Sequence):
-        return f"list of {type_text(arguments[0])}s"
-    if origin in (dict, Mapping):
+    unit = unit_of(kind)
+    if unit is not None:
+        return unit.text
+    members = union_members(kind)
+    if members:
+        return " or ".join(map(type_text, members))
+    if is_list(kind):
+        return f"list of {type_text(get_args(kind)[0])}s"
+    if is_table(kind):
         return "table of texts"
-    if origin is Union or (origin is not None and origin.__name__ == "UnionType"):
-        return " or ".join(type_text(argument) for argument in arguments if argument is not type(None))
-    if isinstance(kind, type) and attrs.has(kind):
-        return "table"
-    return _PLAIN_TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
+    return "table" if table_class(kind) else _PLAIN_TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
 
 
 def _hidden(value: object) -> str:

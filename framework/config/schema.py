@@ -14,9 +14,8 @@ import attrs
 
 from framework.config.layers import INCLUDE
 from framework.config.loading import CONNECTOR_KEY
-from framework.config.option import Option, options_of, subsections_of
+from framework.config.option import Option, is_list, is_table, options_of, subsections_of, union_members, unit_of
 from framework.config.transforms import SHIPPED, transform_class
-from framework.config.values import is_list, is_table, union_members, unit_of
 
 Schema = dict[str, Any]
 
@@ -175,7 +174,7 @@ def _type(kind: Any, minimum: float | None = None, maximum: float | None = None)
         return found[0] if len(found) == 1 else {"anyOf": found}
     unit = unit_of(kind)
     if unit is not None:
-        return _WITH_UNIT[unit]
+        return _WITH_UNIT[unit.name]
     if is_table(kind):
         return {"$ref": "#/definitions/texts"}
     if is_list(kind):

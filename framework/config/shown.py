@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date, time
 from typing import Any
 
@@ -84,14 +84,6 @@ def _masked_address(value: object) -> Any:
         shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
         return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
     return value if value.startswith("embedded:") else MASK
-
-
-def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
-    """Return the value at a path of nested tables; None when there is none."""
-    found: Any = mapping
-    for name in path:
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
 
 
 def has_mask(value: object, place: str = "") -> list[str]:

@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timezone
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args
 
-import attrs
-import cattrs
-
-from framework.config.option import Unit
+from framework.config.option import is_list, is_table, type_text, union_members, unit_of
 
 
 class SubstitutedText(str):
@@ -145,13 +142,13 @@ def parse_moment(value: object) -> str:
     return aware.astimezone(timezone.utc).isoformat()
 
 
-def _text(value: object, _kind: object) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise InvalidValueError("must be text in quotes")
     return str(value)
 
 
-def _whole_number(value: object, _kind: object) -> int:
+def _whole_number(value: object) -> int:
     if isinstance(value, SubstitutedText) and re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII):
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
@@ -159,7 +156,7 @@ def _whole_number(value: object, _kind: object) -> int:
     return value
 
 
-def _number(value: object, _kind: object) -> float:
+def _number(value: object) -> float:
     if isinstance(value, SubstitutedText):
         try:
             value = int(value) if re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII) else float(value)
@@ -172,43 +169,12 @@ def _number(value: object, _kind: object) -> float:
     return float(value)
 
 
-def _truth(value: object, _kind: object) -> bool:
+def _truth(value: object) -> bool:
     if isinstance(value, SubstitutedText) and value.strip().lower() in {"true", "false"}:
         return value.strip().lower() == "true"
     if not isinstance(value, bool):
         raise InvalidValueError("must be true or false")
     return value
-
-
-def union_members(kind: Any) -> tuple[Any, ...]:
-    """Return the types of a union without None; empty for another type."""
-    origin = get_origin(kind)
-    is_union = origin is Union or (origin is not None and origin.__name__ == "UnionType")
-    return tuple(member for member in get_args(kind) if member is not type(None)) if is_union else ()
-
-
-def unit_of(kind: Any) -> str | None:
-    """Return the name of a type's unit, `duration` or another; None without one."""
-    extras = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((extra.name for extra in extras if isinstance(extra, Unit)), None)
-
-
-def is_list(kind: Any) -> bool:
-    """Return whether the type is a list."""
-    return get_origin(kind) in {list, tuple}
-
-
-def table_class(kind: Any) -> type | None:
-    """Return the class of a table, or of the tables in a list; None for another type."""
-    item = get_args(kind)[0] if is_list(kind) else kind
-    members = union_members(item)
-    item = members[0] if len(members) == 1 else item
-    return item if isinstance(item, type) and attrs.has(item) else None
-
-
-def is_table(kind: Any) -> bool:
-    """Return whether the type is a table of texts."""
-    return get_origin(kind) in {dict, Mapping}
 
 
 def flat_table(value: Mapping[str, object]) -> dict[str, object]:
@@ -222,7 +188,7 @@ def flat_table(value: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _table(value: object, _kind: Any) -> dict[str, str]:
+def _table(value: object) -> dict[str, str]:
     """Return texts by name."""
     if not isinstance(value, dict):
         raise InvalidValueError("must be a table of texts")
@@ -232,40 +198,59 @@ def _table(value: object, _kind: Any) -> dict[str, str]:
     return {name: str(item).lower() if isinstance(item, bool) else str(item) for name, item in flat.items()}
 
 
-def strict_converter() -> cattrs.Converter:
-    """Return a converter for single values that never guesses. Wrong values raise `InvalidValueError`."""
-    converter = cattrs.Converter(detailed_validation=False)
-    for plain, hook in {str: _text, int: _whole_number, float: _number, bool: _truth}.items():
-        converter.register_structure_hook(plain, hook)
-    units = {
-        "duration": parse_duration,
-        "lasting": parse_lasting,
-        "size": parse_size,
-        "moment": parse_moment,
-    }
+_PLAIN: Mapping[Any, Callable[[object], object]] = {
+    str: _text,
+    int: _whole_number,
+    float: _number,
+    bool: _truth,
+    Any: lambda value: value,
+}
+_WITH_UNIT: Mapping[str, Callable[[object], object]] = {
+    "duration": parse_duration,
+    "lasting": parse_lasting,
+    "size": parse_size,
+    "moment": parse_moment,
+}
 
-    def with_unit(value: object, kind: Any) -> object:
-        return units[str(unit_of(kind))](value)
 
-    def any_of(value: object, kind: Any) -> object:
-        mistakes: list[str] = []
-        for member in union_members(kind):
-            try:
-                return converter.structure(value, member)
-            except InvalidValueError as mistake:
-                mistakes.append(str(mistake))
-        raise InvalidValueError(" or ".join(mistakes))
+def converted(value: object, kind: Any) -> object:
+    """Return a value of a file as the type of its option; nothing is guessed.
 
-    def items(value: object, kind: Any) -> tuple[object, ...]:
-        if not isinstance(value, (list, tuple)):
-            raise InvalidValueError("must be a list in square brackets")
+    Raises:
+        InvalidValueError: it is of another type.
+    """
+    unit = unit_of(kind)
+    if unit is not None:
+        return _WITH_UNIT[unit.name](value)
+    members = union_members(kind)
+    if members:
+        return _any_of(value, members)
+    if is_table(kind):
+        return _table(value)
+    if is_list(kind):
+        return _items(value, get_args(kind)[0])
+    if kind in _PLAIN:
+        return _PLAIN[kind](value)
+    try:
+        return kind(value)  # an enumeration, a path
+    except (TypeError, ValueError):
+        raise InvalidValueError(f"must be {type_text(kind)}") from None
+
+
+def _any_of(value: object, members: Sequence[Any]) -> object:
+    mistakes: list[str] = []
+    for member in members:
         try:
-            return tuple(converter.structure(item, get_args(kind)[0]) for item in value)
+            return converted(value, member)
         except InvalidValueError as mistake:
-            raise InvalidValueError(f"every item {mistake}") from None
+            mistakes.append(str(mistake))
+    raise InvalidValueError(" or ".join(mistakes))
 
-    converter.register_structure_hook_func(is_table, _table)
-    converter.register_structure_hook_func(lambda kind: bool(union_members(kind)), any_of)
-    converter.register_structure_hook_func(is_list, items)
-    converter.register_structure_hook_func(lambda kind: unit_of(kind) is not None, with_unit)
-    return converter
+
+def _items(value: object, kind: Any) -> tuple[object, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InvalidValueError("must be a list in square brackets")
+    try:
+        return tuple(converted(item, kind) for item in value)
+    except InvalidValueError as mistake:
+        raise InvalidValueError(f"every item {mistake}") from None

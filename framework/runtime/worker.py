@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from framework.config.format_registry import DISTRIBUTION
-from framework.config.layers import INCLUDE, file_layers, merge
+from framework.config.layers import INCLUDE, file_layers, merge, value_at
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
-from framework.config.shown import MASK, has_mask, plain, shown_mapping, value_at
+from framework.config.shown import MASK, has_mask, plain, shown_mapping
 from framework.config.toml_text import toml_name, toml_value
 from framework.errors import ConfigError
 from framework.model.text import unicode_text

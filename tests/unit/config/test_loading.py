@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import pickle
 import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
@@ -316,3 +320,44 @@ def test_moments_are_utc():
     assert parse_moment("2024-05-31") == "2024-05-31T00:00:00+00:00"
     assert parse_moment("2024-05-31T02:00:00+02:00") == "2024-05-31T00:00:00+00:00"
     assert parse_moment("2024-05-31T00:00:00Z") == "2024-05-31T00:00:00+00:00"
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@attrs.frozen(kw_only=True)
+class Own:
+    """Types of an author's section that no shipped section has."""
+
+    color: Color = option(Color.RED, doc="Color.")
+    folder: Path = option(Path(), doc="Folder.")
+    whatever: Any = option(None, doc="Whatever.")
+    either: int | bool = option(0, doc="Either.")
+    names: Mapping[str, str] = option(attrs.Factory(dict), doc="Names.")
+
+
+@attrs.frozen(kw_only=True)
+class OwnRoot:
+    own: Own
+
+
+def test_types_that_no_shipped_option_has():
+    given = {"color": "red", "folder": "a/b", "whatever": [1, "x"], "either": True}
+    made = structure({"own": given}, OwnRoot).own
+    assert attrs.asdict(made) == {
+        "color": Color.RED, "folder": Path("a/b"), "whatever": [1, "x"], "either": True, "names": {},
+    }  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        structure({"own": {"color": "blue", "folder": 5, "either": "x"}}, OwnRoot)
+    assert list(caught.value.mistakes) == [
+        '[own] color = "blue": must be Color',
+        "[own] folder = 5: must be Path",
+        '[own] either = "x": must be a whole number or must be true or false',
+    ]
+
+
+def test_a_default_table_is_of_one_configuration_alone():
+    first, second = (structure({"own": {}}, OwnRoot).own for _ in range(2))
+    assert first.names == {}
+    assert first.names is not second.names
