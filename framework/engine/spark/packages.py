@@ -45,7 +45,6 @@ PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 NEEDED = (
     "apache_iggy",
     "attrs",
-    "cattrs",
     "numpy",
     "orjson",
     "tenacity",
