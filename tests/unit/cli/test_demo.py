@@ -1,15 +1,19 @@
 """The command `demo`: what it says when something of it is away."""
 
 import errno
+import json
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from framework import InputOptions, make_transformer
 from framework.cli.demo import run as demo_run
+from framework.cli.demo.data import FORMATS, load, prepare, prepared_rows
 from framework.cli.demo.result import Demo, again
 from framework.errors import FatalError, IggyUnavailableError, StoreUnavailableError
 from s3_source.demo import S3DemoStore
+from transformers import LocalFileInput
 
 
 @pytest.fixture
@@ -86,3 +90,26 @@ def test_with_keep_the_demo_ends_when_a_server_has_ended(tmp_path, store, iggy, 
         demo_run._wait(demo, Server(ended=store), Server(ended=iggy))
     assert str(caught.value).startswith(said)
     assert "--keep" in str(caught.value)
+
+
+def test_the_objects_of_each_format_hold_the_same_flights(tmp_path):
+    prepare(tmp_path / "objects", 6200, done=lambda _: None)  # two weeks
+    assert prepared_rows(tmp_path / "objects") == 6200
+    flights = {}
+    for each in (load(tmp_path / "objects", name) for name in FORMATS):
+        assert [file.name.partition(".")[0] for file in each.files] == ["2013-week-01", "2013-week-02"]
+        transformer = make_transformer(InputOptions(format=each.format))
+        batches = [batch for file in each.files for batch in transformer.read(LocalFileInput(file))]
+        flights[each.format] = [json.loads(bytes(payload)) for batch in batches for payload in batch.payloads]
+    first = flights["jsonl"][0]
+    assert (first["tailnum"], first["arr_delay"], first["time_hour"]) == ("N14228", 11.0, "2013-01-01T10:00:00Z")
+    for flight in (*flights["avro"], *flights["parquet"]):
+        flight["time_hour"] = flight["time_hour"].replace(".000Z", "Z")
+    for flight in flights["csv"]:
+        flight |= {name: float(flight[name]) if flight[name] else None for name in first if is_number(name)}
+        flight["tailnum"] = flight["tailnum"] or None
+    assert flights["avro"] == flights["parquet"] == flights["csv"] == flights["jsonl"]
+
+
+def is_number(name):
+    return name not in {"carrier", "tailnum", "origin", "dest", "time_hour"}
