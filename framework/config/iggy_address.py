@@ -32,6 +32,7 @@ DEFAULT_PORTS = {"tcp": 8090, "quic": 8080, "websocket": 8092}
 DEFAULT_PORT = DEFAULT_PORTS["tcp"]
 TRANSPORTS = tuple(DEFAULT_PORTS)
 _MAX_PORT = 65535
+_PLACE = re.compile(r"(\[(?P<ipv6>[^\]]*)\]|(?!\[)(?P<name>[^:]*))(:(?P<port>[^:]*))?")
 _PORT = re.compile(r"[0-9]{1,99}")
 _TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
 _OPTIONS = ("tls_ca_file", "tls_domain", "tls_validate_certificate", "token")
@@ -213,26 +214,18 @@ def _split(rest: str) -> tuple[str, str, str]:
 
 
 def _parse_place(place: str, usual: int, mistakes: list[str]) -> tuple[str, int]:
-    if place.startswith("["):
-        host, bracket, tail = place[1:].partition("]")
-        if not bracket or (tail and not tail.startswith(":")):
-            mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
-            return "", usual
-        text = tail[1:]
-    else:
-        if place.count(":") > 1:
-            mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
-            return "", usual
-        host, _, text = place.partition(":")
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        mistakes.append("an IPv6 address stands in brackets: [::1]:8090")
+        return "", usual
+    host, port = found["ipv6"] or found["name"] or "", usual
     if not host:
         mistakes.append("the host is missing")
-    if not text:
-        return host, usual
-    # int() also takes digits of other scripts, and only some thousand of them
-    port = int(text) if _PORT.fullmatch(text) else 0
+    if found["port"]:
+        # int() also takes digits of other scripts, and only some thousand of them
+        port = int(found["port"]) if _PORT.fullmatch(found["port"]) else 0
     if not 0 < port <= _MAX_PORT:
         mistakes.append("the port is a number from 1 to 65535")
-        return host, usual
     return host, port
 
 

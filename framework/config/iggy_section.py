@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import ClassVar
 
 import attrs
@@ -145,7 +145,11 @@ class IggySection:
         Raises:
             ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
         """
-        return _server_of(self)
+        mistakes: list[str] = []
+        address = _address_of(self, mistakes)
+        if mistakes or address is None:
+            raise ConfigError(mistakes)
+        return address
 
     @property
     def login_names(self) -> list[str]:
@@ -164,42 +168,43 @@ class IggySection:
             yield from exc.mistakes
 
 
-def _server_of(section: IggySection) -> IggyAddress:
-    """Return the address that `url`, or `address`, and the options beside it describe.
+def _address_of(section: IggySection, mistakes: list[str]) -> IggyAddress | None:
+    """Return the address that `url`, or `address`, and the options beside it describe; None with a mistake in it.
 
-    Raises:
-        ConfigError: each mistake, beginning with the options that it is about.
+    Args:
+        section: the options.
+        mistakes: receives each mistake, beginning with the options that it is about.
     """
     url, address, transport, login = section.url, section.address, section.transport, section.login_names
     if url is not None and address is not None:
-        raise ConfigError("url, address: both name the server; leave one of the two out")
-    mistakes = [*_login_errors(section)]
-    if url is not None and url.strip().lower().startswith("embedded:"):
-        beside = [*login, *(["transport"] if transport is not None else []), *section.tls.names]
-        if beside:
-            mistakes.append(
-                f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out"
-            )
-        parsed = _parsed("url", mistakes, lambda: IggyAddress.parse(url))
-        return _unless(mistakes, parsed)
-    if url is None and address is None:
-        raise ConfigError(
-            [*mistakes, "url: missing; give url, or address with username and password, or address with token"]
-        )
-    place, text = ("url", url or "")
+        mistakes.append("url, address: both name the server; leave one of the two out")
+        return None
+    mistakes.extend(_login_errors(section))
     if address is not None:
-        place, text = ("address", _url_of(address, transport, mistakes))
-    parsed = _parsed(place, mistakes, lambda: parse_address(text, with_login=bool(login) or address is not None))
+        place, text = "address", _url_of(address, transport, mistakes)
+    elif url is not None:
+        place, text = "url", url
+    else:
+        mistakes.append("url: missing; give url, or address with username and password, or address with token")
+        return None
+    embedded = place == "url" and text.strip().lower().startswith("embedded:")
+    beside = [*login, *(["transport"] if transport is not None else []), *section.tls.names]
+    if embedded and beside:
+        mistakes.append(f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out")
+    parsed = None
+    try:
+        parsed = parse_address(text, with_login=not embedded and (bool(login) or address is not None))
+    except ConfigError as exc:
+        mistakes.extend(f"{place}: {mistake}" for mistake in exc.mistakes)
     if address is not None and not login:
         mistakes.append("address: who logs in is missing; add username and password, or token")
-    if parsed is not None:
-        if transport not in {None, parsed.transport}:
-            mistakes.append(
-                f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
-            )
-        parsed = _with_login(parsed, section, mistakes)
-        parsed = _with_tls(parsed, place, section.tls, mistakes)
-    return _unless(mistakes, parsed)
+    if parsed is None or embedded:
+        return parsed
+    if transport not in {None, parsed.transport}:
+        mistakes.append(
+            f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
+        )
+    return _with_tls(_with_login(parsed, section, mistakes), place, section.tls, mistakes)
 
 
 def _login_errors(section: IggySection) -> Iterator[str]:
@@ -221,14 +226,6 @@ def _url_of(address: str, transport: str | None, mistakes: list[str]) -> str:
         schemes = {"quic": "iggy+quic", "websocket": "iggy+ws"}
         return f"{schemes.get(transport or '', 'iggy')}://{address}"
     return "iggy://unused"
-
-
-def _parsed(place: str, mistakes: list[str], parse: Callable[[], IggyAddress]) -> IggyAddress | None:
-    try:
-        return parse()
-    except ConfigError as exc:
-        mistakes.extend(f"{place}: {mistake}" for mistake in exc.mistakes)
-        return None
 
 
 def _with_login(parsed: IggyAddress, section: IggySection, mistakes: list[str]) -> IggyAddress:
@@ -277,9 +274,3 @@ def _tls_errors(parsed: IggyAddress, place: str, tls: IggyTlsSection) -> Iterato
         yield f"url, tls.{name}: url contains tls_{name} too; leave one of the two out"
     if tls.validate_certificate is False and (parsed.tls_ca_file or tls.ca_file):
         yield "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file"
-
-
-def _unless(mistakes: list[str], parsed: IggyAddress | None) -> IggyAddress:
-    if mistakes or parsed is None:
-        raise ConfigError(mistakes)
-    return parsed

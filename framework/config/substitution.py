@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from framework.config.files import read_file
-from framework.config.values import SubstitutedText, is_unicode
+from framework.config.values import InvalidValueError, SubstitutedText, is_unicode
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
 _MAX_FILE_BYTES = 1 << 20
@@ -51,58 +51,53 @@ class Substitution:
             text: a value of the file.
             report: receives each mistake, as the end of a sentence.
         """
-        if "${" not in text:
-            return text
-        failed = False
-        brought_in = False
+        mistakes: list[str] = []
+        values: list[str] = []
 
         def replace(found: re.Match[str]) -> str:
-            nonlocal failed, brought_in
             if found[1] is None:
                 return "${"
             try:
-                value = self._value_of(found[1])
-            except _ReferenceError as mistake:
-                report(str(mistake))
-                failed = True
+                values.append(self._value_of(found[1]))
+            except InvalidValueError as mistake:
+                mistakes.append(str(mistake))
                 return ""
-            brought_in = True
-            self.secrets.add(value)
-            return value
+            return values[-1]
 
         result = _REFERENCE.sub(replace, text)
-        if failed:
+        self.secrets.update(values)
+        for mistake in mistakes:
+            report(mistake)
+        if mistakes:
             return None
-        return SubstitutedText(result) if brought_in else result
+        return SubstitutedText(result) if values else result
 
     def _value_of(self, reference: str) -> str:
         scheme, _, name = reference.partition(":")
         if scheme == "env" and name:
             if name not in self._environment:
-                raise _ReferenceError(f"the environment variable {name} is not set")
+                raise InvalidValueError(f"the environment variable {name} is not set")
             if not is_unicode(self._environment[name]):
-                raise _ReferenceError(f"the environment variable {name} is not UTF-8 text")
+                raise InvalidValueError(f"the environment variable {name} is not UTF-8 text")
             return self._environment[name]
         if scheme == "file" and name:
             return _content(name, may_wait=self._may_wait)
-        raise _ReferenceError(f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{")
-
-
-class _ReferenceError(ValueError):
-    pass
+        raise InvalidValueError(
+            f"${{{reference}}} must be ${{env:NAME}} or ${{file:PATH}}; a plain ${{ is written $${{"
+        )
 
 
 def _content(path: str, *, may_wait: bool) -> str:
     try:
         data = read_file(Path(path), _MAX_FILE_BYTES, may_wait=may_wait)
     except OSError as exc:
-        raise _ReferenceError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
+        raise InvalidValueError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:
-        raise _ReferenceError(f"the path {path!r} is no path") from None
+        raise InvalidValueError(f"the path {path!r} is no path") from None
     if len(data) > _MAX_FILE_BYTES:
-        raise _ReferenceError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
+        raise InvalidValueError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
     try:
         text = data.decode()
     except UnicodeDecodeError:
-        raise _ReferenceError(f"the file {path} is not UTF-8 text") from None
+        raise InvalidValueError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timezone
 from typing import Any, get_args
 
-from framework.config.option import is_list, is_table, type_text, union_members, unit_of
+from framework.config.option import Moment, is_list, is_table, type_text, union_members, unit_of
 
 
 class SubstitutedText(str):
@@ -60,7 +60,7 @@ _SIZE_UNITS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)?", re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)", re.ASCII)
 _DURATION_ADVICE = 'must be a duration such as "5s", "10ms", "2m" or "24h", or a number of seconds'
 _SIZE_ADVICE = 'must be a size such as "16MiB" or "4MB", or a whole number of bytes'
 _MOMENT_ADVICE = 'must be "now", or a date such as "2024-05-31" or "2024-05-31T12:00:00Z"'
@@ -72,8 +72,6 @@ def parse_duration(value: object) -> float:
     Raises:
         InvalidValueError: it is neither, or it is negative or not finite.
     """
-    if isinstance(value, SubstitutedText) and re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII):
-        value = float(value)
     if isinstance(value, str):
         found = _DURATION.fullmatch(value.strip())
         if found is None:
@@ -106,14 +104,9 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, str):
         found = _SIZE.fullmatch(value.strip())
-        if found is not None and len(found[1]) > _MAX_DIGITS:
+        if found is None or len(found[1]) > _MAX_DIGITS or found[2] not in _SIZE_UNITS:
             raise InvalidValueError(_SIZE_ADVICE)
-        if found is not None and found[2] in _SIZE_UNITS:
-            return round(float(found[1]) * _SIZE_UNITS[found[2]])
-        # A bare "5" is a number in quotes, except from a variable or a file, where everything is text.
-        if found is None or found[2] or not isinstance(value, SubstitutedText) or not found[1].isdigit():
-            raise InvalidValueError(_SIZE_ADVICE)
-        return int(found[1])
+        return round(float(found[1]) * _SIZE_UNITS[found[2]])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidValueError(_SIZE_ADVICE)
     return value
@@ -149,19 +142,12 @@ def _text(value: object) -> str:
 
 
 def _whole_number(value: object) -> int:
-    if isinstance(value, SubstitutedText) and re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII):
-        return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidValueError("must be a whole number")
     return value
 
 
 def _number(value: object) -> float:
-    if isinstance(value, SubstitutedText):
-        try:
-            value = int(value) if re.fullmatch(r"[+-]?\d{1,30}", value.strip(), re.ASCII) else float(value)
-        except ValueError:
-            raise InvalidValueError("must be a number") from None
     if isinstance(value, int) and abs(value) > _EXACT_FLOATS and not isinstance(value, bool):
         return value  # to compare with: as a float it would be another number
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
@@ -169,9 +155,18 @@ def _number(value: object) -> float:
     return float(value)
 
 
+def _parsed(text: SubstitutedText) -> object:
+    """Return the number or the truth value that a text says; the text when it says neither."""
+    bare = text.strip().lower()
+    if bare in {"true", "false"}:
+        return bare == "true"
+    try:
+        return int(bare) if re.fullmatch(r"[+-]?\d{1,30}", bare, re.ASCII) else float(bare)
+    except ValueError:
+        return text
+
+
 def _truth(value: object) -> bool:
-    if isinstance(value, SubstitutedText) and value.strip().lower() in {"true", "false"}:
-        return value.strip().lower() == "true"
     if not isinstance(value, bool):
         raise InvalidValueError("must be true or false")
     return value
@@ -220,6 +215,8 @@ def converted(value: object, kind: Any) -> object:
         InvalidValueError: it is of another type.
     """
     unit = unit_of(kind)
+    if isinstance(value, SubstitutedText) and (kind in {int, float, bool} or unit is not None) and kind != Moment:
+        value = _parsed(value)
     if unit is not None:
         return _WITH_UNIT[unit.name](value)
     members = union_members(kind)

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from framework.config.layers import file_layers
 from framework.config.loading import ConfigWarning, load, load_config, structure
 from framework.config.option import Bytes, Moment, Seconds, nearest, option, options_of
-from framework.config.values import InvalidValueError, SubstitutedText, parse_duration, parse_moment, parse_size
+from framework.config.values import (
+    InvalidValueError,
+    SubstitutedText,
+    converted,
+    parse_duration,
+    parse_moment,
+    parse_size,
+)
 from framework.errors import ConfigError
 
 
@@ -287,15 +294,15 @@ def test_durations(amount, unit):
 def test_sizes(amount, unit):
     assert parse_size(f"{amount}{unit[0]}") == amount * unit[1]
     assert parse_size(f"{amount} {unit[0]}") == amount * unit[1]
-    assert parse_size(SubstitutedText(amount)) == amount
+    assert converted(SubstitutedText(amount), Bytes) == amount
 
 
 @given(st.text(max_size=12))
 def test_any_text_is_a_value_or_a_mistake(text):
-    for parse in (parse_duration, parse_size, parse_moment):
+    for kind in (Seconds, Bytes, Moment, int, float, bool):
         for value in (text, SubstitutedText(text)):
             try:
-                parse(value)
+                converted(value, kind)
             except InvalidValueError:
                 continue
 
@@ -303,14 +310,9 @@ def test_any_text_is_a_value_or_a_mistake(text):
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_a_value_with_more_digits_than_any_number_has_is_a_mistake(digits):
     long = digits * "9"
-    for parse, text in (
-        (parse_duration, f"{long}s"),
-        (parse_duration, long),
-        (parse_size, f"{long}MiB"),
-        (parse_size, long),
-    ):
+    for kind, text in ((Seconds, f"{long}s"), (Seconds, long), (Bytes, f"{long}MiB"), (Bytes, long), (int, long)):
         with pytest.raises(InvalidValueError):
-            parse(SubstitutedText(text))
+            converted(SubstitutedText(text), kind)
     with pytest.raises(InvalidValueError):
         parse_duration(10**digits)
 
