@@ -154,7 +154,6 @@ def make_app(
     more = ", and the command demo needs none" if demo is not None else ""
     chosen = _choose(task_class, f"; the command config init writes one{more}")
     _add_run(app, program, task_class, chosen)
-    _add_previews(app, task_class, chosen)
     _add_views(app, task_class, chosen)
     _add_worker(app, program, task_class)
     add_convert(app, command, task_class)
@@ -233,8 +232,8 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
         )
 
 
-def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
-    """Add the commands for the time before a run: `check` and `plan`."""
+def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+    """Add the commands that change nothing: `check`, `plan`, `status` and `read`."""
 
     @app.command()
     def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
@@ -269,10 +268,6 @@ def _add_previews(app: typer.Typer, task_class: type[AbstractSourceTask], chosen
             ignore_offsets=ignore_offsets or former,
             as_json=json,
         )
-
-
-def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
-    """Add the commands that show what was done: `status` and `read`."""
 
     @app.command()
     def status(

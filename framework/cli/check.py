@@ -337,15 +337,11 @@ def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckR
     return CheckResult("positions", ok=True, detail=detail)
 
 
-def _records(config: SourceCommonConfig) -> tuple[str | None, int]:
-    from framework.discovery.routing import Router  # noqa: PLC0415
-
-    return Router(config).fixed_topic, config.iggy.partitions
-
-
 def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
     """Yield name and partition count of each topic that a run uses; None if keys name the topics."""
-    yield _records(config)
+    from framework.discovery.routing import Router  # noqa: PLC0415
+
+    yield Router(config).fixed_topic, config.iggy.partitions
     yield config.offsets_topic, 1
     if config.errors.dead_letter_topic is not None:
         yield config.errors.dead_letter_topic, 1
@@ -363,7 +359,7 @@ def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicI
         return CheckResult("topic", ok=iggy.create_topics, detail=detail)
     if len(info.partitions) != partitions:
         detail = f"{place} has {counted(len(info.partitions), 'partition')}"
-        if (topic, partitions) == _records(config):
+        if topic not in {config.offsets_topic, config.errors.dead_letter_topic}:
             detail += f", the configuration says {partitions:,}: set [iggy] partitions = {len(info.partitions)}, or "
         else:
             detail += ", and needs exactly 1: delete the others, or "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.cli.text import printable
+from framework.cli.text import in_columns, printable
 from framework.config.connector import Converted, convert_properties, shown
 from framework.config.files import read_file
 from framework.config.loading import structure
@@ -115,9 +115,7 @@ def _lines(command: str, root: type, path: Path, converted: Converted) -> Iterat
         (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", row.note)
         for row in converted.rows
     ]
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for name, to, note in rows:
-        yield f"#   {name:<{widths[0]}}  {to:<{widths[1]}}  {note}".rstrip()
+    yield from (f"#   {line}" for line in in_columns(rows))
 
 
 def _warn(text: str) -> None:

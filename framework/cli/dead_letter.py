@@ -34,12 +34,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         chosen: returns the configuration that the command's and the program's options name.
     """
     app = typer.Typer(help="Show and replay skipped records and failed objects.", rich_markup_mode=None)
-    _add_show(app, task_class, chosen)
-    _add_replay(app, task_class, chosen)
-    return app
 
-
-def _add_show(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
     @app.command()
     def show(
         context: typer.Context,
@@ -74,8 +69,6 @@ def _add_show(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Ch
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
 
-
-def _add_replay(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
     @app.command()
     def replay(
         context: typer.Context,
@@ -104,3 +97,5 @@ def _add_replay(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: 
         return replay_dead_letters(
             task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )
+
+    return app

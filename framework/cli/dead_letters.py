@@ -14,7 +14,7 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
-from framework.cli.text import printable, write_json_lines, write_lines
+from framework.cli.text import in_columns, printable, write_json_lines, write_lines
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
@@ -169,8 +169,7 @@ def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) ->
                 printable(_where(dead_letter)),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = in_columns(rows)
     for at, dead_letter in enumerate(found, 1):
         lines[at] += f"\n    {printable(dead_letter.text)}"
     sys.stdout.write("".join(f"{line}\n" for line in (*lines, counted(len(found), "dead letter"))))

@@ -81,14 +81,16 @@ class ErrorReporter:
         if isinstance(error, ReaderFailedError) and error.unexpected:
             return self._unexpected(error.unexpected, str(error), error.trace)
         if not isinstance(error, SourceError):
-            name, text = type(error).__name__, str(error)
-            trace = "".join(traceback.format_exception(error))
-            return self._unexpected(name, f"{name}: {text}" if text else name, trace)
+            return self._foreign(error)
         # a reader's error only carries another one
         cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
         shown_error = cause if isinstance(cause, ConfigError) else error
         self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
         return error.exit_code
+
+    def _foreign(self, error: BaseException) -> int:
+        name, text = type(error).__name__, str(error)
+        return self._unexpected(name, f"{name}: {text}" if text else name, "".join(traceback.format_exception(error)))
 
     def _unexpected(self, name: str, text: str, trace: str) -> int:
         """Report an error that is not a `SourceError`; keep its traceback."""
@@ -104,9 +106,7 @@ class ErrorReporter:
         """Report a package that is not installed."""
         name = (error.name or "").partition(".")[0]
         if not name or name in OWN_PACKAGES:
-            return self._unexpected(
-                type(error).__name__, f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error))
-            )
+            return self._foreign(error)
         sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
         self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON

@@ -29,14 +29,6 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         chosen: returns the configuration that the command's and the program's options name.
     """
     app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
-    _add_views(app, task_class, chosen)
-    _add_changes(app, task_class, chosen)
-    _add_acceptance(app, task_class, chosen)
-    return app
-
-
-def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
-    """Add the commands that show positions."""
 
     @app.command()
     def show(
@@ -64,6 +56,9 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return export_offsets(task_class, chosen(context, config, settings), _choice(key, prefix))
+
+    _add_changes(app, task_class, chosen)
+    return app
 
 
 def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
@@ -115,10 +110,6 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
         from framework.cli.positions import set_offset  # noqa: PLC0415 - each command loads what it needs
 
         return set_offset(task_class, chosen(context, config, settings), change, yes=yes, dry_run=dry_run)
-
-
-def _add_acceptance(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
-    """Add the command that accepts what happened to the topics, also under its former name."""
 
     @app.command()
     def accept_data_loss(

@@ -186,8 +186,8 @@ def run_engine(
         take_over=take_over,
         standby=standby,
         report=report,
-        on_standby=lambda: metrics.start_if_free(engine),
-        on_claimed=lambda: metrics.start(engine),
+        on_standby=lambda: metrics.open(engine, standby=True),
+        on_claimed=lambda: metrics.open(engine),
     )
     if channel is not None:
         channel.on_stop(engine.stop)
@@ -354,8 +354,12 @@ class _Metrics:
         self._take_over = take_over
         self._server: MetricsServer | None = None
 
-    def start(self, engine: LocalEngine) -> None:
+    def open(self, engine: LocalEngine, *, standby: bool = False) -> None:
         """Open the port, if an address is configured; once.
+
+        Args:
+            engine: its figures are served.
+            standby: on the host of the running instance the port is in use; it is opened later, when this one takes over.
 
         Raises:
             ConfigError: the address cannot be used.
@@ -363,28 +367,15 @@ class _Metrics:
         place = self._config.metrics.host_and_port()
         if place is None or self._server is not None:
             return
-        self._serve(place, engine, TAKEN_OVER_SECONDS if self._take_over else 0.0)
-
-    def start_if_free(self, engine: LocalEngine) -> None:
-        """Open the port for a standby. On the host of the running instance it is in use, and `start` opens it later.
-
-        Raises:
-            ConfigError: the address cannot be used for another reason.
-        """
-        place = self._config.metrics.host_and_port()
-        if place is None:
-            return
-        try:
-            self._serve(place, engine, 0.0)
-        except ConfigError as error:
-            if error.exit_code != EXIT_TRY_AGAIN:
-                raise
-            log.warning("%s; it is opened when this instance takes over", error)
-
-    def _serve(self, place: tuple[str, int], engine: LocalEngine, patience_seconds: float) -> None:
         from framework.engine.metrics_server import serve  # noqa: PLC0415 - only when it is switched on
 
-        self._server = serve(place, engine.progress, source=self._config.source.name, patience_seconds=patience_seconds)
+        patience = TAKEN_OVER_SECONDS if self._take_over and not standby else 0.0
+        try:
+            self._server = serve(place, engine.progress, source=self._config.source.name, patience_seconds=patience)
+        except ConfigError as error:
+            if not standby or error.exit_code != EXIT_TRY_AGAIN:
+                raise
+            log.warning("%s; it is opened when this instance takes over", error)
 
     def __enter__(self) -> Self:
         return self

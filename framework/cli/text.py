@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import orjson
 
@@ -14,6 +14,12 @@ from framework.errors import ConfigError
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines for people."""
     sys.stdout.writelines(f"{printable(line)}\n" for line in lines)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, its cells in columns as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def write_json(value: object) -> None:

@@ -20,7 +20,7 @@ import attrs
 from framework.config.files import read_file
 from framework.config.option import Moment, Option, is_table, nearest, options_of, sections_of, union_members
 from framework.config.substitution import refers_to
-from framework.config.values import LiteralText, is_unicode
+from framework.config.values import is_unicode
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -248,8 +248,8 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
             report(f"{variable}: the value of this environment variable is not UTF-8 text")
             continue
         path, option = names[variable]
-        value = _literal(override_value(environment[variable], option))
-        layers.append(Layer(origin=variable, values=_nested(path, value)))
+        text = environment[variable].replace("${", "$${")  # it is no reference: the variable's value is meant as it is
+        layers.append(Layer(origin=variable, values=_nested(path, override_value(text, option))))
     return layers
 
 
@@ -385,14 +385,3 @@ def _variable(path: OptionPath) -> str:
 def _nested(path: OptionPath, value: object) -> dict[str, object]:
     first, *rest = path
     return {first: _nested(tuple(rest), value) if rest else value}
-
-
-def _literal(value: object) -> object:
-    """Mark texts as final: the value of a variable is not searched for references."""
-    if isinstance(value, str):
-        return LiteralText(value)
-    if isinstance(value, list):
-        return [_literal(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _literal(item) for name, item in value.items()}
-    return value

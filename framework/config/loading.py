@@ -44,7 +44,7 @@ from framework.config.option import (
 )
 from framework.config.substitution import Substitution
 from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
-from framework.config.values import InvalidValueError, LiteralText, SubstitutedText, converted, flat_table
+from framework.config.values import InvalidValueError, SubstitutedText, converted, flat_table
 from framework.errors import ConfigError
 
 T = TypeVar("T")
@@ -367,8 +367,6 @@ class _Reading:
         return result
 
     def _substituted(self, value: object, place: str) -> object:
-        if isinstance(value, LiteralText):
-            return value
         if isinstance(value, str):
             return self._substitution.apply(value, lambda mistake: self._mistakes.append(f"{place}: {mistake}"))
         if isinstance(value, list):

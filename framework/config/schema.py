@@ -115,14 +115,8 @@ def _transforms() -> Schema:
 
 def _object(cls: type) -> Schema:
     """Return the schema of a table in a list."""
-    options = options_of(cls)
-    required = [option.name for option in options if option.required]
-    return {
-        "type": "object",
-        "properties": {option.name: _option(option) for option in options},
-        "additionalProperties": False,
-        **({"required": required} if required else {}),
-    }
+    required = [option.name for option in options_of(cls) if option.required]
+    return {**_table(cls), **({"required": required} if required else {})}
 
 
 def _required(cls: type) -> Schema:
@@ -141,6 +135,11 @@ def _required(cls: type) -> Schema:
 
 
 def _section(cls: type) -> Schema:
+    doc = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
+    return {"description": doc, **_table(cls)}
+
+
+def _table(cls: type) -> Schema:
     properties: Schema = {}
     for option in options_of(cls):
         properties[option.name] = _option(option)
@@ -148,8 +147,7 @@ def _section(cls: type) -> Schema:
             kind = {**_kind(option), "description": f"Former name of {option.name}.", "deprecated": True}
             properties[former] = kind
     properties |= {name: _section(section) for name, section in subsections_of(cls).items()}
-    doc = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
-    return {"description": doc, "type": "object", "properties": properties, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _option(option: Option) -> Schema:

@@ -23,12 +23,6 @@ class SubstitutedText(str):
     __slots__ = ()
 
 
-class LiteralText(str):
-    """Text in which `${` is nothing special: the value of an environment variable that overrides an option."""
-
-    __slots__ = ()
-
-
 def is_unicode(text: str) -> bool:
     """Return whether a text of the command line or the environment was UTF-8; Python keeps other bytes as surrogates."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)

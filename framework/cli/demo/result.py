@@ -6,7 +6,6 @@ import contextlib
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,17 +71,12 @@ def say(*lines: str) -> None:
     sys.stdout.flush()
 
 
-@contextlib.contextmanager
-def connected(iggy: EmbeddedServer) -> Iterator[IggyConnection]:
-    """Yield a connection, and close it."""
+def connected(iggy: EmbeddedServer) -> IggyConnection:
+    """Return a connection, which `with` closes."""
     from framework.config.iggy_address import IggyAddress  # noqa: PLC0415
     from framework.iggy.client import IggyConnection  # noqa: PLC0415
 
-    connection = IggyConnection(IggyAddress.parse(iggy.url)).connect()
-    try:
-        yield connection
-    finally:
-        connection.close()
+    return IggyConnection(IggyAddress.parse(iggy.url)).connect()
 
 
 def held(connection: IggyConnection, name: str) -> dict[int, int]:
