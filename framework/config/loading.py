@@ -70,12 +70,10 @@ class Loaded(Generic[T]):
     Attributes:
         config: the configuration.
         merged: the values of all layers as they were written, with their origins.
-        secrets: texts that no output may show.
     """
 
     config: T
     merged: Merged
-    secrets: frozenset[str] = attrs.field(repr=False)
 
 
 def load_config(
@@ -195,7 +193,7 @@ class _Reading:
         self._sections = sections_of(cls)
         self._mistakes: list[str] = []
         self._substitution = Substitution(environment, may_wait=may_wait)
-        self._secrets: set[str] = set()
+        self._secrets = self._substitution.secrets  # and those of secret options
 
     def load(self, layers: Sequence[Layer], *, origin: str, overrides: Sequence[str] = ()) -> Loaded[Any]:
         """Return the configuration in these layers.
@@ -214,7 +212,7 @@ class _Reading:
         mistakes = [*of_names, *(noted(mistake, merged) for mistake in self._mistakes), *overrides]
         if mistakes:
             raise ConfigError([self.masked(mistake) for mistake in mistakes], origin=origin)
-        return Loaded(config=config, merged=merged, secrets=frozenset(self._secrets | self._substitution.secrets))
+        return Loaded(config=config, merged=merged)
 
     def _root(self, mapping: Mapping[str, object]) -> Any:
         known = subsections_of(self._cls)
@@ -451,7 +449,7 @@ class _Reading:
         masked: that would reveal it.
         """
         words = _own_words(self._cls)
-        for secret in sorted(self._secrets | self._substitution.secrets, key=len, reverse=True):
+        for secret in sorted(self._secrets, key=len, reverse=True):
             if len(secret) >= _SHORTEST_MASKED and secret not in words:
                 mistake = mistake.replace(secret, "***")
         return mistake

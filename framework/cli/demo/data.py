@@ -18,8 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
-
 from framework.errors import FatalError
 
 if TYPE_CHECKING:
@@ -40,24 +38,6 @@ _AVRO_TYPES = {"Int64": "long", "Float64": "double", "String": "string"}
 _AVRO_TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
-@attrs.frozen(kw_only=True)
-class Prepared:
-    """The objects of one format, as files.
-
-    Attributes:
-        format: one of `FORMATS`; also the prefix of the keys.
-        files: in the order of their weeks.
-    """
-
-    format: str
-    files: tuple[Path, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Total size of the files."""
-        return sum(file.stat().st_size for file in self.files)
-
-
 def prepared_rows(folder: Path) -> int | None:
     """Return the number of flights per format in `folder`; None when nothing was prepared there."""
     try:
@@ -67,18 +47,18 @@ def prepared_rows(folder: Path) -> int | None:
     return int(mark["rows"]) if mark.get("layout") == _LAYOUT else None
 
 
-def load(folder: Path, format: str) -> Prepared:  # noqa: A002  as the option is called
-    """Return the files that an earlier run prepared."""
-    return Prepared(format=format, files=tuple(sorted((folder / format).iterdir())))
+def load(folder: Path) -> dict[str, list[Path]]:
+    """Return format -> the files that were prepared, in the order of their weeks. The format is also the prefix of the keys."""
+    return {name: sorted((folder / name).iterdir()) for name in FORMATS}
 
 
-def prepare(folder: Path, rows: int, *, done: Callable[[Prepared], None]) -> None:
+def prepare(folder: Path, rows: int, *, done: Callable[[str, list[Path]], None]) -> None:
     """Write the first `rows` flights in every format. The folder is complete or absent, even after an interruption.
 
     Args:
         folder: created, or replaced.
         rows: maximum number of flights.
-        done: called after each format.
+        done: called after each format, with its files.
 
     Raises:
         FatalError: the package with the data is not installed.
@@ -90,9 +70,10 @@ def prepare(folder: Path, rows: int, *, done: Callable[[Prepared], None]) -> Non
     encoders = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
     for name in FORMATS:
         (partial / name).mkdir(parents=True)
-        for week, part in weeks:
-            (partial / name / f"2013-week-{week:02d}.{SUFFIXES[name]}").write_bytes(encoders[name](part))
-        done(load(partial, name))
+        files = {partial / name / f"2013-week-{week:02d}.{SUFFIXES[name]}": part for week, part in weeks}
+        for file, part in files.items():
+            file.write_bytes(encoders[name](part))
+        done(name, list(files))
     (partial / "prepared.json").write_text(json.dumps({"layout": _LAYOUT, "rows": rows}))
     partial.rename(folder)
 

@@ -12,7 +12,6 @@ Nothing is done twice: what an earlier run prepared, uploaded or sent is found a
 from __future__ import annotations
 
 import contextlib
-import enum
 import fcntl
 import json
 import os
@@ -23,11 +22,11 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from framework.cli.demo.data import FLIGHTS, FORMATS, Prepared, load, prepare, prepared_rows
+from framework.cli.demo.data import FLIGHTS, FORMATS, load, prepare, prepared_rows
 from framework.cli.demo.result import (
     STREAM,
     Demo,
@@ -48,13 +47,6 @@ if TYPE_CHECKING:
     from framework.cli.demo.store import DemoStore
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded.launcher import EmbeddedServer
-
-
-class Engine(str, enum.Enum):
-    """Engine of the demo's sources."""
-
-    SPARK = "spark"
-    LOCAL = "local"
 
 
 EXIT_FAILED = 1
@@ -105,13 +97,14 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
         ] = False,
         fresh: Annotated[bool, typer.Option("--fresh", help="Begin again with empty topics.")] = False,
         engine: Annotated[
-            Engine | None, typer.Option(help="What the sources run on; without Java the default is local.")
+            Literal["spark", "local"] | None,
+            typer.Option(help="What the sources run on; without Java the default is local."),
         ] = None,
     ) -> int:
         """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
         try:
             with _interrupted_by_signals(), _alone_in(folder):
-                chosen = engine.value if engine is not None else _default_engine()
+                chosen = engine or _default_engine()
                 demo = Demo(store=store, folder=folder, rows=rows, engine=chosen, asked=engine is not None)
                 return _run(demo, keep=keep, fresh=fresh)
         except KeyboardInterrupt:
@@ -135,12 +128,12 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     _make_room(demo, fresh=fresh)
     with contextlib.ExitStack() as stack:
         starting = stack.enter_context(_started_meanwhile(demo))
-        files = _prepare(demo)
+        objects = _prepare(demo)
         stack.enter_context(_spark(demo))
-        server = _fill(demo, starting, files)
+        server = _fill(demo, starting, objects)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
-        if not _run_sources(demo, iggy, {prepared.format: len(prepared.files) for prepared in files}):
+        if not _run_sources(demo, iggy, {name: len(files) for name, files in objects.items()}):
             say(
                 "",
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
@@ -173,23 +166,20 @@ def _make_room(demo: Demo, *, fresh: bool) -> None:
         )
 
 
-def _prepare(demo: Demo) -> list[Prepared]:
+def _prepare(demo: Demo) -> dict[str, list[Path]]:
     say("1. Objects: the flights in four formats, an object for each week")
     if prepared_rows(demo.objects) == demo.rows:
         say("   (prepared by an earlier run)")
-        for name in FORMATS:
-            _say_prepared(load(demo.objects, name))
+        for name, files in load(demo.objects).items():
+            _say_prepared(name, files)
     else:
         prepare(demo.objects, demo.rows, done=_say_prepared)
-    return [load(demo.objects, name) for name in FORMATS]
+    return load(demo.objects)
 
 
-def _say_prepared(prepared: Prepared) -> None:
-    what = _WHAT[prepared.format]
-    say(
-        f"   {prepared.format + '/':<9} {counted(len(prepared.files), 'object'):>11}  "
-        f"{prepared.size_bytes / 1e6:>5.1f} MB   {what}"
-    )
+def _say_prepared(name: str, files: list[Path]) -> None:
+    size = sum(file.stat().st_size for file in files)
+    say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
 
 
 @contextlib.contextmanager
@@ -250,11 +240,11 @@ def _spark(demo: Demo) -> Iterator[None]:
         yield
 
 
-def _fill(demo: Demo, starting: Future[Any], files: list[Prepared]) -> Any:
+def _fill(demo: Demo, starting: Future[Any], objects: dict[str, list[Path]]) -> Any:
     store = demo.store
     say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
     server = starting.result()
-    keys = {f"{prepared.format}/{file.name}": file for prepared in files for file in prepared.files}
+    keys = {f"{name}/{file.name}": file for name, files in objects.items() for file in files}
     sent = store.fill(server, keys)
     say(
         f'   bucket "{BUCKET}" at {server.endpoint}: {counted(len(keys), "object")}, '

@@ -9,7 +9,7 @@ import pytest
 
 from framework import InputOptions, make_transformer
 from framework.cli.demo import run as demo_run
-from framework.cli.demo.data import FORMATS, load, prepare, prepared_rows
+from framework.cli.demo.data import load, prepare, prepared_rows
 from framework.cli.demo.result import Demo, again
 from framework.errors import FatalError, IggyUnavailableError, StoreUnavailableError
 from s3_source.demo import S3DemoStore
@@ -25,7 +25,7 @@ def demo(tmp_path, monkeypatch):
             raise error
 
         monkeypatch.setattr(demo_run, "_run", fail)
-        demo_run.demo_command(S3DemoStore())(folder=tmp_path / "demo", engine=demo_run.Engine.LOCAL)
+        demo_run.demo_command(S3DemoStore())(folder=tmp_path / "demo", engine="local")
 
     return run
 
@@ -93,14 +93,14 @@ def test_with_keep_the_demo_ends_when_a_server_has_ended(tmp_path, store, iggy, 
 
 
 def test_the_objects_of_each_format_hold_the_same_flights(tmp_path):
-    prepare(tmp_path / "objects", 6200, done=lambda _: None)  # two weeks
+    prepare(tmp_path / "objects", 6200, done=lambda _name, _files: None)  # two weeks
     assert prepared_rows(tmp_path / "objects") == 6200
     flights = {}
-    for each in (load(tmp_path / "objects", name) for name in FORMATS):
-        assert [file.name.partition(".")[0] for file in each.files] == ["2013-week-01", "2013-week-02"]
-        transformer = make_transformer(InputOptions(format=each.format))
-        batches = [batch for file in each.files for batch in transformer.read(LocalFileInput(file))]
-        flights[each.format] = [json.loads(bytes(payload)) for batch in batches for payload in batch.payloads]
+    for name, files in load(tmp_path / "objects").items():
+        assert [file.name.partition(".")[0] for file in files] == ["2013-week-01", "2013-week-02"]
+        transformer = make_transformer(InputOptions(format=name))
+        batches = [batch for file in files for batch in transformer.read(LocalFileInput(file))]
+        flights[name] = [json.loads(bytes(payload)) for batch in batches for payload in batch.payloads]
     first = flights["jsonl"][0]
     assert (first["tailnum"], first["arr_delay"], first["time_hour"]) == ("N14228", 11.0, "2013-01-01T10:00:00Z")
     for flight in (*flights["avro"], *flights["parquet"]):
