@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.cli.config import add_convert, config_app
-from framework.cli.config_file import Choose, ConfigFile, ConfigOption, SetOption
+from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, SetOption
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.error_reporter import ErrorReporter
 from framework.cli.offsets import JsonOption, offsets_app
@@ -202,10 +202,9 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
             reporter.channel = ChildChannel(channel)
-        options = {"--once": once, "--take-over": take_over, "--standby": standby}
-        flags = [name for name, given in options.items() if given]
+        flags = Flags(once=once, take_over=take_over, standby=standby)
         if context.invoked_subcommand is not None:
-            _refuse_flags(flags, context.invoked_subcommand)
+            _refuse_flags(flags.given, context.invoked_subcommand)
             return None
         from framework.cli.run import read_config, run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
@@ -220,16 +219,8 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
         if read.http.enabled and channel is None:
             from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
 
-            return run_with_api(program, task_class, file, read, flags=flags)
-        return run_source(
-            task_class,
-            read,
-            once=once,
-            take_over=take_over,
-            standby=standby,
-            channel=reporter.channel,
-            log_source=log_source,
-        )
+            return run_with_api(program, task_class, file, read, flags=flags.given)
+        return run_source(task_class, read, flags, channel=reporter.channel, log_source=log_source)
 
 
 def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:

@@ -1,4 +1,4 @@
-"""The options `--config` and `--set`, which every command has."""
+"""The options `--config` and `--set`, which every command has, and the flags of a run."""
 
 from __future__ import annotations
 
@@ -38,6 +38,26 @@ class ConfigFile:
 
     path: Path
     settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
+
+
+@attrs.frozen(kw_only=True)
+class Flags:
+    """What the command line says about a run.
+
+    Attributes:
+        once: read everything that exists now, then end.
+        take_over: begin although another instance of the source is running.
+        standby: wait for the end of another instance.
+    """
+
+    once: bool = False
+    take_over: bool = False
+    standby: bool = False
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The flags as they are given: `--take-over`."""
+        return tuple(f"--{name.replace('_', '-')}" for name, given in attrs.asdict(self).items() if given)
 
 
 Choose = Callable[[typer.Context, Path | None, list[str] | None], ConfigFile]

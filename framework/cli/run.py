@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import Self
 
-from framework.cli.config_file import ConfigFile
+from framework.cli.config_file import ConfigFile, Flags
 from framework.cli.output import Output
 from framework.cli.signals import stopped_by_signals
 from framework.config.bucket import BucketConfig
-from framework.config.layers import environment_layers, file_layers, merge, setting_layers
+from framework.config.layers import environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted
 from framework.engine.process_setup import set_up_process
 from framework.engine.progress import Progress
@@ -116,8 +116,7 @@ def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings
         layers = [*(file_layers(path) if path is not None and not path.is_fifo() else ()), *overrides]
     except ConfigError:  # the loader says what is wrong with the file
         layers = [*overrides]
-    section = merge(layers).values.get("log")
-    return isinstance(section, dict) and section.get("format") == "json"
+    return bool(value_at(merge(layers).values, ("log", "format")) == "json")
 
 
 def _ignore(_mistake: str) -> None:
@@ -127,10 +126,8 @@ def _ignore(_mistake: str) -> None:
 def run_source(
     task_class: type[AbstractSourceTask],
     config: SourceCommonConfig,
+    flags: Flags,
     *,
-    once: bool,
-    take_over: bool = False,
-    standby: bool = False,
     channel: ChildChannel | None = None,
     log_source: str = "",
 ) -> int:
@@ -139,9 +136,7 @@ def run_source(
     Args:
         task_class: the source.
         config: its configuration.
-        once: read everything that exists now, then return.
-        take_over: begin although another instance of the source is running.
-        standby: wait for the end of another instance.
+        flags: what the command line says.
         channel: the line to the worker that started this process.
         log_source: the source's key, on each line of the log.
 
@@ -151,8 +146,8 @@ def run_source(
     allow_open_files()
     set_up_process()
     with Output(format=config.log.format, level=config.log.level, source=log_source) as output:
-        last = run_engine(task_class, config, output, once=once, take_over=take_over, standby=standby, channel=channel)
-        if once and last.state == "stopped":
+        last = run_engine(task_class, config, output, flags, channel=channel)
+        if flags.once and last.state == "stopped":
             log.warning(INTERRUPTED)
             return EXIT_TRY_AGAIN
     return EXIT_DONE
@@ -162,10 +157,8 @@ def run_engine(
     task_class: type[AbstractSourceTask],
     config: SourceCommonConfig,
     output: Output,
+    flags: Flags,
     *,
-    once: bool,
-    take_over: bool = False,
-    standby: bool = False,
     channel: ChildChannel | None = None,
 ) -> Progress:
     """Run the configured engine below an open output; return the figures of the run."""
@@ -178,20 +171,18 @@ def run_engine(
         if channel is not None:
             channel.report(progress)
 
-    metrics = _Metrics(config, take_over=take_over or standby)
+    metrics = _Metrics(config, take_over=flags.take_over or flags.standby)
     engine = engine_class(
         task_class,
         config,
-        once=once,
-        take_over=take_over,
-        standby=standby,
+        **attrs.asdict(flags),
         report=report,
         on_standby=lambda: metrics.open(engine, standby=True),
         on_claimed=lambda: metrics.open(engine),
     )
     if channel is not None:
         channel.on_stop(engine.stop)
-    log.info('source "%s": %s', config.source.name, "everything there is now" if once else "until stopped")
+    log.info('source "%s": %s', config.source.name, "everything there is now" if flags.once else "until stopped")
     with stopped_by_signals(engine), metrics:
         try:
             last = engine.run()

@@ -235,13 +235,9 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
     layers: list[Layer] = []
     for variable in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
         if variable not in names:
-            start = len(ENVIRONMENT_PREFIX)
-            guess = nearest(variable[start:], [name[start:] for name in names])
-            advice = (
-                f"did you mean {ENVIRONMENT_PREFIX}{guess}?"
-                if guess
-                else _advice(variable[start:].lower().split("__"), cls, f"{ENVIRONMENT_PREFIX}SECTION__OPTION")
-            )
+            rest = variable.removeprefix(ENVIRONMENT_PREFIX)
+            form = f"{ENVIRONMENT_PREFIX}SECTION__OPTION"
+            advice = _similar(rest, names) or _advice(rest.lower().split("__"), cls, form)
             report(f"{variable}: this environment variable names no option; {advice}")
             continue
         if not is_unicode(environment[variable]):
@@ -276,20 +272,20 @@ def check_other_variables(
     for variable in sorted(environment):
         if variable.startswith(ENVIRONMENT_PREFIX) or not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
             continue
-        same = right.get(_letters(variable))
-        start = len(_NEAR_PREFIX)
-        near = (
-            nearest(variable[start:], [name[len(ENVIRONMENT_PREFIX) :] for name in right.values()])
-            if same is None and variable.startswith(_NEAR_PREFIX)
-            else None
-        )
-        if (same is None and near is None) or any(refers_to(layer.values, variable) for layer in layers):
+        if any(refers_to(layer.values, variable) for layer in layers):
             continue
+        same = right.get(_letters(variable))
         if same is not None:
             report(f"{variable}: this environment variable names no option; did you mean {same}?")
-        else:
-            guess = f"did you mean {ENVIRONMENT_PREFIX}{near}?"
-            warn(f"{variable}: this environment variable names no option and is ignored; {guess}")
+        elif variable.startswith(_NEAR_PREFIX):
+            advice = _similar(variable.removeprefix(_NEAR_PREFIX), right.values())
+            if advice is not None:
+                warn(f"{variable}: this environment variable names no option and is ignored; {advice}")
+
+
+def _similar(rest: str, variables: Iterable[str]) -> str | None:
+    guess = nearest(rest, [name.removeprefix(ENVIRONMENT_PREFIX) for name in variables])
+    return f"did you mean {ENVIRONMENT_PREFIX}{guess}?" if guess else None
 
 
 def _letters(variable: str) -> str:

@@ -31,9 +31,7 @@ from framework.config.key_template import (
 from framework.config.option import Bytes, Seconds, option, sections_of
 from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
 from framework.model.positions import canonical_options
-from framework.transformer import (
-    MAX_DEAD_LETTER_BYTES,
-)
+from framework.transformer import MAX_DEAD_LETTER_BYTES
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from framework.cli.config_file import Flags
 from framework.cli.demo.data import FLIGHTS, FORMATS, load, prepare, prepared_rows
 from framework.cli.demo.result import (
     STREAM,
@@ -303,7 +304,7 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
         before = sum(held(connection, name).values())
     began = time.monotonic()
     with Output(level="warning") as output:
-        last = run_engine(demo.store.task_class, config, output, once=True)
+        last = run_engine(demo.store.task_class, config, output, Flags(once=True))
     seconds = time.monotonic() - began
     complete = bool(last.listings) and last.objects_done == last.objects_total
     if complete and not last.records and not last.objects_opened:
