@@ -54,9 +54,8 @@ def check_records(
     What is wrong with the object is a warning: whether a run reads it, and what it does then, depends on the positions and
     on `[errors] tolerance`.
     """
-    looked = _Looked()
     try:
-        _look(iterator, native, topic_partition, looked)
+        looked = _look(iterator, native, topic_partition)
     except (ObjectNotFoundError, ObjectChangedError, ObjectArchivedError) as error:
         return CheckResult("records", ok=True, detail=str(error), warning=True)
     except (SkippableError, AccessDeniedError) as error:
@@ -80,9 +79,7 @@ def _result(iterator: AbstractSourceRecordIterator, native: NativeObject, looked
     return CheckResult("records", ok=True, detail=f"{which} can be read{filtered}")
 
 
-def _look(
-    iterator: AbstractSourceRecordIterator, native: NativeObject, topic_partition: TopicPartition, looked: _Looked
-) -> None:
+def _look(iterator: AbstractSourceRecordIterator, native: NativeObject, topic_partition: TopicPartition) -> _Looked:
     """Read and transform until there is enough of something.
 
     Raises:
@@ -98,7 +95,7 @@ def _look(
         return transformer.read(source, limits=BatchLimits(records=MAX_RECORDS, size_bytes=MAX_BYTES))
 
     runs = guarded(read, native.location, 0, of=transformer)
-    size = 0
+    looked, size = _Looked(), 0
     try:
         for run in runs:
             if isinstance(run, SkippedRecord):
@@ -117,6 +114,7 @@ def _look(
                 break
     finally:
         close_iterator(runs)
+    return looked
 
 
 def _effect(iterator: AbstractSourceRecordIterator) -> str:

@@ -69,14 +69,13 @@ def _made(factory: TransformerFactory, options: InputOptions) -> Transformer:
     if options.format in _shipped():
         return factory(options)
     name = f"input.format: the format {options.format!r}"
-    numbering: list[object] = []
     with named_failure(name):
         made: object = factory(options)
-        if isinstance(made, Transformer):
-            numbering = [made.numbering_options(), made.numbering_options()]
     if not isinstance(made, Transformer):
         raise ConfigError(f"{name} is registered with something that made {type(made).__name__}, not a Transformer")
-    first, second = numbering
+    with named_failure(name):
+        first: object = made.numbering_options()
+        second = made.numbering_options()
     if not isinstance(first, Mapping) or not all(isinstance(item, str) for pair in first.items() for item in pair):
         raise ConfigError(f"{name}: numbering_options returned {first!r}, not a mapping of text to text")
     if first != second:

@@ -9,7 +9,6 @@ reported twice.
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import json
 import os
@@ -459,7 +458,6 @@ def _names(cls: type) -> list[str]:
     return [option.name for option in options_of(cls)]
 
 
-@functools.cache
 def _own_words(cls: type) -> frozenset[str]:
     """Return the words of sections, options and their documentation."""
     texts = ["iggy embedded tcp user password host token address localhost"]
