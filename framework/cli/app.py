@@ -83,20 +83,15 @@ def run(
     """
     _raise_on_interrupt()
     command = command or f"python -m {program}"
-    app = make_app(program, task_class, demo=demo, command=command)
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     reporter = ErrorReporter(file_as_command=_file_as_command(arguments))
+    app = make_app(program, task_class, reporter, demo=demo, command=command)
     shown_before = warnings.showwarning
     # It is called by position only, so the names of its arguments are free.
     warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
         with standard_streams():
-            code = app(
-                args=arguments,
-                prog_name=command,
-                standalone_mode=False,
-                obj=reporter,
-            )
+            code = app(args=arguments, prog_name=command, standalone_mode=False)
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
@@ -138,12 +133,13 @@ FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 def make_app(
     program: str,
     task_class: type[AbstractSourceTask],
+    reporter: ErrorReporter | None = None,
     *,
     demo: Callable[..., int] | None = None,
     command: str = "",
 ) -> typer.Typer:
     """Return the commands of a source."""
-    command = command or f"python -m {program}"
+    reporter = reporter or ErrorReporter()
     app = typer.Typer(
         name=program,
         help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
@@ -152,24 +148,23 @@ def make_app(
         rich_markup_mode=None,
     )
     more = ", and the command demo needs none" if demo is not None else ""
-    chosen = _choose(task_class, f"; the command config init writes one{more}")
-    _add_run(app, program, task_class, chosen)
-    _add_views(app, task_class, chosen)
-    _add_worker(app, program, task_class)
+    chosen = _choose(task_class, reporter, f"; the command config init writes one{more}")
+    _add_run(app, program, task_class, reporter, chosen)
+    _add_views(app, task_class, reporter, chosen)
+    _add_worker(app, program, task_class, reporter)
     add_convert(app, command, task_class)
     app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
-    app.add_typer(offsets_app(task_class, chosen), name="offsets")
+    app.add_typer(offsets_app(task_class, chosen, reporter.warn), name="offsets")
     app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
 
 
-def _choose(task_class: type[AbstractSourceTask], ways: str) -> Choose:
+def _choose(task_class: type[AbstractSourceTask], reporter: ErrorReporter, ways: str) -> Choose:
     """Return what finds the configuration of a command; `ways`: how to get one."""
 
-    def chosen(context: typer.Context, config: Path | None, settings: list[str] | None) -> ConfigFile:
-        reporter: ErrorReporter = context.obj
+    def chosen(config: Path | None, settings: list[str] | None) -> ConfigFile:
         path = config or reporter.config
         if path is None:
             raise ConfigError(
@@ -180,7 +175,9 @@ def _choose(task_class: type[AbstractSourceTask], ways: str) -> Choose:
     return chosen
 
 
-def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+def _add_run(
+    app: typer.Typer, program: str, task_class: type[AbstractSourceTask], reporter: ErrorReporter, chosen: Choose
+) -> None:
     """Add the run of the source, which has no command."""
 
     @app.callback(invoke_without_command=True)
@@ -196,7 +193,6 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
         log_source: LogSourceOption = "",
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
-        reporter: ErrorReporter = context.obj
         reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
         if channel is not None:
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
@@ -208,7 +204,7 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
             return None
         from framework.cli.run import read_config, run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
-        file = chosen(context, config, None)
+        file = chosen(config, None)
         reporter.json = wants_json(task_class, file.path, file.settings)
         if standby and take_over:
             raise ConfigError(
@@ -223,26 +219,25 @@ def _add_run(app: typer.Typer, program: str, task_class: type[AbstractSourceTask
         return run_source(task_class, read, flags, channel=reporter.channel, log_source=log_source)
 
 
-def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], reporter: ErrorReporter, chosen: Choose) -> None:
     """Add the commands that change nothing: `check`, `plan`, `status` and `read`."""
 
     @app.command()
-    def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
+    def check(config: ConfigOption = None, settings: SetOption = None) -> int:
         """Check what a run needs. Prints a line each for configuration, engine, bucket, selection, Iggy and more."""
         from framework.cli.check import check_source  # noqa: PLC0415
 
-        return check_source(task_class, chosen(context, config, settings))
+        return check_source(task_class, chosen(config, settings))
 
     @app.command()
     def plan(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         ignore_offsets: Annotated[
             bool,
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
-        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True, callback=_warn_of_former)] = False,
+        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True)] = False,
         list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
         get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
         transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
@@ -251,10 +246,12 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         """Show what a run would read: objects, bytes, requests, cost. Lists the bucket, and changes nothing."""
         from framework.cli.plan import show_plan  # noqa: PLC0415
 
+        if former:
+            reporter.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
         prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
         return show_plan(
             task_class,
-            chosen(context, config, settings),
+            chosen(config, settings),
             prices=prices,
             ignore_offsets=ignore_offsets or former,
             as_json=json,
@@ -262,7 +259,6 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
 
     @app.command()
     def status(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         no_list: Annotated[
@@ -273,11 +269,10 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         """Show progress, lag, running instance and last save. Objects count as done, reading or failed."""
         from framework.cli.plan import show_status  # noqa: PLC0415
 
-        return show_status(task_class, chosen(context, config, settings), no_list=no_list, as_json=json)
+        return show_status(task_class, chosen(config, settings), no_list=no_list, as_json=json)
 
     @app.command()
     def read(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
@@ -292,7 +287,7 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
 
         return read_records(
             task_class,
-            chosen(context, config, settings),
+            chosen(config, settings),
             topic=topic,
             partition=partition,
             offset=offset,
@@ -300,12 +295,11 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: C
         )
 
 
-def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceTask]) -> None:
+def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceTask], reporter: ErrorReporter) -> None:
     """Add the command `worker`."""
 
     @app.command()
     def worker(
-        context: typer.Context,
         config_dir: Annotated[
             Path, typer.Option(help="Folder of configuration files, one for each source.", show_default=False)
         ],
@@ -331,11 +325,11 @@ def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceT
         from framework.cli.run import wants_json  # noqa: PLC0415
         from framework.cli.worker import read_worker_config, run_worker  # noqa: PLC0415
 
-        path = config or context.obj.config
-        overrides = (*context.obj.settings, *(settings or ()))
-        context.obj.json = wants_json(task_class, path, overrides)
+        path = config or reporter.config
+        overrides = (*reporter.settings, *(settings or ()))
+        reporter.json = wants_json(task_class, path, overrides)
         own = read_worker_config(path, overrides)
-        context.obj.follow(own.log)
+        reporter.follow(own.log)
         return run_worker(program, task_class, config_dir, own, state_dir=state_dir, standby=standby)
 
 
@@ -350,12 +344,6 @@ def _refuse_flags(flags: Sequence[str], command: str) -> None:
         raise ConfigError(
             f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"
         )
-
-
-def _warn_of_former(context: typer.Context, given: bool) -> bool:
-    if given:
-        context.obj.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
-    return given
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:

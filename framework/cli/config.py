@@ -38,7 +38,6 @@ def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choos
 
     @app.command()
     def show(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         no_defaults: Annotated[bool, typer.Option("--no-defaults", help="Only options that are set.")] = False,
@@ -47,7 +46,7 @@ def config_app(program: str, task_class: type[AbstractSourceTask], chosen: Choos
         """Show every option with its value and origin. Secrets are masked."""
         from framework.cli.config_show import show_config  # noqa: PLC0415 - each command loads what it needs
 
-        file = chosen(context, config, settings)
+        file = chosen(config, settings)
         return show_config(task_class, file, with_defaults=not no_defaults, as_json=json)
 
     @app.command()

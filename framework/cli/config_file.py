@@ -60,7 +60,7 @@ class Flags:
         return tuple(f"--{name.replace('_', '-')}" for name, given in attrs.asdict(self).items() if given)
 
 
-Choose = Callable[[typer.Context, Path | None, list[str] | None], ConfigFile]
+Choose = Callable[[Path | None, list[str] | None], ConfigFile]
 """Returns the configuration that the options of a command name, or those before the command."""
 
 

@@ -37,7 +37,6 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
 
     @app.command()
     def show(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: KeyOption = None,
@@ -64,14 +63,13 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
-        path = chosen(context, config, settings)
+        path = chosen(config, settings)
         return show_dead_letters(
             task_class, path, choice, with_replayed=replayed, limit=limit, as_json=json, payload=payload
         )
 
     @app.command()
     def replay(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: KeyOption = None,
@@ -95,7 +93,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
         return replay_dead_letters(
-            task_class, chosen(context, config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
+            task_class, chosen(config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )
 
     return app

@@ -12,6 +12,8 @@ from framework.offsets.reset import Reset
 from framework.offsets.set_position import SetPosition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from framework.task import AbstractSourceTask
 
 KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key.", show_default=False)]
@@ -21,18 +23,18 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
-def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
+def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose, warn: Callable[[str], None]) -> typer.Typer:
     """Return the group of commands.
 
     Args:
         task_class: the source.
         chosen: returns the configuration that the command's and the program's options name.
+        warn: writes a warning.
     """
     app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
 
     @app.command()
     def show(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: KeyOption = None,
@@ -42,11 +44,10 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         """Count positions by state and partition. With --key or --prefix, shows each."""
         from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return show_offsets(task_class, chosen(context, config, settings), _choice(key, prefix), as_json=json)
+        return show_offsets(task_class, chosen(config, settings), _choice(key, prefix), as_json=json)
 
     @app.command()
     def export(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: KeyOption = None,
@@ -55,18 +56,19 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.T
         """Write every position to stdout, one JSON line each."""
         from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return export_offsets(task_class, chosen(context, config, settings), _choice(key, prefix))
+        return export_offsets(task_class, chosen(config, settings), _choice(key, prefix))
 
-    _add_changes(app, task_class, chosen)
+    _add_changes(app, task_class, chosen, warn)
     return app
 
 
-def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose) -> None:
+def _add_changes(
+    app: typer.Typer, task_class: type[AbstractSourceTask], chosen: Choose, warn: Callable[[str], None]
+) -> None:
     """Add the commands that change positions."""
 
     @app.command()
     def reset(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: KeyOption = None,
@@ -82,11 +84,10 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
         choice = Reset(key=key, prefix=prefix)
         from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
-        return reset_offsets(task_class, chosen(context, config, settings), choice, yes=yes, dry_run=dry_run)
+        return reset_offsets(task_class, chosen(config, settings), choice, yes=yes, dry_run=dry_run)
 
     @app.command("set")
     def set_(
-        context: typer.Context,
         config: ConfigOption = None,
         settings: SetOption = None,
         key: Annotated[str | None, typer.Option(help="The object of this key.", show_default=False)] = None,
@@ -109,24 +110,20 @@ def _add_changes(app: typer.Typer, task_class: type[AbstractSourceTask], chosen:
         change = SetPosition(key=key, records=records, version=version)
         from framework.cli.positions import set_offset  # noqa: PLC0415 - each command loads what it needs
 
-        return set_offset(task_class, chosen(context, config, settings), change, yes=yes, dry_run=dry_run)
+        return set_offset(task_class, chosen(config, settings), change, yes=yes, dry_run=dry_run)
 
     @app.command()
-    def accept_data_loss(
-        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
-    ) -> int:
+    def accept_data_loss(config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False) -> int:
         """Continue after topics were purged or recreated. Finished objects stay done and are not sent again."""
         from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
-        return accept_topics(task_class, chosen(context, config, settings), yes=yes)
+        return accept_topics(task_class, chosen(config, settings), yes=yes)
 
     @app.command(hidden=True)
-    def accept(
-        context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
-    ) -> int:
+    def accept(config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False) -> int:
         """Former name of `accept-data-loss`."""
-        context.obj.warn("offsets accept: now called offsets accept-data-loss")
-        return accept_data_loss(context, config, settings, yes)
+        warn("offsets accept: now called offsets accept-data-loss")
+        return accept_data_loss(config, settings, yes)
 
 
 def _choice(key: str | None, prefix: str | None) -> Reset | None:
