@@ -197,23 +197,22 @@ def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
 
 def summary(found: Inspection) -> dict[str, Any]:
     """Return counts by state and partition, as `show --json` writes them."""
-    states: Counter[str] = Counter()
     topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
     records = 0
     state = found.state
     for entry in state.positions.view():
         topic_partition = topic_partitions[str(entry.topic_partition)]
-        states[entry.state.value] += 1
         topic_partition[entry.state.value] += 1
         topic_partition["records"] += entry.records_done
         records += entry.records_done if entry.counts_object else 0
+    states = ("done", "reading", "failed")
     return {
         "source": state.source,
         "offsets_topic": found.topic,
         "as_of": moment(found.as_of_ms),
         "last_saved": moment(state.saved_us // 1000) if state.saved_us else None,
         "epoch": state.last_epoch,
-        "positions": {name: states[name] for name in ("done", "reading", "failed")},
+        "positions": {name: sum(counts[name] for counts in topic_partitions.values()) for name in states},
         "records": records,
         "folded": {
             "objects": state.watermark.objects,
@@ -221,7 +220,7 @@ def summary(found: Inspection) -> dict[str, Any]:
             "ranges": len(state.watermark),
         },
         "partitions": {
-            name: {field: topic_partitions[name][field] for field in ("done", "reading", "failed", "records")}
+            name: {field: topic_partitions[name][field] for field in (*states, "records")}
             for name in sorted(topic_partitions)
         },
     }

@@ -237,10 +237,8 @@ def _with_login(parsed: IggyAddress, section: IggySection, mistakes: list[str]) 
 
 
 def _with_tls(parsed: IggyAddress, place: str, tls: IggyTlsSection, mistakes: list[str]) -> IggyAddress:
-    known = len(mistakes)
     mistakes.extend(_tls_errors(parsed, place, tls))
-    enabled = parsed.tls if tls.enabled is None else tls.enabled
-    if len(mistakes) > known or not enabled:
+    if not (parsed.tls or tls.enabled):
         return parsed
     return attrs.evolve(
         parsed,

@@ -37,9 +37,9 @@ def parse_properties(data: bytes) -> tuple[dict[str, str], list[str]]:
     repeated: list[str] = []
     for number, line in _logical_lines(text):
         found = _SEPARATOR.match(line)
-        end = found.end() if found is not None else 0
+        assert found is not None  # it matches nothing at all, too
         try:
-            name, value = _unescaped(found["name"] if found is not None else ""), _unescaped(line[end:])
+            name, value = _unescaped(found["name"]), _unescaped(line[found.end() :])
         except ValueError as exc:
             raise ValueError(f"line {number}: {exc}") from None
         if name in values and name not in repeated:

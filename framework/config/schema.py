@@ -82,8 +82,8 @@ def json_schema(cls: type, *, title: str) -> Schema:
         "name": {"description": "The source's name for people, in a worker's API.", "type": "string"},
     }
     properties |= {name: _section(section) for name, section in sections.items()}
-    others = [field.name for field in attrs.fields(cls) if field.name not in sections]
-    properties |= {name: _transforms() if name == "transforms" else {} for name in others}
+    if "transforms" in attrs.fields_dict(cls):
+        properties["transforms"] = _transforms()
     return {
         "$schema": DRAFT,
         "title": title,

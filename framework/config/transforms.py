@@ -133,10 +133,10 @@ _FACTORY: Any = type(attrs.Factory(dict))
 def _given(value: Any) -> Any:
     """Return an option as JSON, without defaults."""
     if attrs.has(type(value)):
-        fields = attrs.fields(type(value))
-        given = {field.name: getattr(value, field.name) for field in fields}
         return {
-            field.name: _given(given[field.name]) for field in fields if given[field.name] != _default(field, value)
+            field.name: _given(item)
+            for field in attrs.fields(type(value))
+            if (item := getattr(value, field.name)) != _default(field, value)
         }
     if isinstance(value, Mapping):
         return {str(name): _given(item) for name, item in value.items()}

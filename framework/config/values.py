@@ -38,10 +38,9 @@ _EXACT_FLOATS = 1 << 53
 _MAX_FLOAT = sys.float_info.max
 
 _MAX_DIGITS = 99
-"""Digits of a size. With some hundred it is infinite, and Python refuses to read some thousand."""
+"""Digits of an amount. With some hundred it is infinite, and Python refuses to read some thousand."""
 
 _DURATION_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)", re.ASCII)
 _SIZE_UNITS = {
     "B": 1,
     "kB": 10**3,
@@ -54,10 +53,18 @@ _SIZE_UNITS = {
     "GiB": 2**30,
     "TiB": 2**40,
 }
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]?i?B)", re.ASCII)
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", re.ASCII)
 _DURATION_ADVICE = 'must be a duration such as "5s", "10ms", "2m" or "24h", or a number of seconds'
 _SIZE_ADVICE = 'must be a size such as "16MiB" or "4MB", or a whole number of bytes'
 _MOMENT_ADVICE = 'must be "now", or a date such as "2024-05-31" or "2024-05-31T12:00:00Z"'
+
+
+def _amount(text: str, units: Mapping[str, float]) -> float | None:
+    """Return a number with a unit in the smallest unit; None for another text."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or found[2] not in units or len(found[1]) > _MAX_DIGITS:
+        return None
+    return float(found[1]) * units[found[2]]
 
 
 def parse_duration(value: object) -> float:
@@ -67,10 +74,7 @@ def parse_duration(value: object) -> float:
         InvalidValueError: it is neither, or it is negative or not finite.
     """
     if isinstance(value, str):
-        found = _DURATION.fullmatch(value.strip())
-        if found is None:
-            raise InvalidValueError(_DURATION_ADVICE)
-        value = float(found[1]) * _DURATION_UNITS[found[2]]
+        value = _amount(value, _DURATION_UNITS)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= _MAX_FLOAT:
         raise InvalidValueError(_DURATION_ADVICE)
     return float(value)
@@ -97,10 +101,8 @@ def parse_size(value: object) -> int:
         InvalidValueError: it is neither, or it is negative.
     """
     if isinstance(value, str):
-        found = _SIZE.fullmatch(value.strip())
-        if found is None or len(found[1]) > _MAX_DIGITS or found[2] not in _SIZE_UNITS:
-            raise InvalidValueError(_SIZE_ADVICE)
-        return round(float(found[1]) * _SIZE_UNITS[found[2]])
+        amount = _amount(value, _SIZE_UNITS)
+        value = None if amount is None else round(amount)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise InvalidValueError(_SIZE_ADVICE)
     return value
