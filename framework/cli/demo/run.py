@@ -20,7 +20,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -128,10 +127,9 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     )
     _make_room(demo, fresh=fresh)
     with contextlib.ExitStack() as stack:
-        starting = stack.enter_context(_started_meanwhile(demo))
         objects = _prepare(demo)
         stack.enter_context(_spark(demo))
-        server = _fill(demo, starting, objects)
+        server = _fill(demo, stack, objects)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
         if not _run_sources(demo, iggy, {name: len(files) for name, files in objects.items()}):
@@ -183,25 +181,8 @@ def _say_prepared(name: str, files: list[Path]) -> None:
     say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
 
 
-@contextlib.contextmanager
-def _started_meanwhile(demo: Demo) -> Iterator[Future[Any]]:
-    """Start the store's server while the objects are prepared: that may take some seconds."""
-    home = demo.server.absolute()
-    mark = demo.store.command_line_mark(home)
-    _end_server(mark)  # a demo that was killed has left one behind
-    with ThreadPoolExecutor(1) as pool:
-        starting = pool.submit(demo.store.start, home)
-        try:
-            yield starting
-        finally:
-            with contextlib.suppress(FatalError):
-                server = starting.result()
-                _end_server(mark)
-                server.stop()
-
-
 def _end_server(mark: str) -> None:
-    """Kill the store's server of this folder, if there is one: SeaweedFS takes 15 seconds to end by itself.
+    """Kill the store's server of this folder, if there is one.
 
     Its files survive a kill: it hands every write to the system before it answers.
     """
@@ -230,7 +211,7 @@ def _default_engine() -> str:
 
 @contextlib.contextmanager
 def _spark(demo: Demo) -> Iterator[None]:
-    """Yield one context for all four sources. It starts while the S3 server does."""
+    """Yield one context for all four sources."""
     if demo.engine != "spark":
         yield
         return
@@ -241,10 +222,12 @@ def _spark(demo: Demo) -> Iterator[None]:
         yield
 
 
-def _fill(demo: Demo, starting: Future[Any], objects: dict[str, list[Path]]) -> Any:
+def _fill(demo: Demo, stack: contextlib.ExitStack, objects: dict[str, list[Path]]) -> Any:
     store = demo.store
     say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
-    server = starting.result()
+    home = demo.server.absolute()
+    _end_server(store.command_line_mark(home))  # a demo that was killed has left one behind
+    server = stack.enter_context(store.start(home))
     keys = {f"{name}/{file.name}": file for name, files in objects.items() for file in files}
     sent = store.fill(server, keys)
     say(

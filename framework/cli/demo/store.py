@@ -41,7 +41,7 @@ class DemoStore(abc.ABC):
 
     @abc.abstractmethod
     def start(self, folder: Path) -> Any:
-        """Return a running server with its data in that folder; it has `endpoint`, `has_ended()` and `stop()`.
+        """Return a running server with its data in that folder; it has `endpoint` and `has_ended()`, and `with` ends it.
 
         Raises:
             FatalError: its package is missing, or it does not start.
