@@ -22,7 +22,6 @@ from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, S
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.error_reporter import ErrorReporter
 from framework.cli.offsets import JsonOption, offsets_app
-from framework.cli.prices import GET_PRICE, LIST_PRICE, TRANSFER_PRICE, Prices
 from framework.cli.streams import ReaderGoneError, standard_streams
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 
@@ -238,13 +237,14 @@ def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], reporter:
             typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
         ] = False,
         former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True)] = False,
-        list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = LIST_PRICE,
-        get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = GET_PRICE,
-        transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = TRANSFER_PRICE,
+        # Amazon S3 Standard in us-east-1, to a machine in the same region: others have other prices
+        list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = 0.005,
+        get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = 0.0004,
+        transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = 0.0,
         json: JsonOption = False,
     ) -> int:
         """Show what a run would read: objects, bytes, requests, cost. Lists the bucket, and changes nothing."""
-        from framework.cli.plan import show_plan  # noqa: PLC0415
+        from framework.cli.plan import Prices, show_plan  # noqa: PLC0415
 
         if former:
             reporter.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")

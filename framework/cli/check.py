@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
-from framework.discovery.filters import FilterReason
+from framework.cli.text import printable
+from framework.discovery.filters import FilterReason, RoutedSelection, Selector
+from framework.discovery.routing import Router
 from framework.errors import (
     EXIT_CONFIGURATION,
     EXIT_DONE,
     EXIT_PERSON,
     EXIT_TRY_AGAIN,
     ConfigError,
+    IggyAuthError,
     ObjectError,
     SourceError,
     cannot_listen,
@@ -74,8 +77,6 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
 
 
 def _write(result: CheckResult) -> None:
-    from framework.cli.text import printable  # noqa: PLC0415
-
     mark = "warn" if result.ok and result.warning else "ok  " if result.ok else "FAIL"
     sys.stdout.write(f"{mark} {result.step:<14} {printable(result.detail)}\n")
     sys.stdout.flush()
@@ -167,8 +168,6 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
 def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator[CheckResult]:
     """Check that the filters select objects from the beginning of the listing, and the records of the first of them."""
     from framework.cli.first_records import check_records  # noqa: PLC0415 - each command loads what it needs
-    from framework.discovery.filters import RoutedSelection, Selector  # noqa: PLC0415
-    from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.task import SourceContext  # noqa: PLC0415
 
     chosen: list[tuple[NativeObject, TopicPartition]] = []
@@ -281,7 +280,6 @@ def _no_room(folder: Path) -> OSError | None:
 
 
 def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Sequence[str]) -> Iterator[CheckResult]:
-    from framework.errors import IggyAuthError  # noqa: PLC0415
     from framework.iggy.rights import Right  # noqa: PLC0415
 
     iggy = config.iggy
@@ -339,8 +337,6 @@ def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckR
 
 def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
     """Yield name and partition count of each topic that a run uses; None if keys name the topics."""
-    from framework.discovery.routing import Router  # noqa: PLC0415
-
     yield Router(config).fixed_topic, config.iggy.partitions
     yield config.offsets_topic, 1
     if config.errors.dead_letter_topic is not None:

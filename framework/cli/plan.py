@@ -16,12 +16,35 @@ from framework.engine.inspection import inspect
 from framework.model.text import counted
 
 if TYPE_CHECKING:
-    from framework.cli.prices import Prices
     from framework.engine.inspection import Inspection
     from framework.task import AbstractSourceTask
 
 MAX_ROWS = 20
 """Maximum of partitions and folders in the text table; `--json` shows all."""
+
+
+@attrs.frozen(kw_only=True)
+class Prices:
+    """Prices in US dollars.
+
+    Attributes:
+        list_per_1000: for 1,000 LIST requests.
+        get_per_1000: for 1,000 GET requests.
+        transfer_per_gb: for 1,000,000,000 bytes read.
+    """
+
+    list_per_1000: float
+    get_per_1000: float
+    transfer_per_gb: float
+
+    def cost(self, plan: DryRun) -> dict[str, float]:
+        """Return the approximate cost of a listing and its reads: `list`, `get`, `transfer`, `total`."""
+        parts = {
+            "list": plan.list_requests / 1000 * self.list_per_1000,
+            "get": plan.get_requests / 1000 * self.get_per_1000,
+            "transfer": plan.total.size_bytes / 1e9 * self.transfer_per_gb,
+        }
+        return {**parts, "total": sum(parts.values())}
 
 
 def show_plan(

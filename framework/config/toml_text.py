@@ -43,16 +43,13 @@ def toml_name(name: str) -> str:
 
 def default_text(option: Option) -> str:
     """Return the default of an option as a file would have it: durations and sizes with their units."""
-    return _default(option.default, option.type_text)
-
-
-def _default(value: object, type_text: str) -> str:
-    if isinstance(value, (int, float)) and type_text.startswith("duration"):
+    value, kind = option.default, option.type_text
+    if isinstance(value, (int, float)) and kind.startswith("duration"):
         if value >= _HOUR and value % _HOUR == 0:
             return f'"{value // _HOUR:g}h"'
         return f'"{value * 1000:g}ms"' if 0 < value < 1 else f'"{value:g}s"'
     if isinstance(value, int) and not isinstance(value, bool):
-        if type_text == "size" and value % 1024**2 == 0:
+        if kind == "size" and value % 1024**2 == 0:
             return f'"{value // 1024**2}MiB"'
         return f"{value:_}" if value >= _LONG else f"{value}"
     return toml_value(value)
