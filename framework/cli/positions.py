@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
         write_json({**summary(found), **more})
         return 0
-    write_lines(summary_lines(found) if entries is None else _entry_lines(entries))
+    write_lines(summary_lines(summary(found)) if entries is None else _entry_lines(entries))
     saved_us = found.state.saved_us
     saved = f", saved last at {moment(saved_us // 1000)}" if saved_us else ", never saved"
     write_lines([f"as of {moment(found.as_of_ms)}{saved}"])
@@ -226,10 +226,9 @@ def summary(found: Inspection) -> dict[str, Any]:
     }
 
 
-def summary_lines(found: Inspection) -> Iterator[str]:
+def summary_lines(counts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the counts as a table for people."""
-    counts = summary(found)
-    yield f'source "{counts["source"]}", positions in topic "{found.topic}", epoch {counts["epoch"]}'
+    yield f'source "{counts["source"]}", positions in topic "{counts["offsets_topic"]}", epoch {counts["epoch"]}'
     yield f"{'topic_partition':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
     rows = {**counts["partitions"], "all": {**counts["positions"], "records": counts["records"]}}
     for name, row in rows.items():
