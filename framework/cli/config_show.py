@@ -15,7 +15,7 @@ from framework.config.layers import value_at
 from framework.config.option import options_of, sections_of
 from framework.config.sections import ordered_sections
 from framework.config.shown import plain, shown_mapping
-from framework.config.toml_text import default_text, toml_value
+from framework.config.toml_text import default_text, table_lines, toml_value
 from framework.errors import EXIT_DONE
 
 if TYPE_CHECKING:
@@ -64,7 +64,8 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
         found: dict[str, object] = {**_as_json(shown), **({"transforms": plain(transforms)} if transforms else {})}
         sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
-        write_lines([*_lines(shown), *_transform_lines(transforms)])
+        of_transforms = (line for entry in transforms for line in table_lines("[[transforms]]", entry))
+        write_lines([*_lines(shown), *of_transforms])
     return EXIT_DONE
 
 
@@ -99,14 +100,6 @@ def _lines(shown: list[ShownOption]) -> Iterator[str]:
             yield f"[{section}]"
         line = f"{option.name} = {option.text}" if option.text else f"# {option.name} ="
         yield f"{line:<{width}}  # {', '.join(option.origins)}"
-
-
-def _transform_lines(transforms: list[dict[str, object]]) -> Iterator[str]:
-    """Yield the list of transforms as TOML, as it was written. It holds no secrets."""
-    for entry in transforms:
-        yield ""
-        yield "[[transforms]]"
-        yield from (f"{name} = {toml_value(value)}" for name, value in entry.items())
 
 
 def _as_json(shown: list[ShownOption]) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from framework.config.files import read_file
 from framework.config.loading import structure
 from framework.config.properties import parse_properties
 from framework.config.sections import ordered_sections
-from framework.config.toml_text import toml_value
+from framework.config.toml_text import table_lines
 from framework.errors import EXIT_DONE, ConfigError
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ def _lines(command: str, root: type, path: Path, converted: Converted) -> Iterat
     for section in ordered_sections(root):
         options = converted.sections.get(section)
         if options:
-            yield ""
-            yield f"[{section}]"
-            yield from (f"{name} = {toml_value(value)}" for name, value in options.items())
+            yield from table_lines(f"[{section}]", options)
     yield ""
     yield "# Property by property:"
     rows = [

@@ -41,6 +41,11 @@ def toml_name(name: str) -> str:
     return name if _BARE.fullmatch(name) else toml_string(name)
 
 
+def table_lines(header: str, values: Mapping[str, object]) -> list[str]:
+    """Return the lines of a table as TOML, with an empty line before it; `header`: `[s3]` or `[[transforms]]`."""
+    return ["", header, *(f"{toml_name(name)} = {toml_value(value)}" for name, value in values.items())]
+
+
 def default_text(option: Option) -> str:
     """Return the default of an option as a file would have it: durations and sizes with their units."""
     value, kind = option.default, option.type_text

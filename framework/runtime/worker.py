@@ -17,7 +17,7 @@ from framework.config.layers import INCLUDE, file_layers, merge, value_at
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.shown import MASK, has_mask, plain, shown_mapping
-from framework.config.toml_text import toml_name, toml_value
+from framework.config.toml_text import table_lines, toml_name, toml_value
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
@@ -356,8 +356,7 @@ def _toml(content: Mapping[str, Any]) -> bytes:
     ]
     for section, options in content.items():
         if isinstance(options, dict):
-            lines += ["", f"[{toml_name(section)}]"]
-            lines += [f"{toml_name(name)} = {toml_value(value)}" for name, value in options.items()]
+            lines += table_lines(f"[{toml_name(section)}]", options)
     return "\n".join([*lines, ""]).encode()
 
 
