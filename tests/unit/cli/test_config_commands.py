@@ -210,6 +210,14 @@ def test_a_secret_of_a_variable_or_a_setting_is_masked(told, file, monkeypatch):
     assert 'access_key_id = "***"' in out
 
 
+def test_what_looks_like_a_reference_in_a_variable_is_shown_as_a_file_would_have_it(told, file, monkeypatch):
+    monkeypatch.setenv("IGGY_SOURCE__S3__SESSION_TOKEN", "${env:HOME}")  # a token of that text: masked as any other
+    monkeypatch.setenv("IGGY_SOURCE__S3__START_AFTER", "a${b")
+    out = told("config", "show", "-c", file, "--no-defaults")[1]
+    assert 'session_token = "***"' in out
+    assert 'start_after = "a$${b"' in out
+
+
 def test_show_of_a_wrong_configuration_is_its_mistakes(told, file):
     code, out, err = told("config", "show", "-c", file, "--set", "iggy.partitions=0", "--set", "s3.x=hunter22")
     assert (code, out) == (2, "")
