@@ -189,9 +189,15 @@ def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | N
     try:
         _, version, flags, length = _PREFIX.unpack_from(payload)
         if version != FORMAT_VERSION:
+            advice = "run the version that wrote them"
+            if version < FORMAT_VERSION:
+                advice += (
+                    ", or name another [offsets] topic: everything is sent again, or with [discovery] modified_after "
+                    "what is new"
+                )
             raise PositionError(
                 f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
-                f"{FORMAT_VERSION}; run the version that wrote them"
+                f"{FORMAT_VERSION}; {advice}"
             )
         end = _PREFIX.size + length
         header = orjson.loads(payload[_PREFIX.size : end])

@@ -631,6 +631,25 @@ def test_another_format_is_an_error_that_says_which_version_to_run(version):
         framing.decode(5, bytes(payload))
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_an_earlier_format_is_an_error_that_names_the_options_to_go_on_with(version):
+    payload = bytearray(EVERY_RECORD["begin"])
+    payload[4] = version
+    said = (
+        r"or name another \[offsets\] topic: everything is sent again, or with \[discovery\] modified_after what is new"
+    )
+    with pytest.raises(PositionError, match=said):
+        framing.decode(5, bytes(payload))
+
+
+@pytest.mark.parametrize("version", [3, 255])
+def test_a_later_format_brings_no_advice_to_send_everything_again(version):
+    payload = bytearray(EVERY_RECORD["begin"])
+    payload[4] = version
+    with pytest.raises(PositionError, match=r"run the version that wrote them$"):
+        framing.decode(5, bytes(payload))
+
+
 @pytest.mark.parametrize(
     "payload", [b"", b"ICS", b"hello", struct.pack("<I", 7), b"icsp" + bytes(20), b"ICSQ" + bytes(99)]
 )
