@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,16 +14,20 @@ from framework.iggy.dead_letters.topic import (
     IggyDeadLetters,
     ReplayMarker,
     StoredDeadLetter,
+    claims_dead_letter,
     read_dead_letter,
 )
 from framework.iggy.reader import read_whole
 from framework.model.positions import OffsetManagerKey
+from framework.model.text import counted
 from framework.offsets.manager import OffsetManager
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.offsets.reset import Reset
+
+log = logging.getLogger(__name__)
 
 
 def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
@@ -90,10 +95,22 @@ def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[St
         raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
     if not info.partitions:
         raise IggyTopicError(f'topic "{topic}" of stream "{stream}" has no partition: dead letters need exactly 1')
+    unreadable, first = 0, 0
     for message in read_whole(connection, stream, topic, info.partitions[PARTITION]):
         found = read_dead_letter(message, config.source.name)
         if found is not None:
             yield found
+        elif claims_dead_letter(message, config.source.name):
+            unreadable, first = unreadable + 1, first if unreadable else message.offset
+    if unreadable:
+        log.warning(
+            'topic "%s": %s of source "%s" cannot be read; the first is at offset %d: run the version '
+            "that wrote them, such as 0.1.0",
+            topic,
+            counted(unreadable, "dead letter"),
+            config.source.name,
+            first,
+        )
 
 
 def topic_of(config: SourceCommonConfig) -> str:

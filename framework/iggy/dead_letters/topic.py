@@ -286,6 +286,12 @@ def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | 
         return None  # written by another program under these names
 
 
+def claims_dead_letter(message: StoredMessage, source: str) -> bool:
+    """Return whether a message says that it is a dead letter of the source, readable or not."""
+    headers = join_provenance(message.headers)
+    return headers.get("source") == source and headers.get(LETTER) in {"record", "object"}
+
+
 def raw_of(connection: IggyConnection, stream: str, topic: str, dead_letter: StoredDeadLetter) -> bytes:
     """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
     if dead_letter.payload == "none":

@@ -135,3 +135,21 @@ def test_a_topic_without_partitions_or_that_cannot_be_read_is_no_topic_without_l
         connection.create_topic("kit", DEAD, 0)
         with pytest.raises(IggyTopicError, match='topic "dead" of stream "kit" has no partition'):
             DeadLetterLog.read(connection, config)
+
+
+def test_dead_letters_that_lack_a_generation_are_counted_in_a_warning(server, caplog):
+    """As version 0.1.0 wrote them: its bad records must not look as if there were none."""
+    config = source_config(tolerance="skip_record", dead_letter_topic=DEAD, stream="kit")
+    whole = server.messages("kit", DEAD)[0]
+    headers = {name: value for name, value in whole.headers.items() if name != "generation"}
+    with server.connect() as connection:
+        assert len(DeadLetterLog.read(connection, config).stored) == 1
+        assert not caplog.messages  # unreadable notes are no dead letters
+        for source in ("kit", "kit", "other"):
+            append(connection, "kit", DEAD, 0, b"x", headers={**headers, "source": source})
+        assert len(DeadLetterLog.read(connection, config).stored) == 1
+    (warning,) = caplog.messages
+    assert warning == (
+        'topic "dead": 2 dead letters of source "kit" cannot be read; the first is at offset 3: '
+        "run the version that wrote them, such as 0.1.0"
+    )
