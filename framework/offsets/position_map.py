@@ -271,5 +271,5 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> None:
         if first.split_size:
             for other in positions.splits_of(whole):
                 del positions[other]
-        positions.pop(whole, None)
+        del positions[whole]
     positions[key] = entry

@@ -802,6 +802,8 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
         (25, None, (2, 10), 10, 10),
         (25, 13, (2, 10), 10, 7),
         (25, None, (3, 10), 5, 5),
+        (25, None, (2, -5), 5, 5),
+        (25, 10, (2, -5), 5, 3),  # a part, of which the records lie all over the object
     ],
 )
 def test_what_is_left_of_an_object_or_a_split_counts_from_where_it_resumes(size, mark, split, total, left):

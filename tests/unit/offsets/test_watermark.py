@@ -76,6 +76,10 @@ def test_what_is_opened_is_new_and_nothing_else(all_ranges, names, exactly, keys
         assert after.time_of("b", key) == (0 if chosen else before.time_of("b", key)), key
 
 
+def test_of_ranges_that_are_opened_from_end_to_end_none_is_left():
+    assert not raised([CoveredRange("", None, 5)]).opened("").prefixes
+
+
 @given(KEYS.filter(bool), KEYS)
 def test_no_key_lies_between_a_key_and_the_one_before_it(key, other):
     before = key_before(key)

@@ -7,6 +7,8 @@ from framework.iggy.offset_log.records import Claim, LogFacts, Progress, Progres
 from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
+from framework.offsets.selection_scope import SelectionScope
+from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.positions import position
 
 OF_A = entry_hash64("kit", position("a"))
@@ -70,3 +72,16 @@ def test_an_anchor_alone_reopens_a_partition_that_was_closed():
     assert state.closed == {at: 5}
     state.advance(Progress(anchors={at: Anchor(7, 1)}), "writer", 0)
     assert state.closed == {}
+
+
+def test_a_log_in_which_the_selection_changed_has_the_watermark_that_is_left_of_it():
+    first = SelectionScope(bucket="b", prefixes=[""], options={})
+    state = LogState(source="kit", selected=first, watermark=raised_to(9))
+    state.begin([], attrs.evolve(first, prefixes=["", "more/"]))
+    assert state.watermark == raised_to(9)
+    state.begin([], attrs.evolve(first, options={"filter": "x"}))
+    assert state.watermark == Watermark(bucket="b")
+
+
+def raised_to(time_ms):
+    return Watermark(bucket="b").raised("", [CoveredRange("", None, time_ms)])
