@@ -17,11 +17,10 @@ from pydantic_core import PydanticCustomError
 from framework.model.message_ids import MAX_RECORD
 from framework.model.text import unicode_text
 from framework.runtime.configuration import Configuration, shown
-from framework.runtime.managed_source import ManagedSource
+from framework.runtime.managed_source import ManagedSource, Status
 from framework.runtime.metrics import counters_of
 from framework.runtime.state import PAUSED, RUNNING
 
-Status = Literal["starting", "running", "stopping", "stopped", "error"]
 ConnectState = Literal["RUNNING", "PAUSED", "STOPPED", "FAILED", "RESTARTING"]
 
 IGGY_TRANSFORMS = frozenset(
@@ -90,8 +89,6 @@ class SourceInfo(BaseModel):
 
 
 class Stream(BaseModel):
-    model_config = ConfigDict(populate_by_name=True)
-
     stream: str
     topic: str
     schema_: str = Field(alias="schema")
@@ -283,106 +280,100 @@ class Validation(BaseModel):
     configs: list[OptionCheck]
 
 
-def info_of(source: ManagedSource) -> dict[str, Any]:
+def info_of(source: ManagedSource) -> SourceInfo:
     """Return a source as `/sources` shows it."""
-    described, error = source.described, source.last_error
-    found: dict[str, Any] = {
-        "id": source.id,
-        "key": source.key,
-        "name": described.label or source.key,
-        "path": _program(described),
-        "enabled": described.enabled,
-        "status": source.status,
-        "plugin_config_format": "toml",
-        "file": unicode_text(str(described.path)),
-        "restarts": source.restarts,
-    }
-    if error is not None:
-        found["last_error"] = {"message": error.message, "timestamp": error.timestamp}
-    if source.active is not described:
-        file = unicode_text(str(source.active.path))
-        found["refused_config"] = {"version": source.active.version, "file": file, "message": source.active.mistake}
-    return found
+    described, active, error = source.described, source.active, source.last_error
+    refused = RefusedConfig(version=active.version, file=unicode_text(str(active.path)), message=active.mistake)
+    return SourceInfo(
+        id=source.id,
+        key=source.key,
+        name=described.label or source.key,
+        path=_program(described),
+        enabled=described.enabled,
+        status=source.status,
+        last_error=LastError(message=error.message, timestamp=error.timestamp) if error is not None else None,
+        plugin_config_format="toml",
+        file=unicode_text(str(described.path)),
+        refused_config=refused if active is not described else None,
+        restarts=source.restarts,
+    )
 
 
-def config_of(configuration: Configuration, *, active: bool) -> dict[str, Any]:
+def config_of(configuration: Configuration, *, active: bool) -> SourceConfig:
     """Return a configuration version, secrets masked."""
     content = shown(configuration)
-    return {
-        "key": configuration.key,
-        "enabled": configuration.enabled,
-        "version": configuration.version,
-        "name": configuration.label or configuration.key,
-        "path": _program(configuration),
-        "transforms": {item["type"]: item["config"] for item in transforms_of(content)} or None,
-        "streams": streams_of(content),
-        "plugin_config_format": "toml",
-        "plugin_config": content,
-        "active": active,
-    }
+    return SourceConfig(
+        key=configuration.key,
+        enabled=configuration.enabled,
+        version=configuration.version,
+        name=configuration.label or configuration.key,
+        path=_program(configuration),
+        transforms={item.type: item.config for item in transforms_of(content)} or None,
+        streams=streams_of(content),
+        plugin_config_format="toml",
+        plugin_config=content,
+        active=active,
+    )
 
 
 def _program(configuration: Configuration) -> str:
     return configuration.kind.program if configuration.kind is not None else ""
 
 
-def streams_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+def streams_of(content: Mapping[str, Any]) -> list[Stream]:
     """Return the stream that a configuration writes, in the form of Iggy's connectors."""
     iggy, source = content.get("iggy"), content.get("input")
     if not isinstance(iggy, dict) or not isinstance(source, dict):
         return []
     batch_length = iggy.get("batch_length", _BATCH_LENGTH)
     return [
-        {
-            "stream": str(iggy.get("stream", "")),
-            "topic": str(iggy.get("topic", "")),
-            "schema": _SCHEMAS.get(str(source.get("format")), "raw"),
-            "avro_schema_json": None,
-            "avro_schema_path": None,
-            "batch_length": batch_length if isinstance(batch_length, int) and batch_length >= 0 else None,
-            "linger_time": str(iggy.get("linger_time", _LINGER_TIME)),
-        }
+        Stream(
+            stream=str(iggy.get("stream", "")),
+            topic=str(iggy.get("topic", "")),
+            schema=_SCHEMAS.get(str(source.get("format")), "raw"),
+            batch_length=batch_length if isinstance(batch_length, int) and batch_length >= 0 else None,
+            linger_time=str(iggy.get("linger_time", _LINGER_TIME)),
+        )
     ]
 
 
-def transforms_of(content: dict[str, Any]) -> list[dict[str, Any]]:
+def transforms_of(content: Mapping[str, Any]) -> list[Transform]:
     """Return the transforms of a configuration that Iggy's runtime knows too, in their order.
 
     A client with Iggy's types fails on any other name. `plugin_config` has all transforms.
     """
     found = content.get("transforms")
     return [
-        {"type": str(item.get("type", "")), "config": {name: value for name, value in item.items() if name != "type"}}
+        Transform(type=item["type"], config={name: value for name, value in item.items() if name != "type"})
         for item in (found if isinstance(found, list) else [])
         if isinstance(item, dict) and item.get("type") in IGGY_TRANSFORMS
     ]
 
 
-def stats_of(
-    sources: list[ManagedSource], system: Mapping[str, float], *, version: str, started_us: int
-) -> dict[str, Any]:
+def stats_of(sources: list[ManagedSource], system: Mapping[str, Any], *, version: str, started_us: int) -> RuntimeStats:
     """Return the document of `/stats`."""
-    return {
-        "connectors_runtime_version": version,
-        "connectors_runtime_version_semver": semver(version),
+    return RuntimeStats(
+        connectors_runtime_version=version,
+        connectors_runtime_version_semver=semver(version),
         **system,
-        "run_time": time.time_ns() // 1000 - started_us,
-        "start_time": started_us,
-        "sources_total": len(sources),
-        "sources_running": sum(source.status == "running" for source in sources),
-        "connectors": [
-            {
-                "key": source.key,
-                "name": source.described.label or source.key,
-                "version": version,
-                "version_semver": semver(version),
-                "status": source.status,
-                "enabled": source.described.enabled,
+        run_time=time.time_ns() // 1000 - started_us,
+        start_time=started_us,
+        sources_total=len(sources),
+        sources_running=sum(source.status == "running" for source in sources),
+        connectors=[
+            ConnectorStats(
+                key=source.key,
+                name=source.described.label or source.key,
+                connector_type="source",
+                version=version,
+                version_semver=semver(version),
+                status=source.status,
+                enabled=source.described.enabled,
                 **counters_of(source),
-            }
+            )
             for source in sources
         ],
-    }
+    )
 
 
 def semver(version: str) -> int | None:
@@ -403,14 +394,12 @@ def connect_state(source: ManagedSource) -> ConnectState:
     return "PAUSED" if source.kept_state == PAUSED else "STOPPED"
 
 
-def connector_status(source: ManagedSource, worker_id: str) -> dict[str, Any]:
+def connector_status(source: ManagedSource, worker_id: str) -> ConnectorStatus:
     """Return the document of `/connectors/{name}/status`."""
     state = connect_state(source)
-    task: dict[str, Any] = {"id": 0, "state": state, "worker_id": worker_id}
-    if source.last_error is not None:
-        task["trace"] = source.last_error.message
-    return {
-        "name": source.key,
-        "connector": {"state": state, "worker_id": worker_id},
-        "tasks": [] if state == "STOPPED" else [task],
-    }
+    trace = source.last_error.message if source.last_error is not None else None
+    return ConnectorStatus(
+        name=source.key,
+        connector=ConnectorState(state=state, worker_id=worker_id),
+        tasks=[] if state == "STOPPED" else [TaskState(id=0, state=state, worker_id=worker_id, trace=trace)],
+    )

@@ -17,6 +17,7 @@ from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
 from framework.model.hosts import is_this_machine
 from framework.runtime import answers
 from framework.runtime.commands import MAX_COMMANDS, CommandError
+from framework.runtime.configuration import shown
 from framework.runtime.metrics import exposition, registry_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
@@ -175,8 +176,8 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
         """Return whether the worker answers; needs no key."""
         return answers.Health()
 
-    @app.get("/stats", response_model=answers.RuntimeStats, response_model_exclude_none=True, responses=_some())
-    def stats() -> Any:
+    @app.get("/stats", response_model_exclude_none=True, responses=_some())
+    def stats() -> answers.RuntimeStats:
         """Return figures of the worker and of each source."""
         system = probe.read()
         with supervisor.locked() as sources:
@@ -194,28 +195,23 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
 def _add_source_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
-    @app.get("/sinks", response_model=list[answers.SourceInfo], responses=_some())
-    def sinks() -> Any:
+    @app.get("/sinks", responses=_some())
+    def sinks() -> list[answers.SourceInfo]:
         """Return no sinks: this worker has sources only."""
         return []
 
-    @app.get("/sources", response_model=list[answers.SourceInfo], response_model_exclude_none=True, responses=_some())
-    def sources() -> Any:
+    @app.get("/sources", response_model_exclude_none=True, responses=_some())
+    def sources() -> list[answers.SourceInfo]:
         """Return all sources."""
         with supervisor.locked() as found:
             return [answers.info_of(source) for source in found]
 
-    @app.get(
-        "/sources/{key}",
-        response_model=answers.SourceDetails,
-        response_model_exclude_none=True,
-        responses=_some(404),
-    )
-    def source(key: str) -> Any:
+    @app.get("/sources/{key}", response_model_exclude_none=True, responses=_some(404))
+    def source(key: str) -> answers.SourceDetails:
         """Return a source and the topic that it writes."""
         with supervisor.source(key) as found:
-            content = answers.config_of(found.described, active=True)
-            return {**answers.info_of(found), "streams": content["streams"]}
+            streams = answers.streams_of(shown(found.described))
+            return answers.SourceDetails(**dict(answers.info_of(found)), streams=streams)
 
     @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))
     def restart(key: str) -> Response:
@@ -223,18 +219,18 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
         supervisor.restart(key)
         return Response(status_code=204)
 
-    @app.get("/sources/{key}/transforms", response_model=list[answers.Transform], responses=_some(404))
-    def transforms(key: str) -> Any:
+    @app.get("/sources/{key}/transforms", responses=_some(404))
+    def transforms(key: str) -> list[answers.Transform]:
         """Return the transforms of the active configuration that Iggy knows too; `plugin_config` has all."""
         with supervisor.source(key) as found:
-            return answers.transforms_of(answers.config_of(found.active, active=True)["plugin_config"])
+            return answers.transforms_of(shown(found.active))
 
 
 def _add_config_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
-    @app.get("/sources/{key}/configs", response_model=list[answers.SourceConfig], responses=_some(404))
-    def configs(key: str) -> Any:
+    @app.get("/sources/{key}/configs", responses=_some(404))
+    def configs(key: str) -> list[answers.SourceConfig]:
         """Return all configuration versions, secrets masked."""
         with supervisor.source(key) as found:
             active = found.active.version
@@ -243,12 +239,11 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
 
     @app.post(
         "/sources/{key}/configs",
-        response_model=answers.SourceConfig,
         responses=_some(404, 409, 500),
         description="Store a configuration as the next version. It has no effect before it is activated. "
         f"{MAX_VERSIONS} are kept.",
     )
-    def create(key: str, new: answers.NewConfig) -> Any:
+    def create(key: str, new: answers.NewConfig) -> answers.SourceConfig:
         return answers.config_of(worker.create(key, new), active=False)
 
     @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))
@@ -257,8 +252,8 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         supervisor.remove_version(key, version)
         return Response(status_code=204)
 
-    @app.get("/sources/{key}/configs/active", response_model=answers.SourceConfig, responses=_some(404))
-    def active_config(key: str) -> Any:
+    @app.get("/sources/{key}/configs/active", responses=_some(404))
+    def active_config(key: str) -> answers.SourceConfig:
         """Return the active configuration, secrets masked."""
         with supervisor.source(key) as found:
             return answers.config_of(found.active, active=True)
@@ -287,8 +282,8 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         media_type, text = worker.plugin_config(key, format)
         return Response(text, media_type=media_type)
 
-    @app.get("/sources/{key}/configs/{version}", response_model=answers.SourceConfig, responses=_some(404))
-    def config(key: str, version: int) -> Any:
+    @app.get("/sources/{key}/configs/{version}", responses=_some(404))
+    def config(key: str, version: int) -> answers.SourceConfig:
         """Return a configuration version, secrets masked."""
         with supervisor.source(key) as found:
             made = supervisor.versions(key).get(version)
@@ -306,39 +301,33 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
         with supervisor.locked() as found:
             return [source.key for source in found]
 
-    @app.get(
-        "/connectors/{name}/status",
-        response_model=answers.ConnectorStatus,
-        response_model_exclude_none=True,
-        responses=_some(404, connect=True),
-    )
-    def status(name: str) -> Any:
+    @app.get("/connectors/{name}/status", response_model_exclude_none=True, responses=_some(404, connect=True))
+    def status(name: str) -> answers.ConnectorStatus:
         """Return the state of a source in the words of Kafka Connect."""
         with supervisor.source(name) as found:
             return answers.connector_status(found, worker.id)
-
-    def change(name: str, state: str, status_code: int) -> Response:
-        supervisor.set_state(name, state)
-        return Response(status_code=status_code)
 
     @app.put(
         "/connectors/{name}/pause", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
     )
     def pause(name: str) -> Response:
         """Stop the source's process in order until it is resumed; kept over restarts."""
-        return change(name, PAUSED, 202)
+        supervisor.set_state(name, PAUSED)
+        return Response(status_code=202)
 
     @app.put(
         "/connectors/{name}/resume", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
     )
     def resume(name: str) -> Response:
         """Run a paused or stopped source again."""
-        return change(name, RUNNING, 202)
+        supervisor.set_state(name, RUNNING)
+        return Response(status_code=202)
 
     @app.put("/connectors/{name}/stop", status_code=204, responses=_some(404, 500, connect=True))
     def stop(name: str) -> Response:
         """Stop the source; kept over restarts. Its offsets can then be changed."""
-        return change(name, STOPPED, 204)
+        supervisor.set_state(name, STOPPED)
+        return Response(status_code=204)
 
     @app.post("/connectors/{name}/restart", status_code=204, responses=_some(404, 409, connect=True))
     def restart(name: str) -> Response:
@@ -350,10 +339,10 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
 def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
     offset_errors = _some(404, 409, 500, 503, connect=True)
 
-    @app.get("/connectors/{name}/offsets", response_model=answers.ConnectorOffsets, responses=offset_errors)
-    def offsets(name: str) -> Any:
+    @app.get("/connectors/{name}/offsets", responses=offset_errors)
+    def offsets(name: str) -> answers.ConnectorOffsets:
         """Return the first 1,000 positions."""
-        return {"offsets": worker.offsets(name)}
+        return answers.ConnectorOffsets.model_validate({"offsets": worker.offsets(name)})
 
     @app.patch("/connectors/{name}/offsets", responses=offset_errors)
     def alter(name: str, changes: answers.OffsetChanges) -> answers.Message:
@@ -365,12 +354,8 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
         """Reset all positions of a stopped source: everything is sent again."""
         return answers.Message(message=worker.change_offsets(name, None))
 
-    @app.put(
-        "/connector-plugins/{kind}/config/validate",
-        response_model=answers.Validation,
-        responses=_some(404, 500, connect=True),
-    )
-    def validate(kind: str, content: dict[str, Any]) -> Any:
+    @app.put("/connector-plugins/{kind}/config/validate", responses=_some(404, 500, connect=True))
+    def validate(kind: str, content: dict[str, Any]) -> answers.Validation:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
         found = worker.kind_named(kind)
         if found is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -14,6 +14,7 @@ from framework.runtime.state import RUNNING
 if TYPE_CHECKING:
     from framework.runtime.children import ChildProcess
 
+Status = Literal["starting", "running", "stopping", "stopped", "error"]
 STARTING = frozenset({"starting", "standby"})
 """States of a source's run in which it does not work yet."""
 
@@ -83,7 +84,7 @@ class ManagedSource:
         return self.running if self.running is not None and self.active.mistake else self.active
 
     @property
-    def status(self) -> str:
+    def status(self) -> Status:
         """Its status in the words of Iggy's runtime."""
         if self.child is not None:
             if self.stop_at is not None:

@@ -28,7 +28,7 @@ from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
 
 if TYPE_CHECKING:
-    from framework.runtime.answers import NewConfig, OffsetChange
+    from framework.runtime.answers import NewConfig, OffsetChange, Validation
     from framework.runtime.kinds import Kind, Kinds
 
 TAKE_OVER = "--take-over"
@@ -202,49 +202,52 @@ class Worker:
             return ["the configuration is nested too deeply"]
         return []
 
-    def validate(self, kind: Kind, content: Mapping[str, Any]) -> dict[str, Any]:
+    def validate(self, kind: Kind, content: Mapping[str, Any]) -> Validation:
         """Return a check of a configuration, option by option, as Kafka Connect words it.
 
         Raises:
             ConfigError: it has text that is no Unicode.
             OSError: its draft cannot be written.
         """
+        from framework.runtime.answers import (  # noqa: PLC0415 - they need pydantic
+            OptionCheck,
+            OptionDefinition,
+            OptionValue,
+            Validation,
+        )
+
         _check_values(content, nulls=False)
         sections = sections_of(kind.config_class)
         mistakes = [(_place(mistake), mistake) for mistake in self.mistakes_of(kind, content)]
         view = shown_mapping(content, sections)
-        checks: list[dict[str, Any]] = []
+        checks: list[OptionCheck] = []
         for section, cls in sections.items():
             for option in options_of(cls):
                 name = f"{section}.{option.name}"
-                errors = [text for place, text in mistakes if place == name]
-                default = None if option.required else plain(option.default)
                 checks.append(
-                    {
-                        "definition": {
-                            "name": name,
-                            "type": option.type_text,
-                            "required": option.required,
-                            "default_value": default,
-                            "documentation": option.metadata.doc,
-                            "group": section,
-                        },
-                        "value": {
-                            "name": name,
-                            "value": value_at(view, name.split(".")),
-                            "recommended_values": list(option.metadata.choices or ()),
-                            "errors": errors,
-                        },
-                    }
+                    OptionCheck(
+                        definition=OptionDefinition(
+                            name=name,
+                            type=option.type_text,
+                            required=option.required,
+                            default_value=None if option.required else plain(option.default),
+                            documentation=option.metadata.doc,
+                            group=section,
+                        ),
+                        value=OptionValue(
+                            name=name,
+                            value=value_at(view, name.split(".")),
+                            recommended_values=list(option.metadata.choices or ()),
+                            errors=[text for place, text in mistakes if place == name],
+                        ),
+                    )
                 )
-        known = {check["value"]["name"] for check in checks}
-        checks += [_unknown_check(place, text) for place, text in mistakes if place not in known]
-        return {
-            "name": kind.program,
-            "error_count": len(mistakes),
-            "groups": list(sections),
-            "configs": checks,
-        }
+        known = {check.value.name for check in checks}
+        for place, mistake in mistakes:
+            if place not in known:
+                unknown = OptionDefinition(name=place, type="", required=False, documentation="", group="")
+                checks.append(OptionCheck(definition=unknown, value=OptionValue(name=place, errors=[mistake])))
+        return Validation(name=kind.program, error_count=len(mistakes), groups=list(sections), configs=checks)
 
     def kind_named(self, name: str) -> Kind | None:
         """Return a kind of source by its name, `s3` or `s3_source`; None when there is none."""
@@ -340,9 +343,9 @@ def _contradictions(new: NewConfig, view: Mapping[str, Any], kind: Kind) -> list
     mistakes = []
     if new.path not in {"", kind.program}:
         mistakes.append(f'path: must be "{kind.program}", or empty')
-    if new.streams and new.streams != streams_of(dict(view)):
+    if new.streams and new.streams != [stream.model_dump(by_alias=True) for stream in streams_of(view)]:
         mistakes.append("streams: says other things than plugin_config.iggy, which counts; leave streams out")
-    transforms = {item["type"]: item["config"] for item in transforms_of(dict(view))}
+    transforms = {item.type: item.config for item in transforms_of(view)}
     if new.transforms and new.transforms != transforms:
         mistakes.append("transforms: says other things than plugin_config.transforms, which counts; leave it out")
     return mistakes
@@ -394,11 +397,6 @@ def _place(mistake: str) -> str:
         return mistake.partition(":")[0].partition(" ")[0]
     name = rest.strip().partition(":")[0].partition(" ")[0]
     return f"{section}.{name}" if name else section
-
-
-def _unknown_check(place: str, mistake: str) -> dict[str, Any]:
-    definition = {"name": place, "type": "", "required": False, "documentation": "", "group": ""}
-    return {"definition": definition, "value": {"name": place, "errors": [mistake]}}
 
 
 def _offset(row: dict[str, Any]) -> dict[str, Any]:
