@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
@@ -35,7 +34,7 @@ class ObjectTotals:
     size_bytes: int = 0
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class DryRun:
     """The objects that a listing would read.
 
@@ -48,18 +47,35 @@ class DryRun:
         listed: objects that the listing showed.
         filtered: reason -> number of objects that were filtered.
         list_requests: requests that the listing took; the next takes about as many.
-        get_requests: minimum of requests to read the objects: one each; formats that are read in pieces take more.
     """
 
-    total: ObjectTotals
-    begun: int
-    endings: Mapping[str, ObjectTotals]
-    topic_partitions: Mapping[str, ObjectTotals]
-    prefixes: Mapping[str, ObjectTotals]
-    listed: int
-    filtered: Mapping[str, int]
-    list_requests: int
-    get_requests: int
+    total: ObjectTotals = attrs.field(factory=ObjectTotals)
+    begun: int = 0
+    endings: dict[str, ObjectTotals] = attrs.field(factory=dict)
+    topic_partitions: dict[str, ObjectTotals] = attrs.field(factory=dict)
+    prefixes: dict[str, ObjectTotals] = attrs.field(factory=dict)
+    listed: int = 0
+    filtered: Mapping[str, int] = attrs.field(factory=dict)
+    list_requests: int = 0
+
+    @property
+    def get_requests(self) -> int:
+        """Minimum of requests to read the objects: one each; formats that are read in pieces take more."""
+        return self.total.objects
+
+    def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
+        """Count an object."""
+        native, entry = assignment.native, assignment.entry
+        self.begun += entry.records_done > 0
+        configured = next((prefix for prefix in prefixes if native.key.startswith(prefix)), "")
+        for part in (
+            self.total,
+            self.endings.setdefault(ending_of(native.key), ObjectTotals()),
+            self.topic_partitions.setdefault(str(entry.topic_partition), ObjectTotals()),
+            self.prefixes.setdefault(folder_of(native.key, configured), ObjectTotals()),
+        ):
+            part.objects += 1
+            part.size_bytes += assignment.bytes_left
 
 
 def dry_run(
@@ -76,20 +92,19 @@ def dry_run(
         SourceError: as in a run, for the bucket, a listing, or positions made with other options.
     """
     context = SourceContext(config=config, offsets=_offsets(found), once=True)
-    tally = _Tally()
+    plan = DryRun()
     with iterator_of(task_class, context) as iterator:
         try:
             feed = iterator.feed
             while not feed.finished:
                 assignment = feed.take()
                 if assignment is not None:
-                    tally.add(assignment, iterator.prefixes)
+                    plan.add(assignment, iterator.prefixes)
             counts = iterator.feed_counts
-            return tally.result(
-                listed=counts.listed if counts is not None else 0,
-                filtered=dict(counts.filtered) if counts is not None else {},
-                list_requests=iterator.statistics.list_requests,
-            )
+            if counts is not None:
+                plan.listed, plan.filtered = counts.listed, dict(counts.filtered)
+            plan.list_requests = iterator.statistics.list_requests
+            return plan
         finally:
             iterator.leave()
 
@@ -111,41 +126,6 @@ def _offsets(found: Inspection | None) -> OffsetManager:
     )
     offsets.populate_offset_manager()
     return offsets
-
-
-@attrs.define
-class _Tally:
-    total: ObjectTotals = attrs.field(factory=ObjectTotals)
-    begun: int = 0
-    parts: tuple[dict[str, ObjectTotals], ...] = attrs.field(factory=lambda: ({}, {}, {}))
-
-    def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
-        native, entry, size = assignment.native, assignment.entry, assignment.bytes_left
-        self.begun += entry.records_done > 0
-        configured = [prefix for prefix in prefixes if native.key.startswith(prefix)]
-        names = (
-            ending_of(native.key),
-            str(entry.topic_partition),
-            folder_of(native.key, configured[0] if configured else ""),
-        )
-        parts = [part.setdefault(name, ObjectTotals()) for part, name in zip(self.parts, names, strict=True)]
-        for part in (self.total, *parts):
-            part.objects += 1
-            part.size_bytes += size
-
-    def result(self, *, listed: int, filtered: Mapping[str, int], list_requests: int) -> DryRun:
-        endings, topic_partitions, prefixes = self.parts
-        return DryRun(
-            total=self.total,
-            begun=self.begun,
-            endings=endings,
-            topic_partitions=topic_partitions,
-            prefixes=prefixes,
-            listed=listed,
-            filtered=Counter(filtered),
-            list_requests=list_requests,
-            get_requests=self.total.objects,
-        )
 
 
 def ending_of(key: str) -> str:
