@@ -63,7 +63,7 @@ def list_on_spark(
     from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
-    from framework.engine.spark.listing import executors_of, spark_lister
+    from framework.engine.spark.listing import executors_of, wave_lister
     from framework.storage.listing.limiter import CallLimiter, set_limiter
     from framework.storage.listing.parallel import ListingRequest
     from framework.task import SourceContext
@@ -82,10 +82,9 @@ def list_on_spark(
     set_limiter(iterator.store, CallLimiter())
     context = SparkContext.getOrCreate()
     executors = executors_of(context, config, group="listing")
-    iterator.list_with(spark_lister(lambda: executors, SyntheticTask, config))
-    assert iterator.lister is not None
+    lister = wave_lister(iterator, SyntheticTask, lambda: executors)
     began = time.perf_counter()
-    listing = iterator.lister(ListingRequest(prefix="", after="", histogram=histogram))
+    listing = lister(ListingRequest(prefix="", after="", histogram=histogram))
     keys = sum(len(page) for page in listing)
     seconds = time.perf_counter() - began
     if keys != pages * 50:

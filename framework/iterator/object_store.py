@@ -199,14 +199,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         """Event set by `close`; ends every wait of a listing."""
         return self._ending
 
-    def list_with(self, make: Callable[[StoreRecordIterator], Callable[[ListingRequest], Listing]]) -> None:
-        """List by other means, such as Spark's executors; call it before the first listing.
-
-        Args:
-            make: takes this iterator and returns the function that lists a prefix.
-        """
-        self.lister = make(self)
-
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
         """Yield the objects of each prefix in turn.
@@ -236,7 +228,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         request = self._memory.request(prefix, after)
         first = None if self._pages.answered else self._pages.ask(prefix, "" if request.unordered else after)
         if self.lister is None or (first is not None and first.continuation is None):
-            listing: Listing = self._list_by_threads(request, first)
+            listing: Listing = self.list_by_threads(request, first)
         else:
             self.statistics.list_requests += first is not None  # this page only showed that the store answers
             listing = self.lister(request)
@@ -262,7 +254,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 'there is no going on behind the highest one; set [discovery] mode = "list"'
             )
 
-    def _list_by_threads(self, request: ListingRequest, first: ListPage | None) -> Listing:
+    def list_by_threads(self, request: ListingRequest, first: ListPage | None = None) -> Listing:
+        """List a prefix in this process; `first` is its first page, where that was asked for before."""
         return list_parallel(
             self._store,
             prefix=request.prefix,

@@ -857,7 +857,7 @@ def prepare():
     replace(
         spark_group,
         WAIT_SECONDS=0.1,
-        spark_lister=lambda *_, **__: lambda _: None,
+        wave_lister=lambda *_, **__: None,
         Capacity=SimCapacity,
         WaitWatch=SimWaitWatch,
     )

@@ -23,6 +23,7 @@ from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
 from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.listing import wave_lister
+from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.packages import ship_packages
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.engine.spark.session import NO_CONNECT
@@ -134,7 +135,8 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
         )
         if isinstance(iterator, StoreRecordIterator):
             capacity = Capacity(context)
-            iterator.list_with(wave_lister(task_class, config, run, lambda: capacity.slots, start_over=start_over))
+            executors = Executors(width=lambda: capacity.slots, run=run)
+            iterator.lister = wave_lister(iterator, task_class, lambda: executors, start_over=start_over)
         stream = iterator.get_native_item_stream(iterator.start_key)
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))

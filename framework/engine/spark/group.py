@@ -26,7 +26,8 @@ from framework.engine.report import Reporter
 from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.failures import lost_job
 from framework.engine.spark.job import JobResult, SparkJob, run_job
-from framework.engine.spark.listing import Executors, executors_of, spark_lister
+from framework.engine.spark.listing import executors_of, wave_lister
+from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
@@ -164,7 +165,7 @@ class SparkGroup:
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
         with self._closed_channel(), iterator_of(self._task_class, context) as iterator:
             if isinstance(iterator, StoreRecordIterator):
-                iterator.list_with(spark_lister(self._executors.result, self._task_class, self._config))
+                iterator.lister = wave_lister(iterator, self._task_class, self._executors.result)
             self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:

@@ -12,22 +12,24 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
 from framework.engine.spark.failures import sentence
-from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked
+from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
 from framework.engine.spark.session import Awaited
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
+from framework.model.key_range import KeyRange
+from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import limiter_of
-from framework.storage.listing.pages import look_again
+from framework.storage.listing.pages import OutOfOrderError, look_again
+from framework.storage.listing.parallel import ListingCounts
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.tasks import RangeTask
 
 if TYPE_CHECKING:
-    from framework.config.sections import SourceCommonConfig
     from framework.iterator.object_store import StoreRecordIterator
-    from framework.storage.listing.parallel import ListingRequest
+    from framework.storage.listing.parallel import Listing, ListingRequest
     from framework.store import ListPage
-    from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
 
@@ -40,37 +42,56 @@ WAVE_PAGES = 32
 """Maximum pages of a range per wave: one or two seconds of requests, against the start of a job."""
 
 
-class Waves:
-    """The waves of one listing, in sequence; the next wave runs while the current one is used. For one thread.
+@attrs.frozen(kw_only=True)
+class Executors:
+    """Executors that list.
 
     Attributes:
-        planner: planner of the ranges.
-        calls: requested pages.
-        retries: retried calls.
-        throttled: retries because the store asked to slow down.
-        server_time_ms: the store's clock at the first answer.
-        idle_seconds: time waiting for waves without a request in progress: they were queued for busy
-            cores.
+        width: returns the maximum number of concurrent batches; called before each wave.
+        run: lists the batches of a wave; blocks until all are done.
+    """
+
+    width: Callable[[], int]
+    run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
+
+
+class WaveListing(Iterator[list[NativeObject]]):
+    """The objects of a listing by waves, page by page; a `framework.storage.listing.parallel.Listing`. For one thread.
+
+    Waves run in sequence; the next one runs while the current one is used. A store without order is listed from the start
+    by one chain of pages, on the driver. Objects that were given before are then given again.
+
+    Args:
+        iterator: iterator of the source, on the driver.
+        request: the listing.
+        bundle: what the batches of all waves have in common.
+        executors: waits for Spark; called for what the driver does not list itself.
+        serial: begins the chain of pages.
+
+    Attributes:
+        counts: counts so far. Idle is the time of waiting for waves without a request in progress: they were queued for
+            busy cores.
+        key_range: the range that the last given page covers completely; None for a store without order.
+        unordered: whether the store proved to have no order.
+        complete: whether every object was given.
     """
 
     def __init__(
         self,
         iterator: StoreRecordIterator,
         request: ListingRequest,
-        task_class: type[AbstractSourceTask],
-        config: SourceCommonConfig,
-        *,
-        run: Callable[[Sequence[RangeBatch]], list[RangeListing]],
-        width: Callable[[], int],
+        bundle: RangeBatch,
+        executors: Callable[[], Executors],
+        serial: Callable[[], Listing],
     ) -> None:
         self._iterator = iterator
         self._request = request
-        self._bundle = RangeBatch(task_class=task_class, config=config, prefix=request.prefix, tasks=())
-        self._run = run
-        self._width = width
-        self._concurrency = config.discovery.list_concurrency
+        self._bundle = bundle
+        self._executors = executors
+        self._serial = serial
+        self._concurrency = bundle.config.discovery.list_concurrency
         self._limiter = limiter_of(iterator.store)
-        self.planner = RangePlanner(
+        self._planner = RangePlanner(
             prefix=request.prefix,
             after=request.after,
             page_size=iterator.page_size,
@@ -81,18 +102,68 @@ class Waves:
             shrink=False,
         )
         self._known_pages = sum(keys for _, keys in request.histogram) // iterator.page_size
-        self.retries = 0
-        self.throttled = 0
-        self.server_time_ms: int | None = None
-        self.idle_seconds = 0.0
+        self._server_time_ms: int | None = None
         self._leave = 0
+        self._chain: Listing | None = None
+        self._pages = self._list()
+        self.key_range: KeyRange | None = None
+        self.unordered = False
+        self.complete = False
+        self.counts = ListingCounts()
 
-    def __iter__(self) -> Iterator[list[RangeListing]]:
+    @property
+    def histogram(self) -> list[tuple[str, int]]:
+        """The plan for the next listing; empty until this one is complete, and for a store without order."""
+        return self._planner.histogram() if self.complete and not self.unordered else []
+
+    @property
+    def server_time_ms(self) -> int | None:
+        """The store's clock at its first answer, milliseconds since 1970 UTC; None when unknown."""
+        return self._server_time_ms if self._chain is None else self._chain.server_time_ms
+
+    @override
+    def __next__(self) -> list[NativeObject]:
+        """Return the next page's objects.
+
+        Raises:
+            SourceError: a call failed permanently, or Spark lost a wave repeatedly.
+        """
+        return next(self._pages)
+
+    def close(self) -> None:
+        """End the listing; a wave in progress is abandoned. Idempotent."""
+        self._pages = iter(())
+        if self._chain is not None:
+            self._chain.close()
+
+    def _list(self) -> Iterator[list[NativeObject]]:
+        try:
+            for wave in self._waves():
+                for listed in wave:
+                    whole = listed.key_range
+                    for number, page in enumerate(listed.pages, 1):
+                        objects = unpacked(page)
+                        if whole is not None:
+                            until = objects[-1].key if number < len(listed.pages) else whole.until
+                            self.key_range = KeyRange(whole.after, until)
+                            whole = KeyRange(objects[-1].key, whole.until)
+                        yield objects
+        except OutOfOrderError as error:
+            log.warning("%s; one chain of pages lists it from the start", error)
+            self.unordered = True
+            self._chain = self._serial()
+            self.key_range = None
+            before = self.counts
+            for objects in self._chain:
+                yield objects
+                self.counts = plus(before, self._chain.counts)
+        self.complete = True
+
+    def _waves(self) -> Iterator[list[RangeListing]]:
         """Yield the results of each wave.
 
         Raises:
             OutOfOrderError: the store has no order; no object of the last wave was given.
-            SourceError: a call failed permanently, or Spark lost a wave repeatedly.
         """
         try:
             under_way = self._begin()
@@ -100,7 +171,7 @@ class Waves:
                 clock = self._iterator.policy.clock
                 began = clock()
                 wave = under_way()
-                self.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
+                self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
                 failure = next((listed.failure for listed in wave if listed.failure is not None), None)
                 if failure is not None:
                     raise failure
@@ -114,19 +185,20 @@ class Waves:
 
     def _begin(self) -> Callable[[], list[RangeListing]] | None:
         """Start the next wave; return a function that waits for its end. None: no range is left."""
-        if self.planner.finished:
+        if self._planner.finished:
             return None
         leave = self._limiter.take(self._concurrency)
-        tasks = self.planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
+        tasks = self._planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
         self._limiter.give_back(max(0, leave - len(tasks)), quiet=True)
         self._leave = min(leave, len(tasks))
         began = self._iterator.policy.clock()
-        if max(self.planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
+        if max(self._planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
             work = _in_background(lambda: list_ranges(self._iterator, wave[0], self._iterator.closing))
         else:
-            wave = self._spread(tasks, self._width())
-            work = _in_background(lambda: self._on_executors(wave))
+            executors = self._executors()
+            wave = self._spread(tasks, executors.width())
+            work = _in_background(lambda: self._on_executors(executors, wave))
 
         def end() -> list[RangeListing]:
             listed = work()
@@ -158,11 +230,11 @@ class Waves:
             for batch in dealt
         ]
 
-    def _on_executors(self, wave: Sequence[RangeBatch]) -> list[RangeListing]:
+    def _on_executors(self, executors: Executors, wave: Sequence[RangeBatch]) -> list[RangeListing]:
         """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""
         for attempt in range(1, WAVE_ATTEMPTS + 1):
             try:
-                return self._run(wave)
+                return executors.run(wave)
             except Exception as error:
                 if self._iterator.closing.is_set():
                     raise TaskClosedError("closed while listing") from error
@@ -176,12 +248,14 @@ class Waves:
     def _report(self, wave: Sequence[RangeListing]) -> None:
         for listed in wave:
             if listed.result is not None:
-                self.planner.report(listed.result)
-            self.retries += listed.retries
-            self.throttled += listed.throttled
+                self._planner.report(listed.result)
+            self.counts.retries += listed.retries
+            self.counts.throttled += listed.throttled
             if listed.server_time_ms is not None:
-                self.server_time_ms = min(listed.server_time_ms, self.server_time_ms or listed.server_time_ms)
-        doubts, self.planner.disagreements = self.planner.disagreements, []
+                self._server_time_ms = min(listed.server_time_ms, self._server_time_ms or listed.server_time_ms)
+        planner, counts = self._planner, self.counts
+        counts.calls, counts.empty, counts.objects = planner.pages, planner.misses, planner.keys
+        doubts, self._planner.disagreements = self._planner.disagreements, []
         for doubt in doubts if not self._iterator.store.order_is_documented else ():
             look_again(self._ask, self._where, self._request.prefix, self._iterator.page_size, doubt)
 
@@ -193,6 +267,12 @@ class Waves:
         store, policy = self._iterator.store, self._iterator.policy
         stop = self._iterator.closing
         return policy.call(lambda: store.list_page(**call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
+
+
+def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
+    """Return the sum; of the right one, whether it is a chain of pages."""
+    names = ("calls", "empty", "objects", "retries", "throttled", "idle_seconds")
+    return attrs.evolve(right, **{name: getattr(left, name) + getattr(right, name) for name in names})
 
 
 def _in_background(work: Callable[[], list[RangeListing]]) -> Callable[[], list[RangeListing]]:

@@ -14,7 +14,7 @@ from framework.engine.spark import capacity, object_assignment
 from framework.engine.spark import group as groups
 from framework.engine.spark import job as jobs
 from framework.engine.spark.group import ReadySpark, SparkGroup
-from framework.engine.spark.listing import executors_of, spark_lister
+from framework.engine.spark.listing import executors_of, wave_lister
 from framework.engine.spark.listing_waves import DRIVER_PAGES
 from framework.errors import (
     EXIT_TRY_AGAIN,
@@ -301,6 +301,6 @@ def test_nor_is_it_a_listing_that_is_lost_for_ever():
     spark = Spark()
     spark.parallelize = lambda *_: spark.end()
     executors = executors_of(spark, iterator.config, group="g")
-    iterator.list_with(spark_lister(lambda: executors, MemorySourceTask, iterator.config))
+    iterator.lister = wave_lister(iterator, MemorySourceTask, lambda: executors)
     with pytest.raises(SparkUnavailableError, match="Spark has ended the application"):
         list(iterator.get_native_item_stream(None))

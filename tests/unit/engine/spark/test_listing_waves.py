@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from framework.engine.spark import listing_waves
 from framework.engine.spark.listing import wave_lister
+from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
 from framework.errors import AccessDeniedError, FatalError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.objects import NativeObject
@@ -43,15 +44,13 @@ def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, c
             run(len(given_out))
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(
+    lister = wave_lister(
+        iterator,
         MemorySourceTask,
-        iterator.config,
-        on_executors,
-        lambda: width,
+        lambda: Executors(width=lambda: width, run=on_executors),
         start_over=start_over,
     )
-    iterator.list_with(maker)
-    listing = iterator.lister(request or ListingRequest(prefix="", after=""))
+    listing = lister(request or ListingRequest(prefix="", after=""))
     keys = [one.key for page in listing for one in page]
     iterator.close()
     return keys, listing, given_out
@@ -244,8 +243,8 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
         iterator.close()
         raise RuntimeError("job was cancelled")
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 2)
-    listing = maker(iterator)(ListingRequest(prefix="", after=""))
+    lister = wave_lister(iterator, MemorySourceTask, lambda: Executors(width=lambda: 2, run=on_executors))
+    listing = lister(ListingRequest(prefix="", after=""))
     with pytest.raises(TaskClosedError):
         list(listing)
     assert not listing.complete
@@ -265,8 +264,8 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
             raise RuntimeError("executors are gone")
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 2)
-    listing = maker(iterator)(ListingRequest(prefix="", after=""))
+    lister = wave_lister(iterator, MemorySourceTask, lambda: Executors(width=lambda: 2, run=on_executors))
+    listing = lister(ListingRequest(prefix="", after=""))
     if lost:
         with pytest.raises(FatalError):
             list(listing)
@@ -292,8 +291,8 @@ def test_a_budget_is_dealt_out_with_the_ranges():
         budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
         return [one for batch in wave for one in list_ranges(iterator, batch)]
 
-    maker = wave_lister(MemorySourceTask, iterator.config, on_executors, lambda: 3)
-    list(maker(iterator)(ListingRequest(prefix="", after="")))
+    lister = wave_lister(iterator, MemorySourceTask, lambda: Executors(width=lambda: 3, run=on_executors))
+    list(lister(ListingRequest(prefix="", after="")))
     iterator.close()
     assert budgets
     assert all(pair == pytest.approx((1e6, 1e9)) for pair in budgets)
