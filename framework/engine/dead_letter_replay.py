@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -103,55 +104,6 @@ class _Remade:
     timestamp_us: int = 0
 
 
-class _Records:
-    """The records of an object, in order. Holds one run of them, however many are wanted.
-
-    Args:
-        runs: of the transformer, from the first wanted record on.
-        error: why none can be read.
-    """
-
-    def __init__(
-        self, runs: Iterator[PayloadBatch | SkippedRecord] | None = None, *, error: SkippableError | None = None
-    ) -> None:
-        self._runs = runs
-        self._run: PayloadBatch | SkippedRecord | None = None
-        self._last = 0
-        self._error = error
-
-    def find(self, number: int) -> bytes | SkippableError | None:
-        """Return a record, or why it cannot be read; None when there is none. Numbers must not fall."""
-        while number > self._last and self._runs is not None and self._error is None:
-            try:
-                self._advance(next(self._runs, None))
-            except (
-                ObjectError
-            ) as error:  # covers the remaining records: only the dead letters' own bytes are left for them
-                self._error = error
-            except AccessDeniedError as error:
-                self._error = ObjectError(str(error))
-        run = self._run
-        if run is None or number > self._last:
-            return self._error
-        if isinstance(run, SkippedRecord):
-            return run.error if number == run.record_number else None
-        return bytes(run.payloads[number - run.first_record]) if number >= run.first_record else None
-
-    def _advance(self, run: PayloadBatch | SkippedRecord | None) -> None:
-        self._run = run
-        if run is None:
-            self.close()
-        else:
-            self._last = (
-                run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
-            )
-
-    def close(self) -> None:
-        """Release the object. Idempotent."""
-        runs, self._runs = self._runs, None
-        close_iterator(runs)
-
-
 class DeadLetterReplay:
     """A replay, in the epoch of a session. Not thread-safe.
 
@@ -227,8 +179,7 @@ class DeadLetterReplay:
 
     def _is_passed(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether the source is past the record; otherwise the source would send it a second time."""
-        key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
-        entry = self._session.offsets.get_entry(key)
+        entry = self._session.offsets.get_entry(_position_key(dead_letter))
         if entry is None or entry.version != dead_letter.version:
             return True
         entries = [entry]
@@ -283,13 +234,7 @@ class DeadLetterReplay:
     def _id(self, dead_letter: StoredDeadLetter) -> int:
         """Return the id of the message that replays the dead letter."""
         of_object = dead_letter_hash64(
-            self._source,
-            dead_letter.bucket,
-            dead_letter.key,
-            dead_letter.version,
-            dead_letter.split_size,
-            generation=dead_letter.generation,
-            kind="replayed",
+            self._source, *_hashed(dead_letter), generation=dead_letter.generation, kind="replayed"
         )
         return message_id(of_object, dead_letter.split_number, dead_letter.record)
 
@@ -300,11 +245,11 @@ class DeadLetterReplay:
         by_object = sorted(
             dead_letters, key=lambda dead_letter: (*_object_of(dead_letter), dead_letter.record, dead_letter.offset)
         )
-        for (bucket, key, version, *_), group in itertools.groupby(by_object, key=_object_of):
+        for _, group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             try:
-                native = self._iterator.look_up(NativeObject(bucket=bucket, key=key, size=0, version=version))
-                if native is not None and native.version != version:
+                native = self._iterator.look_up(_native(wanted[0]))
+                if native is not None and native.version != wanted[0].version:
                     if self._is_read(native):
                         self.counts.superseded += len(wanted)
                         continue
@@ -314,10 +259,10 @@ class DeadLetterReplay:
                 for _ in wanted:
                     self._stays(error)
                 continue
-            with contextlib.closing(self._from_object(native, wanted)) as read:
-                for dead_letter in wanted:
+            with contextlib.closing(self._records(native, wanted)) as records:
+                for dead_letter, record in zip(wanted, records, strict=True):
                     try:
-                        payload = self._payload(dead_letter, read.find(dead_letter.record))
+                        payload = self._payload(dead_letter, record)
                         remade = self._transformed(dead_letter, payload, context)
                     except SkippableError as error:
                         self._stays(error)
@@ -334,18 +279,10 @@ class DeadLetterReplay:
             metadata = self._iterator.metadata_of(native) if transforms.needs_metadata else {}
             tags = self._iterator.tags_of(native) if transforms.needs_tags else {}
         return TransformContext(
-            native=native
-            or NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version),
+            native=native or _native(dead_letter),
             topic_partition=dead_letter.topic_partition,
             source=self._source,
-            id_high=object_hash64(
-                self._source,
-                dead_letter.bucket,
-                dead_letter.key,
-                dead_letter.version,
-                dead_letter.split_size,
-                generation=dead_letter.generation,
-            ),
+            id_high=object_hash64(self._source, *_hashed(dead_letter), generation=dead_letter.generation),
             split_number=0 if isinstance(dead_letter.division, KeyPart) else dead_letter.split_number,
             metadata=metadata,
             tags=tags,
@@ -412,29 +349,38 @@ class DeadLetterReplay:
                 raise
             raise error from failure
 
-    def _from_object(self, native: NativeObject | None, dead_letters: Sequence[StoredDeadLetter]) -> _Records:
-        """Return the records of an object, or of one of its splits, under the current configuration."""
-        if native is None:
-            return _Records()
-        changed = self._numbered_otherwise(native, dead_letters[0])
-        if changed is not None:
-            return _Records(error=changed)
+    def _records(
+        self, native: NativeObject | None, dead_letters: Sequence[StoredDeadLetter]
+    ) -> Generator[bytes | SkippableError | None, None, None]:
+        """Yield the record of each dead letter of an object, or of one of its splits, under the current configuration.
+
+        Instead of a record that cannot be read, yield the reason; None when there is none. Holds one run of records, however
+        many are wanted.
+        """
+        unreadable = self._numbered_otherwise(native, dead_letters[0]) if native is not None else None
+        if native is None or unreadable is not None:
+            yield from itertools.repeat(unreadable, len(dead_letters))
+            return
         split, skip = dead_letters[0].division, dead_letters[0].record - 1
         source, transformer = FetchedInput(self._iterator.get_input_stream(native), 0, None), self._iterator.transformer
         read = transformer.read
         if isinstance(split, Split):
             read = partial(transformer.read_split, split=split)
-        runs = partial(read, source, skip=skip, limits=BatchLimits(records=SCAN_RECORDS))
-        return _Records(guarded(runs, native.location, skip, of=transformer))
+        runs = guarded(
+            partial(read, source, skip=skip, limits=BatchLimits(records=SCAN_RECORDS)),
+            native.location,
+            skip,
+            of=transformer,
+        )
+        try:
+            yield from _found(runs, [dead_letter.record for dead_letter in dead_letters])
+        finally:
+            close_iterator(runs)
 
     def _numbered_otherwise(self, native: NativeObject, dead_letter: StoredDeadLetter) -> ObjectError | None:
         """Return an error when the current options give the object's records other numbers: another would be sent."""
-        key = OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
-        entry, then, now = (
-            self._session.offsets.get_entry(key),
-            dead_letter.numbering_options,
-            self._iterator.numbering_options,
-        )
+        entry = self._session.offsets.get_entry(_position_key(dead_letter))
+        then, now = dead_letter.numbering_options, self._iterator.numbering_options
         if not then and entry is not None and entry.version == dead_letter.version:
             then = entry.numbering_options
         if numbers_alike(then, now):
@@ -501,9 +447,8 @@ class DeadLetterReplay:
 
     def _segment(self, remade: _Remade) -> wire.Segment:
         dead_letter = remade.dead_letter
-        native = NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version)
         split = dead_letter.division if isinstance(dead_letter.division, Split) else None
-        headers = provenance(native, split=split) if self._provenance else {}
+        headers = provenance(_native(dead_letter), split=split) if self._provenance else {}
         number = self._id(dead_letter)
         return wire.Segment(
             id_high=number >> 64,
@@ -513,6 +458,35 @@ class DeadLetterReplay:
             headers=encode_headers({**merge_headers(headers, remade.headers), REPLAY_HEADER: "1"}),
             times_us=np.asarray([remade.timestamp_us], dtype=np.int64) if remade.timestamp_us else None,
         )
+
+
+def _found(
+    runs: Iterator[PayloadBatch | SkippedRecord], numbers: Iterable[int]
+) -> Iterator[bytes | SkippableError | None]:
+    """Yield the records with these numbers, which do not fall: each, or why it cannot be read; None when there is none."""
+    run: PayloadBatch | SkippedRecord | None = None
+    last: float = 0
+    error: ObjectError | None = None  # covers the remaining records: only the dead letters' own bytes are left for them
+    for number in numbers:
+        while number > last and error is None:
+            try:
+                run = next(runs, None)
+            except ObjectError as failure:
+                error = failure
+            except AccessDeniedError as failure:
+                error = ObjectError(str(failure))
+            else:
+                last = math.inf if run is None else _last_of(run)
+        if run is None or number > last:
+            yield error
+        elif isinstance(run, SkippedRecord):
+            yield run.error if number == run.record_number else None
+        else:
+            yield bytes(run.payloads[number - run.first_record]) if number >= run.first_record else None
+
+
+def _last_of(run: PayloadBatch | SkippedRecord) -> int:
+    return run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
 
 
 def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
@@ -525,4 +499,15 @@ def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
     )
 
 
-__all__ = ["DeadLetterReplay", "ReplayCounts"]
+def _hashed(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int]:
+    """Return what the hashes of an object are made of, beside source and generation."""
+    return dead_letter.bucket, dead_letter.key, dead_letter.version, dead_letter.split_size
+
+
+def _position_key(dead_letter: StoredDeadLetter) -> OffsetManagerKey:
+    return OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
+
+
+def _native(dead_letter: StoredDeadLetter) -> NativeObject:
+    """Return the object as far as a dead letter knows it."""
+    return NativeObject(bucket=dead_letter.bucket, key=dead_letter.key, size=0, version=dead_letter.version)
