@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
-from socketserver import TCPServer, ThreadingMixIn
-from typing import TYPE_CHECKING, Any
+from socketserver import TCPServer
+from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from typing_extensions import override
 
+from framework.engine.bounded_server import BoundedServer
 from framework.engine.metrics import collector_of
 from framework.engine.progress import Progress, state_text
 from framework.errors import cannot_listen
@@ -29,7 +27,6 @@ MAX_CLIENTS = 16
 CLIENT_SECONDS = 5.0
 """Time limit per client, for its request and the answer."""
 
-_REST_SECONDS = 0.1
 METRICS_PATH, HEALTH_PATH, READY_PATH = "/metrics", "/healthz", "/readyz"
 
 NOT_READY = frozenset({"starting", "recovering", "reconnecting", "standby", "stopped", "done"})
@@ -46,10 +43,8 @@ class _Handler(WSGIRequestHandler):
         """Log nothing: probes come every few seconds."""
 
 
-class MetricsServer(ThreadingMixIn, WSGIServer):
-    """Answers until `close`: each client in its own thread, for `CLIENT_SECONDS` at most, and no more than `MAX_CLIENTS` at once.
-
-    Beyond that the oldest client is dropped: a scrape is answered at once, so it is never the oldest.
+class MetricsServer(BoundedServer, WSGIServer):
+    """Answers until `close`. A scrape is answered at once, so it is never the oldest of too many clients.
 
     Args:
         address: host and port to listen on; port 0 takes a free port.
@@ -59,71 +54,18 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         OSError: the address cannot be listened on.
     """
 
-    daemon_threads = True
-    block_on_close = False
     request_queue_size = 128
 
     def __init__(self, address: tuple[str, int], application: WSGIApplication) -> None:
-        self._clients: dict[socket.socket, float] = {}  # oldest first
-        self._clients_lock = threading.Lock()
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self.address_family = found[0][0]
-        super().__init__(address, _Handler)
+        self.max_clients, self.client_seconds = MAX_CLIENTS, CLIENT_SECONDS
         self.set_app(application)
-        self._loop = threading.Thread(target=self.serve_forever, args=(_LOOK_SECONDS,), name="metrics", daemon=True)
-        self._loop.start()
-
-    @property
-    def port(self) -> int:
-        """The port that it listens on."""
-        return int(self.server_port)
-
-    def close(self) -> None:
-        """Free the port. Idempotent."""
-        if self._loop.is_alive():
-            self.shutdown()
-        self.server_close()
-        self._loop.join(timeout=1)
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().__init__(address, _Handler, name="metrics")
 
     @override
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # HTTPServer's own resolves a name by DNS
         self.server_name, self.server_port = "", self.server_address[1]
         self.setup_environ()
-
-    @override
-    def get_request(self) -> tuple[socket.socket, Any]:
-        try:
-            client, place = super().get_request()
-        except OSError:
-            time.sleep(_REST_SECONDS)  # no free descriptor: the client waits, and the loop must not spin
-            raise
-        with self._clients_lock:
-            self._clients[client] = time.monotonic()
-            surplus = list(self._clients)[:-MAX_CLIENTS]
-        _drop(surplus)
-        return client, place
-
-    @override
-    def service_actions(self) -> None:
-        late = time.monotonic() - CLIENT_SECONDS
-        with self._clients_lock:
-            slow = [client for client, since in self._clients.items() if since < late]
-        _drop(slow)
-
-    @override
-    def shutdown_request(self, request: Any) -> None:
-        with self._clients_lock:
-            self._clients.pop(request, None)
-        super().shutdown_request(request)
-
-    @override
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        log.debug("a client of the metrics could not be answered")  # it is gone, or no thread could be started
 
 
 def serve(
@@ -182,10 +124,3 @@ def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
         return [f"{text}\n".encode()]
 
     return answer
-
-
-def _drop(clients: list[socket.socket]) -> None:
-    """Shut the connections down, which ends their threads' waits; each thread closes its own."""
-    for client in clients:
-        with contextlib.suppress(OSError):
-            client.shutdown(socket.SHUT_RDWR)

@@ -190,9 +190,7 @@ def test_a_format_that_is_not_there_opens_no_line(monkeypatch):
     opened = []
     monkeypatch.setattr(packages, "ship_packages", lambda _: None)
     monkeypatch.setattr(packages, "needed_modules", lambda *_: fail(ConfigError("no such format")))
-    monkeypatch.setattr(
-        StopChannel, "of", lambda _: opened.append(StopChannel("127.0.0.1", "127.0.0.1").open()) or opened[0]
-    )
+    monkeypatch.setattr(StopChannel, "of", lambda _: opened.append(StopChannel("127.0.0.1", "127.0.0.1")) or opened[0])
     with pytest.raises(ConfigError):
         packages.require_packages(CONTEXT, MemorySourceTask, source_config())
     assert all(one._listener.fileno() == -1 for one in opened)

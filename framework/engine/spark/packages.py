@@ -184,7 +184,7 @@ def require_packages(
     asked = {
         "modules": modules,
         "input": attrs.asdict(config.input.options()),
-        "channel": channel.address[:2] if channel.address is not None else None,
+        "channel": channel.address[:2] if channel is not None else None,
     }
     try:
         found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR)
@@ -196,7 +196,8 @@ def require_packages(
             f"Python {sys.version_info[0]}.{sys.version_info[1]} there, the driver's version"
         ) from exc
     finally:
-        channel.close()
+        if channel is not None:
+            channel.close()
     if found is None:
         cancel_jobs(context, CHECK_GROUP)
         return False

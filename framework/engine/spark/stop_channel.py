@@ -17,15 +17,15 @@ import contextlib
 import hmac
 import logging
 import secrets
-import selectors
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
+from socketserver import BaseRequestHandler
 from typing import TYPE_CHECKING, TypeAlias
 
-from typing_extensions import Self
+from typing_extensions import override
 
+from framework.engine.bounded_server import BoundedServer, drop
 from framework.engine.spark.session import LOOPBACK, is_local
 from framework.errors import UnknownOutcomeError
 
@@ -53,120 +53,81 @@ KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence, seconds between probes, probes: a driver whose machine is gone is noticed after half a minute."""
 
 
-class StopChannel:
-    """The driver's end: `open` it, then `close` ends every job that holds a connection.
+class StopChannel(BoundedServer):
+    """The driver's end: it listens until `close`, which ends every job that holds a connection.
 
     Args:
         host: the driver's name for executors.
         bind: the local address to listen on.
 
     Attributes:
-        address: host, port and token for jobs; None before `open`, and when no port was available.
+        address: host, port and token for jobs.
+        held: connections of jobs, and whether the job's store is away.
+        closed: whether jobs must end.
+
+    Raises:
+        OSError: no port is free.
     """
 
-    def __init__(self, host: str, bind: str) -> None:
-        self._host = host
-        self._bind = bind
-        self.address: StopAddress | None = None
-        self._token = secrets.token_hex(TOKEN_BYTES // 2)
-        self._held: dict[socket.socket, bool] = {}  # whether the job's store is away
-        self._strangers: dict[socket.socket, tuple[float, bytes]] = {}  # accepted when, received so far
-        self._closed = False
-        self._selector: selectors.BaseSelector
-        self._listener: socket.socket | None = None
-        self._thread: threading.Thread | None = None
+    request_queue_size = 1000
+    max_clients, client_seconds = MAX_STRANGERS, CONNECT_SECONDS
 
-    def open(self) -> Self:
-        """Listen, in a thread; without a free port only log a warning."""
-        try:
-            self._listener = socket.create_server((self._bind, 0), backlog=1000)
-        except OSError as error:
-            log.warning("no port for jobs to hold on to, so a stop kills them: %s", error)
-            return self
-        self._selector = selectors.DefaultSelector()
-        self.address = (self._host, self._listener.getsockname()[1], self._token)
-        self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="stop-channel", daemon=True)
-        self._thread.start()
-        return self
+    def __init__(self, host: str, bind: str) -> None:
+        self.held: dict[socket.socket, bool] = {}
+        self.closed = False
+        self.token = secrets.token_hex(TOKEN_BYTES // 2)
+        super().__init__((bind, 0), _Connection, name="stop-channel")
+        self.address: StopAddress = (host, self.port, self.token)
 
     @classmethod
-    def of(cls, context: SparkContext) -> StopChannel:
-        """Open a channel at the address where Spark itself listens for executors; those of a local master are here."""
-        if is_local(str(context.master)):
-            return cls(LOOPBACK, LOOPBACK).open()
+    def of(cls, context: SparkContext) -> StopChannel | None:
+        """Open a channel at the address where Spark itself listens for executors; those of a local master are here.
+
+        Without a free port only log a warning, and return None.
+        """
         conf = context.getConf()
-        host = conf.get("spark.driver.host", "localhost") or "localhost"
-        return cls(host, conf.get("spark.driver.bindAddress", host) or host).open()
+        host = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.host", "localhost") or "localhost"
+        bind = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.bindAddress", host) or host
+        try:
+            return cls(host, bind)
+        except OSError as error:
+            log.warning("no port for jobs to hold on to, so a stop kills them: %s", error)
+            return None
 
     @property
     def stores_away(self) -> int:
         """Number of jobs that the store does not answer."""
-        return sum(self._held.copy().values())
+        return sum(self.held.copy().values())
 
-    def _serve(self, listener: socket.socket) -> None:
-        self._selector.register(listener, selectors.EVENT_READ)
-        while not self._closed:
-            for key, _ in self._selector.select(CONNECT_SECONDS if self._strangers else None):
-                if isinstance(key.fileobj, socket.socket) and not self._closed:
-                    if key.fileobj is listener:
-                        self._accept(listener)
-                    else:
-                        self._hear(key.fileobj)
-            late = time.monotonic() - CONNECT_SECONDS
-            surplus = len(self._strangers) - MAX_STRANGERS
-            for at, (peer, (since, _)) in enumerate(list(self._strangers.items())):
-                if at < surplus or since < late:
-                    self._drop(peer)
-
-    def _accept(self, listener: socket.socket) -> None:
-        try:
-            peer, _ = listener.accept()
-        except OSError:
-            if not self._closed:
-                time.sleep(0.1)  # no descriptor is free: whoever comes waits
-            return
-        peer.settimeout(0)
-        self._strangers[peer] = (time.monotonic(), b"")
-        self._selector.register(peer, selectors.EVENT_READ)
-
-    def _hear(self, peer: socket.socket) -> None:
-        """Read from a connection: the token, at first; later what a job says of its store, and the job's end."""
-        since, before = self._strangers.get(peer, (0.0, b""))
-        try:
-            received = peer.recv(TOKEN_BYTES - len(before))
-        except OSError:
-            received = b""
-        if not received:
-            self._drop(peer)
-        elif peer in self._held:
-            self._held[peer] = received[-1:] == AWAY
-        elif len(before + received) < TOKEN_BYTES:
-            self._strangers[peer] = (since, before + received)
-        elif hmac.compare_digest(before + received, self._token.encode()):
-            del self._strangers[peer]
-            self._held[peer] = False
-        else:
-            self._drop(peer)
-
-    def _drop(self, peer: socket.socket) -> None:
-        self._strangers.pop(peer, None)
-        self._held.pop(peer, None)
-        self._selector.unregister(peer)
-        peer.close()
-
+    @override
     def close(self) -> None:
         """End every job that holds a connection. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is None or self._listener is None:
+        self.closed = True
+        super().close()
+        drop([*self.clients.copy(), *self.held.copy()])
+
+
+class _Connection(BaseRequestHandler):
+    """A connection: the token, at first; later what a job says of its store, and the job's end."""
+
+    request: socket.socket
+    server: StopChannel
+
+    @override
+    def handle(self) -> None:
+        received = b""
+        while len(received) < TOKEN_BYTES and (part := self.request.recv(TOKEN_BYTES - len(received))):
+            received += part
+        if not hmac.compare_digest(received, self.server.token.encode()):
             return
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread
-        thread.join()  # it waits for nothing
-        self._listener.close()
-        for peer in (*self._held, *self._strangers):
-            peer.close()
-        self._selector.close()
+        self.server.held[self.request] = False
+        self.server.keep(self.request)
+        while not self.server.closed and (said := self.request.recv(TOKEN_BYTES)):
+            self.server.held[self.request] = said[-1:] == AWAY
+
+    @override
+    def finish(self) -> None:
+        self.server.held.pop(self.request, None)
 
 
 @contextlib.contextmanager

@@ -37,7 +37,7 @@ class Run:
 
 @pytest.fixture
 def channel():
-    made = StopChannel("127.0.0.1", "127.0.0.1").open()
+    made = StopChannel("127.0.0.1", "127.0.0.1")
     yield made
     made.close()
 

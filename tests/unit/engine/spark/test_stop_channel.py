@@ -26,7 +26,7 @@ def wait_until(check):
 
 @pytest.fixture
 def channel():
-    made = StopChannel("127.0.0.1", "127.0.0.1").open()
+    made = StopChannel("127.0.0.1", "127.0.0.1")
     yield made
     made.close()
 
@@ -96,7 +96,7 @@ def test_without_an_address_nothing_is_held():
 def test_the_death_of_the_driver_breaks_it():
     code = (
         "import sys; from framework.engine.spark.stop_channel import StopChannel\n"
-        "print(*StopChannel('127.0.0.1', '127.0.0.1').open().address, flush=True); sys.stdin.read()"
+        "print(*StopChannel('127.0.0.1', '127.0.0.1').address, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
         broken = threading.Event()
@@ -107,10 +107,9 @@ def test_the_death_of_the_driver_breaks_it():
 
 
 def test_without_a_port_there_is_no_line(caplog):
-    none = StopChannel("nowhere.invalid", "203.0.113.1").open()  # an address of nobody, so not of this machine
-    assert none.address is None
+    conf = {"spark.driver.host": "nowhere.invalid", "spark.driver.bindAddress": "203.0.113.1"}  # not of this machine
+    assert StopChannel.of(SimpleNamespace(master="spark://nowhere.invalid", getConf=lambda: conf)) is None
     assert "a stop kills them" in caplog.text
-    none.close()
 
 
 def test_a_stranger_on_the_port_changes_nothing(channel):
@@ -132,7 +131,7 @@ def test_strangers_are_dropped_and_take_no_descriptors(channel):
             stack.enter_context(socket.create_connection(channel.address[:2], timeout=SECONDS)) for _ in range(200)
         ]
         assert silent[0].recv(1) == b"", "the oldest is dropped at once"
-        assert len(channel._strangers) <= MAX_STRANGERS + 1
+        wait_until(lambda: len(channel.clients) <= MAX_STRANGERS)
         assert silent[-1].recv(1) == b"", "and the last one after some seconds"
         assert not broken.is_set()
         channel.close()
@@ -143,9 +142,9 @@ def test_a_job_that_has_ended_is_not_kept(channel):
     for _ in range(5):
         with held(channel.address, lambda: None):
             deadline = time.monotonic() + SECONDS
-            while not channel._held and time.monotonic() < deadline:
+            while not channel.held and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert len(channel._held) == 1
-        while channel._held and time.monotonic() < deadline:
+            assert len(channel.held) == 1
+        while channel.held and time.monotonic() < deadline:
             time.sleep(0.01)
-        assert not channel._held
+        assert not channel.held
