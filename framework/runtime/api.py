@@ -11,6 +11,7 @@ import anyio
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
@@ -18,7 +19,7 @@ from framework.model.hosts import is_this_machine
 from framework.runtime import answers
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.configuration import shown
-from framework.runtime.metrics import exposition, registry_of
+from framework.runtime.metrics import registry_of
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
     MAX_VERSIONS,
@@ -58,12 +59,6 @@ ERRORS = {
     422: "A field is unknown, missing or of another type.",
     500: "The state folder cannot be used.",
     503: f"Iggy cannot be reached, the source runs elsewhere, or {MAX_COMMANDS} commands on offsets run: try again.",
-}
-_RUNTIME: dict[int | str, dict[str, Any]] = {
-    status: {"model": answers.ErrorAnswer, "description": text} for status, text in ERRORS.items()
-}
-_CONNECT: dict[int | str, dict[str, Any]] = {
-    status: {"model": answers.ConnectError, "description": text} for status, text in ERRORS.items()
 }
 _CONNECT_PATHS = ("/connectors", "/connector-plugins")
 
@@ -189,7 +184,7 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
         @app.get(http.metrics.endpoint, response_class=PlainTextResponse, responses=_some())
         def metrics() -> Response:
             """Return the metrics in the text format of Prometheus."""
-            return PlainTextResponse(exposition(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
+            return PlainTextResponse(generate_latest(registry), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 def _add_source_paths(app: FastAPI, worker: Worker) -> None:
@@ -367,8 +362,9 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
 
 def _some(*statuses: int, connect: bool = False) -> dict[int | str, dict[str, Any]]:
     """Return the documented errors of a path: those of every path, and these."""
-    every = _CONNECT if connect else _RUNTIME
-    return {status: every[status] for status in sorted({400, 401, 403, 408, 413, 422, *statuses})}
+    model = answers.ConnectError if connect else answers.ErrorAnswer
+    every = sorted({400, 401, 403, 408, 413, 422, *statuses})
+    return {status: {"model": model, "description": ERRORS[status]} for status in every}
 
 
 def _error(path: str, status: int, code: str, reason: str) -> JSONResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import subprocess
 import sys
@@ -87,13 +88,11 @@ def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int,
             limit = threading.Timer(limit_seconds, expire)
             limit.daemon = True
             limit.start()
-            lines: list[bytes] = []
             try:
-                for line in process.stdout:
-                    lines.append(line.rstrip(b"\n"))
-                    if len(lines) >= max_lines:
-                        process.kill()
-                        return lines
+                lines = [line.rstrip(b"\n") for line in itertools.islice(process.stdout, max_lines)]
+                if len(lines) == max_lines:
+                    process.kill()
+                    return lines
                 code = process.wait()
             except BaseException:
                 process.kill()

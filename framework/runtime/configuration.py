@@ -55,13 +55,8 @@ class Configuration:
     mistake: str = ""
     settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
 
-    @property
-    def arguments(self) -> list[str]:
-        """What the interpreter runs this configuration with."""
-        return self.command()
-
     def command(self, *words: str) -> list[str]:
-        """Return what the interpreter runs a command of its program with: `command("offsets", "export")`."""
+        """Return what the interpreter runs it with, or a command of its program: `command("offsets", "export")`."""
         program = self.kind.arguments if self.kind is not None else ()
         overrides = [part for setting in self.settings for part in ("--set", setting)]
         return [*program, *words, "--config", str(self.path), *overrides]

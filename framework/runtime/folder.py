@@ -46,18 +46,13 @@ class ConfigFolder:
             self._lost = True
             return None
         self._lost = False
-        first = self._settled is None
-        last, self._last = self._last, found
-        settled = dict(self._settled or {})
-        for path in {*settled, *found}:
-            if first or found.get(path) == last.get(path):
-                if path in found:
-                    settled[path] = found[path]
-                else:
-                    settled.pop(path, None)
+        last, self._last = (found if self._settled is None else self._last), found
+        before = self._settled or {}
+        looks = {path: found if found.get(path) == last.get(path) else before for path in {*before, *found}}
+        settled = {path: look[path] for path, look in looks.items() if path in look}
         if settled == self._settled:
             return None
-        before, self._settled = self._settled or {}, settled
+        self._settled = settled
         self._configurations = {
             path: self._configurations[path] if before.get(path) == data else self._changed(path)
             for path, data in settled.items()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from framework.engine.progress import Progress
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.statistics import FIELDS, TaskStatistics
 from framework.runtime.configuration import Configuration
 from framework.runtime.state import RUNNING
 
@@ -110,7 +110,7 @@ class ManagedSource:
 def _sum(past: Progress, now: Progress) -> Progress:
     """Return the figures of all processes so far: work is added up, the state is that of the last."""
     work = TaskStatistics.total([past, now])
-    fields = {field.name: getattr(work, field.name) for field in attrs.fields(TaskStatistics)}
+    fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
     return attrs.evolve(
         now, **fields, listings=past.listings + now.listings, recoveries=past.recoveries + now.recoveries
     )

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 from typing_extensions import override
 
@@ -86,8 +85,3 @@ def registry_of(supervisor: Supervisor) -> CollectorRegistry:
     registry.register(_RuntimeCollector(supervisor))
     registry.register(collector_of(read))
     return registry
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """Return the metrics in the text format of Prometheus."""
-    return generate_latest(registry)

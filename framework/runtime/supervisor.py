@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.progress import Progress
 from framework.errors import EXIT_CONFIGURATION, EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN
 from framework.runtime.configuration import Configuration
 from framework.runtime.folder import content_of
@@ -195,8 +194,7 @@ class Supervisor:
             source.active = self._kept_version(source, kept)
             log.info("%s: version %d is active, not version %d of its file", source.key, kept, source.file.version)
         active = source.active
-        source.held, source.failures, source.retry_at = False, 0, 0.0
-        source.last_error = None
+        self._forget_failures(source)
         if active.mistake:
             running = "; the former configuration runs on" if source.child is not None else ""
             self._failed(source, active.mistake, running)
@@ -238,9 +236,7 @@ class Supervisor:
         asked, ran = source.stop_at is not None, self._clock() - source.started_at
         # what it was started with is no longer wanted, or a person has just asked for a restart: then none is waited for
         may_hold = not asked and not source.restart and source.running == source.active
-        source.past = source.progress
-        source.past.state = "stopped"
-        _clear_state(source.past)
+        source.past = attrs.evolve(source.progress.without_state(), state="stopped")
         source.child, source.running, source.stop_at = None, None, None
         if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
             log.info("%s: stopped", source.key)
@@ -485,7 +481,3 @@ def _pause_seconds(failures: int) -> float:
     """Return the pause after so many failures in a row, one or more; a source that is left alone fails for days."""
     doublings = min(failures - 1, 60)  # a float has no power of two for each number of failures
     return min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0**doublings)
-
-
-def _clear_state(progress: Progress) -> None:
-    progress.store_away = progress.queue_records = progress.queue_bytes = 0

@@ -85,7 +85,7 @@ class Worker:
         return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
 
     def _start(self, configuration: Configuration, ended: Callable[[], None]) -> ChildProcess:
-        child = ChildProcess([*configuration.arguments, *self._arguments], configuration.key, ended)
+        child = ChildProcess([*configuration.command(), *self._arguments], configuration.key, ended)
         # whoever runs when this one is resumed or restarted was started later, and nothing says that it must end
         self._arguments = tuple(argument for argument in self._arguments if argument != TAKE_OVER)
         return child

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import attrs
 from typing_extensions import override
 
 from framework.engine.local import LocalEngine
@@ -28,21 +27,13 @@ JAVA_SECONDS = 10.0
 """Time after a stop before a JVM that does not answer is killed. Usually it ends within 5 seconds."""
 
 
-@attrs.frozen(kw_only=True)
-class _Started:
-    """Spark of a run, and how it is stopped."""
-
-    ready: ReadySpark
-    stop: Callable[[], None]
-
-
 class SparkEngine(LocalEngine):
     """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine.
 
     Spark starts in a thread, in which it takes seconds. Meanwhile the run connects to Iggy, recovers and begins to list.
     """
 
-    _starting: Awaited[_Started | None] | None = None
+    _starting: Awaited[ReadySpark | None] | None = None
     _java_timer: threading.Timer | None = None
     _uses_java = False
 
@@ -87,7 +78,7 @@ class SparkEngine(LocalEngine):
                 _stop(starting.result())
             self._uses_java = False
 
-    def _start(self, former_ended: threading.Event | None) -> _Started | None:
+    def _start(self, former_ended: threading.Event | None) -> ReadySpark | None:
         if former_ended is not None:  # a standby that was refused left it behind; a process has one context at a time
             former_ended.wait()
         name = f"iggy-cloud-sources {self._config.source.name}"
@@ -96,17 +87,16 @@ class SparkEngine(LocalEngine):
             if context is None:  # a stop came first
                 return None
             reachable = require_packages(context, self._task_class, self._config, stopping=self._stopping)
-            return _Started(ready=ReadySpark(context=context, use_stop_channel=reachable), stop=stack.pop_all().close)
+            return ReadySpark(context=context, use_stop_channel=reachable, stop=stack.pop_all().close)
 
     def _await_spark(self) -> ReadySpark | None:
         """Wait for Spark; return None when a stop came first."""
         assert self._starting is not None  # epochs run below `_spark`
         self._reporter.waiting_for = "Spark"
         try:
-            started = self._starting.wait(self._stopping)
+            return self._starting.wait(self._stopping)
         finally:
             self._reporter.waiting_for = ""
-        return started.ready if started is not None else None
 
     @property
     @override
@@ -121,6 +111,6 @@ class SparkEngine(LocalEngine):
         self._finish(session)
 
 
-def _stop(started: _Started | None) -> None:
-    if started is not None:
-        started.stop()
+def _stop(spark: ReadySpark | None) -> None:
+    if spark is not None:
+        spark.stop()

@@ -94,10 +94,12 @@ class ReadySpark:
         context: its context.
         use_stop_channel: whether executors can reach the driver, so that jobs end in order; see
             `framework.engine.spark.stop_channel`.
+        stop: stops it.
     """
 
     context: SparkContext
     use_stop_channel: bool
+    stop: Callable[[], None] = lambda: None
 
 
 AwaitSpark: TypeAlias = "Callable[[], ReadySpark | None]"

@@ -206,18 +206,9 @@ def require_packages(
 
 
 def _require_here(modules: Sequence[str]) -> None:
+    version = ".".join(map(str, sys.version_info[:3]))
     missing = [name for name in modules if not _is_installed(name)]
-    _judge(
-        {
-            "python": sys.executable,
-            "version": ".".join(map(str, sys.version_info[:3])),
-            "missing": missing,
-            "broken": [],
-            "memory": 0,
-            "format": "",
-            "channel": "",
-        }
-    )
+    _judge({"python": sys.executable, "version": version, "missing": missing})
 
 
 def _is_installed(name: str) -> bool:
@@ -255,16 +246,14 @@ def _judge(found: Mapping[str, Any]) -> None:
     )
     if found["missing"]:
         raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {way_out}")
-    if found["broken"] and found["memory"]:
-        raise FatalError(
-            f"{where}, which cannot import {'; '.join(found['broken'])} in {found['memory'] >> 20} MiB of address space: "
-            f"{MORE_MEMORY}"
-        )
-    if found["broken"]:
-        raise FatalError(f"{where}, which cannot import {'; '.join(found['broken'])}: {way_out}")
-    if found["format"]:
+    if found.get("broken"):
+        broken, memory = f"{where}, which cannot import {'; '.join(found['broken'])}", found["memory"]
+        if memory:
+            raise FatalError(f"{broken} in {memory >> 20} MiB of address space: {MORE_MEMORY}")
+        raise FatalError(f"{broken}: {way_out}")
+    if found.get("format"):
         raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
-    if found["channel"]:
+    if found.get("channel"):
         log.warning("executors reach no free port of the driver, so a stop kills their jobs: %s", found["channel"])
 
 
