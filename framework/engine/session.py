@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -184,13 +184,7 @@ class Session:
         Raises:
             PositionError: messages that positions count as saved are gone.
         """
-        with self.offsets.table.lock:
-            topic_partitions = {
-                entry.topic_partition
-                for _, entry in self.state.positions.pending()
-                if entry.records_done > entry.records_saved
-            }
-        self._open_partitions(topic_partitions)
+        self._open_partitions(self._partitions_of(lambda entry: entry.records_done > entry.records_saved))
         self.partitions.check(self.state.partitions)
 
     def open_renumbered_partitions(self, numbering_options: str) -> None:
@@ -205,14 +199,15 @@ class Session:
         Raises:
             PositionError: messages that positions count as saved are gone.
         """
-        with self.offsets.table.lock:
-            topic_partitions = {
-                entry.topic_partition
-                for _, entry in self.state.positions.pending()
-                if not entry.finished and not is_numbered_by(entry, numbering_options)
-            }
+        topic_partitions = self._partitions_of(
+            lambda entry: not entry.finished and not is_numbered_by(entry, numbering_options)
+        )
         if topic_partitions:
             self._open_partitions(topic_partitions)
+
+    def _partitions_of(self, chosen: Callable[[OffsetManagerEntry], bool]) -> set[TopicPartition]:
+        with self.offsets.table.lock:
+            return {entry.topic_partition for _, entry in self.state.positions.pending() if chosen(entry)}
 
     def _open_partitions(self, topic_partitions: Collection[TopicPartition]) -> None:
         self.partitions.open(topic_partitions)

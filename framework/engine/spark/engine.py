@@ -69,7 +69,7 @@ class SparkEngine(LocalEngine):
     def _spark(self) -> Iterator[None]:
         log.info("starting Spark")
         former_ended = self._starting.ended if self._starting is not None else None
-        self._starting = starting = Awaited(lambda: self._start(former_ended), too_late=_stop).start("spark")
+        self._starting = starting = Awaited(lambda: self._start(former_ended), "spark", too_late=_stop)
         self._uses_java = True
         try:
             yield

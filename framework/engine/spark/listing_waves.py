@@ -277,4 +277,4 @@ def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
 
 def _in_background(work: Callable[[], list[RangeListing]]) -> Callable[[], list[RangeListing]]:
     """Run work in a thread; return a function that waits for its result or exception."""
-    return Awaited(work).start("wave").result
+    return Awaited(work, "wave").result

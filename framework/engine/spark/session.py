@@ -17,10 +17,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
-
-from typing_extensions import Self
 
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.jvm import START_OPTION, ended, find_java, has_ended, launch, log_option, set_quiet
@@ -360,7 +358,7 @@ def wait_for(
         SparkUnavailableError: the limit has passed.
         BaseException: the exception of `work`.
     """
-    awaited = Awaited(work, too_late=too_late).start(f"waiting for {what}")
+    awaited = Awaited(work, f"waiting for {what}", too_late=too_late)
     waited = 0.0
     began = time.monotonic()
     while not awaited.ended.wait(SLICE_SECONDS):
@@ -376,37 +374,34 @@ def wait_for(
     return awaited.result()
 
 
-class Awaited(Generic[T]):
+class Awaited(Future[T]):
     """Work in a thread of its own, which its owner can leave behind.
 
     Args:
         work: the work.
+        name: of the thread.
         too_late: called with a result that arrives after the owner has left.
 
     Attributes:
         ended: set at the end of the work.
     """
 
-    def __init__(self, work: Callable[[], T], *, too_late: Callable[[T], object] = lambda _: None) -> None:
+    def __init__(self, work: Callable[[], T], name: str, *, too_late: Callable[[T], object] = lambda _: None) -> None:
+        super().__init__()
         self._work = work
         self._too_late = too_late
-        self._future: Future[T] = Future()
         self.ended = threading.Event()
-
-    def start(self, name: str) -> Self:
-        """Start the thread."""
         threading.Thread(target=self._run, name=name, daemon=True).start()
-        return self
 
     def _run(self) -> None:
         try:
             result = self._work()
         except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
             with contextlib.suppress(InvalidStateError):
-                self._future.set_exception(error)
+                self.set_exception(error)
         else:
             try:
-                self._future.set_result(result)
+                self.set_result(result)
             except InvalidStateError:  # its owner has left
                 self._too_late(result)
         finally:
@@ -425,8 +420,4 @@ class Awaited(Generic[T]):
 
     def leave(self) -> bool:
         """Leave the work behind, unless there is a result; return whether there is none."""
-        return self._future.cancel() or self._future.exception() is not None
-
-    def result(self) -> T:
-        """Return the result when the work has ended."""
-        return self._future.result()
+        return self.cancel() or self.exception() is not None

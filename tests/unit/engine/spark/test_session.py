@@ -56,7 +56,7 @@ def test_a_stop_leaves_the_work_behind_and_its_late_result_is_taken_care_of():
 
 def test_several_threads_wait_for_one_result():
     go, results, never = threading.Event(), [], threading.Event()
-    awaited = Awaited(lambda: go.wait(SECONDS)).start("work")
+    awaited = Awaited(lambda: go.wait(SECONDS), "work")
     waiting = [threading.Thread(target=lambda: results.append(awaited.wait(never))) for _ in range(3)]
     for thread in waiting:
         thread.start()
@@ -69,7 +69,7 @@ def test_several_threads_wait_for_one_result():
 
 def test_a_waiter_that_stops_takes_the_result_from_nobody():
     go, stopping, late = threading.Event(), threading.Event(), []
-    awaited = Awaited(lambda: go.wait(SECONDS), too_late=late.append).start("work")
+    awaited = Awaited(lambda: go.wait(SECONDS), "work", too_late=late.append)
     stopping.set()
     assert awaited.wait(stopping) is None
     go.set()
@@ -85,7 +85,7 @@ def test_a_failure_after_a_stop_is_nobodys():
         assert go.wait(SECONDS)
         raise OSError("too late")
 
-    awaited = Awaited(work, too_late=late.append).start("work")
+    awaited = Awaited(work, "work", too_late=late.append)
     assert awaited.wait(stopping) is None
     assert awaited.leave()
     go.set()
