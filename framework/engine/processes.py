@@ -30,9 +30,9 @@ from framework.discovery.feed import Assignment
 from framework.discovery.routing import task_of
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
-from framework.engine.task_run import WorkerPlan
+from framework.engine.task_run import WorkerPlan, portable
 from framework.engine.worker import STOP_SIGNALS, work
-from framework.errors import FatalError, SourceError, TooManySkippedError, UnknownOutcomeError
+from framework.errors import SourceError, TooManySkippedError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
 from framework.pipeline.statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
@@ -130,7 +130,6 @@ class _Worker:
     outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
     threads: Sequence[threading.Thread] = ()
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
-    failure: SourceError | None = None
     ended: bool = False
 
 
@@ -194,7 +193,7 @@ class ProcessGroup:
                     lambda: discovery.counts,
                 )
                 discovery.start()
-                while not stopping.is_set() and not self._failed():
+                while not stopping.is_set() and self._failure is None:
                     self._checkpoint(discovery)
                     self._check_skipped(reporter)
                     if not self._assign(discovery.take()):
@@ -205,14 +204,11 @@ class ProcessGroup:
                             self._changed.wait(self._wait_seconds)
             finally:
                 discovery.end()
-                self._end_workers(orderly=not stopping.is_set() and not self._failed())
+                self._end_workers(orderly=not stopping.is_set() and self._failure is None)
                 reporter.unwatch()
-        failure = self._failure or next(
-            (worker.failure for worker in self._workers if worker.failure is not None), None
-        )
-        if failure is not None:
-            self._session.check_alone_after(failure)
-            raise failure
+        if self._failure is not None:
+            self._session.check_alone_after(self._failure)
+            raise self._failure
 
     # ---- workers
 
@@ -258,14 +254,11 @@ class ProcessGroup:
         except (EOFError, OSError):
             worker.process.join(_EXIT_SECONDS)
             how = _ending(worker.process.exitcode)
-            with self._changed:
-                if not worker.ended and worker.failure is None:
-                    worker.failure = UnknownOutcomeError(f"{worker.process.name} (process {worker.process.pid}) {how}")
+            if not worker.ended:
+                self._fail(UnknownOutcomeError(f"{worker.process.name} (process {worker.process.pid}) {how}"))
         except Exception as error:
             log.exception("a message of %s could not be taken", worker.process.name)
-            self._fail(worker, error)
-        with self._changed:
-            self._changed.notify_all()
+            self._fail(error)
 
     def _write(self, worker: _Worker) -> None:
         """Send a worker's messages. One thread per worker: a pipe is full while its worker is frozen, and others wait for none."""
@@ -276,11 +269,12 @@ class ProcessGroup:
             log.debug("%s has ended already", worker.process.name)  # its listener reports why
         except Exception as error:
             log.exception("a message to %s could not be sent", worker.process.name)
-            self._fail(worker, error)
+            self._fail(error)
 
-    def _fail(self, worker: _Worker, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Take note of the first failure; the others follow from it."""
         with self._changed:
-            worker.failure = worker.failure or FatalError(f"{type(error).__name__}: {error}")
+            self._failure = self._failure or portable(error)
             self._changed.notify_all()
 
     def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
@@ -290,19 +284,16 @@ class ProcessGroup:
             assignment, gone = value
             discovery.release(assignment, gone=gone)
         elif kind == "failed":
-            worker.failure = value
+            self._fail(value)
         elif kind == "ended":
             worker.ended = True
             worker.statistics = value
-
-    def _failed(self) -> bool:
-        return self._failure is not None or any(worker.failure is not None for worker in self._workers)
 
     def _check_skipped(self, reporter: Reporter) -> None:
         try:
             reporter.check_skipped()
         except TooManySkippedError as error:
-            self._failure = error
+            self._fail(error)
 
     def _checkpoint(self, discovery: Discovery) -> None:
         """Do what needs the leader's connection, in this thread: follow the workers' progress in the log, and save."""

@@ -146,8 +146,8 @@ def test_a_message_that_cannot_be_taken_is_a_failure_and_no_wait_for_ever(caplog
     group = ProcessGroup(MemorySourceTask, source_config(tasks_max=2), SESSION, once=True)
     worker = _Worker(process=SimpleNamespace(name="task-0", pid=1), pipe=SimpleNamespace(recv=recv))
     group._listen(worker, None)
-    assert isinstance(worker.failure, FatalError)
-    assert "no module of that name" in str(worker.failure)
+    assert isinstance(group._failure, FatalError)
+    assert "no module of that name" in str(group._failure)
     assert "could not be taken" in caplog.text
 
 
@@ -193,7 +193,7 @@ def test_a_format_that_is_not_there_opens_no_line(monkeypatch):
     monkeypatch.setattr(StopChannel, "of", lambda _: opened.append(StopChannel("127.0.0.1", "127.0.0.1")) or opened[0])
     with pytest.raises(ConfigError):
         packages.require_packages(CONTEXT, MemorySourceTask, source_config())
-    assert all(one._listener.fileno() == -1 for one in opened)
+    assert all(one.socket.fileno() == -1 for one in opened)
 
 
 def test_a_line_that_cannot_be_kept_alive_is_closed(monkeypatch):
