@@ -47,9 +47,6 @@ log = logging.getLogger(__name__)
 OUTSTANDING_OBJECTS = 4000
 """Maximum of assigned but unfinished objects over all workers: enough to keep each busy, few enough for memory."""
 
-ASSIGN_BATCH = 64
-"""Maximum of objects in one message to a worker."""
-
 WAIT_SECONDS = 0.05
 
 FOLLOW_SECONDS = 0.2
@@ -314,13 +311,7 @@ class ProcessGroup:
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
-            start = 0
-            while start < len(given):
-                end = start + ASSIGN_BATCH
-                while end < len(given) and given[end].native is given[end - 1].native:
-                    end += 1  # one read serves all parts of an object
-                self._workers[number].outbox.put(("give", given[start:end]))
-                start = end
+            self._workers[number].outbox.put(("give", given))  # all parts of an object: one read serves them
         return bool(taken)
 
     def _end_workers(self, *, orderly: bool) -> None:

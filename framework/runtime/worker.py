@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from framework.config.format_registry import DISTRIBUTION
-from framework.config.layers import INCLUDE, file_layers, merge, value_at
+from framework.config.layers import file_layers, merge, value_at
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
 from framework.config.shown import MASK, has_mask, plain, shown_mapping
@@ -116,9 +116,6 @@ class Worker:
         """
         content = new.plugin_config
         _check_values(content)
-        whole = self._with_included(content)
-        kind = self._kinds.of(whole)
-        sections = sections_of(kind.config_class)
         mistakes = [
             f"plugin_config.{name}: belongs beside plugin_config" for name in CONNECTOR_OPTIONS if name in content
         ]
@@ -126,14 +123,14 @@ class Worker:
             f"plugin_config.{place}: {MASK} stands for a secret: send it, or ${{env:NAME}}"
             for place in has_mask(content)
         ]
-        view = shown_mapping(content, sections)
-        mistakes += _contradictions(new, view, kind)
-        mistakes += self._name_mistakes(key, whole)
-        if mistakes:
-            raise ConfigError(mistakes)
-        found = self.mistakes_of(kind, content)
-        if found:
-            raise ConfigError(found)
+        with self._draft(content) as draft:
+            whole = merge(file_layers(draft)).values  # included files say, too, what kind of source it is, and whose
+            kind = self._kinds.of(whole)
+            mistakes += _contradictions(new, shown_mapping(content, sections_of(kind.config_class)), kind)
+            mistakes += self._name_mistakes(key, whole)
+            if mistakes:
+                raise ConfigError(mistakes)
+            self._load(kind.task_class, draft)
 
         def data(version: int) -> bytes:
             # the name of a file that does not name its source is no key that a file may have
@@ -142,18 +139,6 @@ class Worker:
             return _toml({**head, **content})
 
         return self.supervisor.add_version(key, data)
-
-    def _with_included(self, content: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the sections of a configuration together with those of the files that it includes.
-
-        Raises:
-            ConfigError: one of them cannot be read.
-            OSError: its draft cannot be written.
-        """
-        if INCLUDE not in content:
-            return content
-        with self._draft(content) as draft:
-            return merge(file_layers(draft)).values
 
     @contextlib.contextmanager
     def _draft(self, content: Mapping[str, Any]) -> Iterator[Path]:
@@ -187,7 +172,7 @@ class Worker:
             return [f'[source] name = "{name}": must be that of the file; under another name it starts from nothing']
         return []
 
-    def mistakes_of(self, kind: Kind, content: Mapping[str, Any]) -> list[str]:
+    def _mistakes_of(self, kind: Kind, content: Mapping[str, Any]) -> list[str]:
         """Return all mistakes of a configuration, as `check` words them.
 
         Raises:
@@ -218,7 +203,7 @@ class Worker:
 
         _check_values(content, nulls=False)
         sections = sections_of(kind.config_class)
-        mistakes = [(_place(mistake), mistake) for mistake in self.mistakes_of(kind, content)]
+        mistakes = [(_place(mistake), mistake) for mistake in self._mistakes_of(kind, content)]
         view = shown_mapping(content, sections)
         checks: list[OptionCheck] = []
         for section, cls in sections.items():

@@ -14,7 +14,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -165,7 +165,7 @@ class SparkGroup:
             SourceError: of the first failed job; an `UnknownOutcomeError` when Spark lost it: recover.
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
-        with self._closed_channel(), iterator_of(self._task_class, context) as iterator:
+        with iterator_of(self._task_class, context) as iterator:
             if isinstance(iterator, StoreRecordIterator):
                 iterator.lister = wave_lister(iterator, self._task_class, self._executors.result)
             self._session.open_renumbered_partitions(iterator.numbering_options)
@@ -189,6 +189,7 @@ class SparkGroup:
                 self._leave(discovery, iterator)
                 self._collect(discovery)
             finally:
+                self._request_stop()  # closes the channel in any case
                 reporter.unwatch()
         if self._failure is not None and not stopping.is_set():
             self._session.check_alone_after(self._failure)
@@ -235,15 +236,6 @@ class SparkGroup:
         """Maximum number of tasks: an option, or what the executors present run at once."""
         assert self._capacity is not None
         return self._config.runner.tasks_max or min(self._capacity.wanted, MAX_TASKS)
-
-    @contextlib.contextmanager
-    def _closed_channel(self) -> Iterator[None]:
-        """Keep the stop channel open from the start, so that a stop finds it; close it in any case."""
-        try:
-            yield
-        finally:
-            if self._stop_channel is not None:
-                self._stop_channel.close()
 
     # ---- handing out
 

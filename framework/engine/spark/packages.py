@@ -71,24 +71,20 @@ def ship_packages(context: SparkContext) -> None:
         FatalError: they cannot be sent.
     """
     try:
-        _ship(context)
+        if is_local(str(context.master)) or context.applicationId in _shipped:
+            return
+        from pyspark import SparkFiles  # noqa: PLC0415 - the door to Spark
+
+        # Executors fetch it from here whenever they start; Spark deletes the folder when the context stops.
+        archive = Path(SparkFiles.getRootDirectory()) / "packages" / "iggy_cloud_sources.zip"
+        archive.parent.mkdir(exist_ok=True)
+        write_archive(archive)
+        before = sys.path[:]
+        context.addPyFile(str(archive))
+        sys.path[:] = before  # the driver has the packages themselves
+        _shipped.add(str(context.applicationId))
     except Exception as exc:
         raise _no_answer(context, exc, "the packages cannot be sent to Spark's executors") from exc
-
-
-def _ship(context: SparkContext) -> None:
-    if is_local(str(context.master)) or context.applicationId in _shipped:
-        return
-    from pyspark import SparkFiles  # noqa: PLC0415 - the door to Spark
-
-    # Executors fetch it from here whenever they start; Spark deletes the folder when the context stops.
-    archive = Path(SparkFiles.getRootDirectory()) / "packages" / "iggy_cloud_sources.zip"
-    archive.parent.mkdir(exist_ok=True)
-    write_archive(archive)
-    before = sys.path[:]
-    context.addPyFile(str(archive))
-    sys.path[:] = before  # the driver has the packages themselves
-    _shipped.add(str(context.applicationId))
 
 
 def write_archive(archive: Path) -> None:
