@@ -29,9 +29,9 @@ class IggyTarget:
         self._server: EmbeddedServer | None = None
 
     @property
-    def embedded(self) -> bool:
-        """Whether this program starts the server itself."""
-        return self._address.embedded_path is not None
+    def startup_seconds(self) -> float:
+        """How long to wait for its first answer: an embedded server that cannot start now cannot start a second later."""
+        return 0.0 if self._address.embedded_path is not None else self._config.iggy.startup_timeout
 
     def network_warnings(self) -> Iterator[str]:
         """Yield what others on the network could read."""

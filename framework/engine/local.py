@@ -137,7 +137,7 @@ class LocalEngine:
             return
         self._on_standby()
         standby = Standby(
-            self._config, target, self._reporter, stopping=self._stopping, pause=self._pause, hold=self._hold
+            self._config, target, self._reporter, connected=self._connected, stopping=self._stopping, pause=self._pause
         )
         while standby.wait():
             try:
@@ -149,8 +149,14 @@ class LocalEngine:
             else:
                 return
 
-    def _hold(self, connection: IggyConnection | None) -> None:
-        self._connection = connection
+    @contextlib.contextmanager
+    def _connected(self, target: IggyTarget) -> Iterator[IggyConnection]:
+        """Connect; a stop can close the connection while it is open."""
+        self._connection = connection = target.connect()
+        try:
+            yield connection
+        finally:
+            connection.close()
 
     def _pause(self, seconds: float) -> None:
         """Wait; a stop ends it."""
@@ -158,23 +164,16 @@ class LocalEngine:
             self._woken.get(timeout=seconds)
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        # an embedded server that cannot start now cannot start a second later, either
-        policy = RestartPolicy(
-            self._reporter.work_done,
-            first_answer_seconds=0.0 if target.embedded else self._config.iggy.startup_timeout,
-        )
+        policy = RestartPolicy(self._reporter.work_done, first_answer_seconds=target.startup_seconds)
         own_epochs: set[int] = set()
         while not self._stopping.is_set():
             try:
                 self._reporter.state = "recovering" if policy.began else "starting"
-                self._connection = connection = target.connect()
-                policy.answered = True
-                try:
+                with self._connected(target) as connection:
+                    policy.answered = True
                     if self._stopping.is_set():  # while it connected: `_abandon` may have run, and runs once
                         return
                     self._live(connection, policy, own_epochs)
-                finally:
-                    connection.close()
             except TaskClosedError as error:
                 if not self._stopping.is_set():
                     raise

@@ -7,11 +7,11 @@ was away. Whoever begins then is decided by the claim, as at any start: of two s
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from framework.engine.restart_policy import RestartPolicy, WorkDone
@@ -47,10 +47,9 @@ class Standby:
         config: configuration of the source.
         target: the server.
         reporter: shows the state, and for whom it waits.
+        connected: opens a connection to the server, which a stop can close.
         stopping: set when the wait must end.
         pause: waits for the given seconds, or until `stopping` is set.
-        hold: receives the open connection, so that a stop can close it; None when it is closed.
-        clock: returns seconds.
     """
 
     def __init__(
@@ -59,18 +58,16 @@ class Standby:
         target: IggyTarget,
         reporter: Reporter,
         *,
+        connected: Callable[[IggyTarget], AbstractContextManager[IggyConnection]],
         stopping: threading.Event,
         pause: Callable[[float], None],
-        hold: Callable[[IggyConnection | None], None],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._target = target
         self._reporter = reporter
+        self._connected = connected
         self._stopping = stopping
         self._pause = pause
-        self._hold = hold
-        self._clock = clock
         self._shown = ""
         self._was_away = False
 
@@ -80,15 +77,13 @@ class Standby:
         Raises:
             SourceError: what would also end a start: the log cannot be read, or Iggy is away for too long.
         """
-        policy = RestartPolicy(
-            lambda: WorkDone(count=0, idle=True),
-            first_answer_seconds=0.0 if self._target.embedded else self._config.iggy.startup_timeout,
-        )
+        nothing = WorkDone(count=0, idle=True)
+        policy = RestartPolicy(lambda: nothing, first_answer_seconds=self._target.startup_seconds)
         self._shown = ""
         self._reporter.state = "standby"
         while not self._stopping.is_set():
             try:
-                with self._connected() as connection:
+                with self._connected(self._target) as connection:
                     if self._watch(connection, policy):
                         return True
             except TaskClosedError:
@@ -104,16 +99,6 @@ class Standby:
                 self._pause(pause)
         return False
 
-    @contextlib.contextmanager
-    def _connected(self) -> Iterator[IggyConnection]:
-        connection = self._target.connect()
-        self._hold(connection)
-        try:
-            yield connection
-        finally:
-            self._hold(None)
-            connection.close()
-
     def _watch(self, connection: IggyConnection, policy: RestartPolicy) -> bool:
         """Look until no instance runs; False when a stop came first."""
         instances = RunningInstances(connection, self._config)
@@ -122,7 +107,7 @@ class Standby:
             claim = instances.look()
             policy.reached()
             self._reporter.state = "standby"
-            now = self._clock()
+            now = time.monotonic()
             if claim is not None:
                 self._show(claim)
                 absent_since, self._was_away = None, False

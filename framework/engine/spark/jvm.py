@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -193,20 +193,28 @@ def _submitted(options: Iterable[tuple[str, str]]) -> Iterator[None]:
 
     A stop leaves the thread of a start behind: the file is then removed at the exit of the process.
     """
-    before = os.environ.get(SUBMIT_ARGS)
     with tempfile.TemporaryDirectory(prefix="spark-") as folder:  # mode 0700
         file = Path(folder, "options.properties")
         file.touch(mode=0o600)
         file.write_text(properties_text(options), encoding="ascii")
         given = f"--properties-file {shlex.quote(str(file))} --load-spark-defaults"
-        os.environ[SUBMIT_ARGS] = f"{given} {before or 'pyspark-shell'}"  # what the user gives there wins, as ever
-        try:
+        # what the user gives there wins, as ever
+        with environment({SUBMIT_ARGS: f"{given} {os.environ.get(SUBMIT_ARGS) or 'pyspark-shell'}"}):
             yield
-        finally:
-            if before is None:
-                del os.environ[SUBMIT_ARGS]
-            else:
-                os.environ[SUBMIT_ARGS] = before
+
+
+@contextlib.contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables, for the start of pyspark and its JVM; restore them afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def properties_text(options: Iterable[tuple[str, str]]) -> str:

@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 from framework.engine.spark.failures import is_stopped, sentence
-from framework.engine.spark.jvm import START_OPTION, ended, find_java, has_ended, launch, log_option, set_quiet
+from framework.engine.spark.jvm import (
+    START_OPTION,
+    ended,
+    environment,
+    find_java,
+    has_ended,
+    launch,
+    log_option,
+    set_quiet,
+)
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -187,7 +196,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         if has_ended():  # in an earlier run of this process; pyspark would go on asking it
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     standalone = options.master.startswith("spark://") and not submitted
-    with _variables(options, submitted=submitted):
+    with environment(_variables(options, submitted=submitted)):
         conf = None if submitted else _conf(options, name)
         # a process has one JVM, whatever it runs
         set_quiet(False)
@@ -221,25 +230,15 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     return context
 
 
-@contextlib.contextmanager
-def _variables(options: SparkSection, *, submitted: bool) -> Iterator[None]:
-    """Set environment variables for the start of pyspark and its JVM; restore them afterwards."""
+def _variables(options: SparkSection, *, submitted: bool) -> dict[str, str]:
+    """Return the environment variables for the start of pyspark and its JVM; those that the user has set win."""
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if options.master.startswith("local") and not submitted:
         wanted["SPARK_LOCAL_IP"] = LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
-    wanted |= {name: value for name, value in before.items() if value is not None}
+    wanted |= {name: os.environ[name] for name in wanted if name in os.environ}
     if PYTHON_OPTION in options.conf and not submitted:
         wanted["PYSPARK_PYTHON"] = options.conf[PYTHON_OPTION]  # as with spark-submit, the option wins
-    os.environ.update(wanted)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return wanted
 
 
 def _conf(options: SparkSection, name: str) -> SparkConf:

@@ -212,7 +212,7 @@ def test_the_interpreter_of_executors_and_nothing_is_left_behind(monkeypatch, gi
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     before = dict(os.environ)
-    with session._variables(SparkSection(conf=conf), submitted=submitted):
+    with jvm.environment(session._variables(SparkSection(conf=conf), submitted=submitted)):
         assert os.environ["PYSPARK_PYTHON"] == python
         assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
         assert os.environ.get("SPARK_LOCAL_IP") == address
