@@ -45,11 +45,12 @@ from framework.iggy.topic_refusal import topic_refusal
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue, provenance
-from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
+from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import NativeObject, TopicPartition, length_only
-from framework.model.positions import OffsetManagerKey, numbers_alike
-from framework.model.splits import KeyPart, Split
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, numbers_alike
+from framework.model.splits import Split
 from framework.model.text import counted
+from framework.pipeline.transforming import context_of
 from framework.storage.prefetch import FetchedInput
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
@@ -179,7 +180,7 @@ class DeadLetterReplay:
 
     def _is_passed(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether the source is past the record; otherwise the source would send it a second time."""
-        entry = self._session.offsets.get_entry(_position_key(dead_letter))
+        entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key())
         if entry is None or entry.version != dead_letter.version:
             return True
         entries = [entry]
@@ -233,10 +234,11 @@ class DeadLetterReplay:
 
     def _id(self, dead_letter: StoredDeadLetter) -> int:
         """Return the id of the message that replays the dead letter."""
+        bucket, key, version, split_size, generation, split_number = _object_of(dead_letter)
         of_object = dead_letter_hash64(
-            self._source, *_hashed(dead_letter), generation=dead_letter.generation, kind="replayed"
+            self._source, bucket, key, version, split_size, generation=generation, kind="replayed"
         )
-        return message_id(of_object, dead_letter.split_number, dead_letter.record)
+        return message_id(of_object, split_number, dead_letter.record)
 
     # ---- the records
 
@@ -273,20 +275,12 @@ class DeadLetterReplay:
     def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
         """Return the object of dead letters for the transforms; without its times when it is gone."""
         transforms = self._iterator.transforms
-        metadata: Mapping[str, str] = {}
-        tags: Mapping[str, str] = {}
+        metadata = tags = None
         if native is not None and transforms is not None:
-            metadata = self._iterator.metadata_of(native) if transforms.needs_metadata else {}
-            tags = self._iterator.tags_of(native) if transforms.needs_tags else {}
-        return TransformContext(
-            native=native or _native(dead_letter),
-            topic_partition=dead_letter.topic_partition,
-            source=self._source,
-            id_high=object_hash64(self._source, *_hashed(dead_letter), generation=dead_letter.generation),
-            split_number=0 if isinstance(dead_letter.division, KeyPart) else dead_letter.split_number,
-            metadata=metadata,
-            tags=tags,
-        )
+            metadata = self._iterator.metadata_of(native) if transforms.needs_metadata else None
+            tags = self._iterator.tags_of(native) if transforms.needs_tags else None
+        position = _position(dead_letter)
+        return context_of(native or _native(dead_letter), position, self._source, metadata=metadata, tags=tags)
 
     def _transformed(self, dead_letter: StoredDeadLetter, payload: bytes, context: TransformContext) -> _Remade | None:
         """Return a record after the configured transforms; None when they filter it: then the dead letter is done.
@@ -379,7 +373,7 @@ class DeadLetterReplay:
 
     def _numbered_otherwise(self, native: NativeObject, dead_letter: StoredDeadLetter) -> ObjectError | None:
         """Return an error when the current options give the object's records other numbers: another would be sent."""
-        entry = self._session.offsets.get_entry(_position_key(dead_letter))
+        entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key())
         then, now = dead_letter.numbering_options, self._iterator.numbering_options
         if not then and entry is not None and entry.version == dead_letter.version:
             then = entry.numbering_options
@@ -489,23 +483,24 @@ def _last_of(run: PayloadBatch | SkippedRecord) -> int:
     return run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
 
 
-def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int]:
-    return (
-        dead_letter.bucket,
-        dead_letter.key,
-        dead_letter.version,
-        dead_letter.generation,
-        dead_letter.split_number,
+def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int, int]:
+    """Return bucket, key, version, split size, generation and split number."""
+    position = _position(dead_letter)
+    object_version = position.bucket, position.key, position.version
+    return *object_version, position.split_size, position.generation, position.split_number
+
+
+def _position(dead_letter: StoredDeadLetter) -> OffsetManagerEntry:
+    """Return the position of its object, or of the split, before the first record."""
+    return OffsetManagerEntry(
+        bucket=dead_letter.bucket,
+        key=dead_letter.key,
+        version=dead_letter.version,
+        generation=dead_letter.generation,
+        split_number=dead_letter.split_number,
+        split_size=dead_letter.split_size,
+        topic_partition=dead_letter.topic_partition,
     )
-
-
-def _hashed(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int]:
-    """Return what the hashes of an object are made of, beside source and generation."""
-    return dead_letter.bucket, dead_letter.key, dead_letter.version, dead_letter.split_size
-
-
-def _position_key(dead_letter: StoredDeadLetter) -> OffsetManagerKey:
-    return OffsetManagerKey.of_object(dead_letter.bucket, dead_letter.key).of_split(dead_letter.split_number)
 
 
 def _native(dead_letter: StoredDeadLetter) -> NativeObject:

@@ -2,6 +2,7 @@
 
 import collections
 
+import attrs
 import pytest
 
 from framework.cli.dead_letters import DeadLetterChoice, chosen
@@ -16,7 +17,8 @@ from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.message_ids import dead_letter_hash64, message_id
-from framework.model.objects import ObjectState
+from framework.model.objects import ObjectState, TopicPartition
+from framework.model.splits import KeyPart
 from framework.offsets.manager import OffsetManager
 from framework.offsets.reset import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
@@ -667,3 +669,17 @@ def test_an_object_whose_metadata_cannot_be_had_leaves_the_others_to_the_replay(
     counts, _ = replay(source, validate=False, transforms=team)
     of_a = sum(count for (name, *_), count in source.dead_letters.items() if name == "a")
     assert (counts.sent, counts.stayed) == (len(source.dead_letters) - of_a, of_a)
+
+
+def test_transforms_are_told_the_same_of_a_part_as_when_its_object_was_read():
+    """All parts of an object have one context: what a transform makes of a record must not depend on its part."""
+    source = usual()
+    source.live()
+    part = attrs.evolve(open_dead_letters(source)[0], division=KeyPart(3, 4), topic_partition=TopicPartition("t", 2))
+    connection = source.server.connect()
+    session = Session.begin(connection, source.config)
+    iterator = source.rig.make_task(source.options)[0].get_iterator(SourceContext(config=source.config))
+    context = DeadLetterReplay(session, iterator)._context(part, None)
+    connection.close()
+    assert (context.topic_partition, context.split_number) == (TopicPartition("t", 0), 0)
+    assert (context.native.key, context.native.version) == (part.key, part.version)
