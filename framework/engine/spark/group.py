@@ -14,8 +14,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -29,6 +29,7 @@ from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.listing import executors_of, wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionBoard
+from framework.engine.spark.session import Awaited
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import WorkerPlan
@@ -77,12 +78,12 @@ class _Running:
 
     Attributes:
         topic_partitions: the partitions that it owns.
-        thread: the thread that waits for it.
+        result: awaited in a thread of its own.
         records: total of its saved positions as last seen: approximately the records that it sent.
     """
 
     topic_partitions: frozenset[TopicPartition]
-    thread: threading.Thread
+    result: Awaited[JobResult]
     records: int = 0
 
 
@@ -140,10 +141,8 @@ class SparkGroup:
         self._changed = threading.Condition()
         self._board = PartitionBoard()
         self._gathering_since: float | None = None
-        self._running: dict[int, _Running] = {}
-        self._jobs = 0
+        self._running: list[_Running] = []
         self._failure: SourceError | None = None
-        self._results: list[tuple[int, JobResult]] = []
         self._live = TaskStatistics()
         self._due = DuePolls(FOLLOW_SECONDS)
         self._stopping_since = math.inf
@@ -197,8 +196,10 @@ class SparkGroup:
 
     def _work(self, discovery: Discovery, stopping: threading.Event, reporter: Reporter) -> None:
         assert self._wait_watch is not None  # made in `_begin`
-        while not stopping.is_set() and self._failure is None:
+        while not stopping.is_set():
             self._collect(discovery)
+            if self._failure is not None:
+                break
             reporter.check_skipped()
             taken = discovery.take()
             for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
@@ -214,7 +215,7 @@ class SparkGroup:
             except SparkUnavailableError as error:
                 self._failure = error  # raised unless the signal that ended it also stops this run
             with self._changed:
-                if not self._results and not taken:
+                if not taken and not any(running.result.done() for running in self._running):
                     self._changed.wait(WAIT_SECONDS if len(self._board) or self._running else IDLE_SECONDS)
 
     def _begin(self, ready: ReadySpark) -> None:
@@ -256,15 +257,12 @@ class SparkGroup:
     def _start_job(self, given: Sequence[Assignment]) -> None:
         topic_partitions = frozenset(assignment.entry.topic_partition for assignment in given)
         plan = WorkerPlan.of(self._session, self._task_class, topic_partitions, shared=True, once=self._once)
-        self._jobs += 1
-        number, job = (
-            self._jobs,
-            SparkJob(plan=plan, assignments=given, channel=self._stop_channel.address if self._stop_channel else None),
-        )
+        channel = self._stop_channel.address if self._stop_channel is not None else None
+        job = SparkJob(plan=plan, assignments=given, channel=channel)
         run = for_thread(self._context, self._run_job)
-        thread = threading.Thread(target=lambda: self._wait_for(number, run, job), daemon=True)
-        self._running[number] = _Running(topic_partitions=topic_partitions, thread=thread)
-        thread.start()
+        result = Awaited(lambda: self._result_of(run, job), "job")
+        self._running.append(_Running(topic_partitions=topic_partitions, result=result))
+        result.add_done_callback(self._notify)
 
     def _run_job(self, job: SparkJob) -> JobResult:
         self._context.setJobGroup(
@@ -273,16 +271,15 @@ class SparkGroup:
         result: JobResult = self._context.parallelize([job], 1).map(run_job).collect()[0]
         return result
 
-    def _wait_for(self, number: int, run: Callable[[SparkJob], JobResult], job: SparkJob) -> None:
+    def _result_of(self, run: Callable[[SparkJob], JobResult], job: SparkJob) -> JobResult:
         """Run one Spark job of one task, in its own thread."""
         try:
-            result = run(job)
+            return run(job)
         except Exception as error:  # noqa: BLE001 - Spark's errors have no common root, and each means the same here
-            result = JobResult(statistics=TaskStatistics(), failure=lost_job(self._context, error, "a task"))
+            return JobResult(statistics=TaskStatistics(), failure=lost_job(self._context, error, "a task"))
+
+    def _notify(self, _: object) -> None:
         with self._changed:
-            self._results.append((number, result))
-            if result.failure is not None and self._failure is None:
-                self._failure = result.failure
             self._changed.notify_all()
 
     def _leave(self, discovery: Discovery, iterator: AbstractSourceRecordIterator) -> None:
@@ -297,35 +294,36 @@ class SparkGroup:
         if self._spark is None:
             return
         cancel_jobs(self._spark, self._listing_group)
-        threads = [running.thread for running in self._running.values()]
+        results = [running.result for running in self._running]
         self._request_stop()
         if self._stop_channel is not None:
-            _join(threads, self._stopping_since + ORDERLY_SECONDS)
-        if any(thread.is_alive() for thread in threads):
+            wait(results, max(0.0, self._stopping_since + ORDERLY_SECONDS - time.monotonic()))
+        if not all(result.done() for result in results):
             cancel_jobs(self._spark, self._group)
-            _join(threads, time.monotonic() + KILLED_SECONDS)
+            wait(results, KILLED_SECONDS)
 
     # ---- what comes back
 
     def _collect(self, discovery: Discovery) -> None:
-        with self._changed:
-            results, self._results = self._results, []
+        ended = [running for running in self._running if running.result.done()]
         try:
-            if results or self._due.take():
+            if ended or self._due.take():
                 self._follow(discovery)  # the next sender of their partitions starts from what they had saved
         finally:
-            self._take_results(results, discovery)  # their figures are the run's, also when the connection is broken
+            self._take_results(ended, discovery)  # their figures are the run's, also when the connection is broken
         self._session.save()
 
-    def _take_results(self, results: Sequence[tuple[int, JobResult]], discovery: Discovery) -> None:
-        for number, result in results:
+    def _take_results(self, ended: Sequence[_Running], discovery: Discovery) -> None:
+        for running in ended:
+            result = running.result.result()
+            self._failure = self._failure or result.failure
             for line in result.log_lines:
                 line.repeat()
             if result.more_lines:
                 log.warning("... and %d more warnings of the same job", result.more_lines)
             for assignment, gone in result.released:
                 discovery.release(assignment, gone=gone)
-            running = self._running.pop(number)
+            self._running.remove(running)
             self._count(running, result.statistics)
             self._board.give_back(running.topic_partitions)
 
@@ -347,7 +345,7 @@ class SparkGroup:
             # a transform may have filtered them: then only a job's end tells how many were sent
             more = max(0, _good_records(entry) - _good_records(before)) if not self._config.transforms else 0
             self._live.records += more
-            for running in self._running.values():
+            for running in self._running:
                 if entry.topic_partition in running.topic_partitions:
                     running.records += more
             completed = discovery.complete(entry) if entry.finished else None
@@ -358,8 +356,3 @@ class SparkGroup:
 
 def _good_records(entry: OffsetManagerEntry) -> int:
     return entry.records_done - entry.skipped
-
-
-def _join(threads: Iterable[threading.Thread], deadline: float) -> None:
-    for thread in threads:
-        thread.join(max(0.0, deadline - time.monotonic()))
