@@ -20,6 +20,7 @@ from framework.engine.session import Session
 from framework.engine.standby import Standby
 from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError
 from framework.pipeline.sender import Sender
+from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -93,9 +94,7 @@ class LocalEngine:
         if running is not None:
             running.stop()
         if self._stop_timer is None:
-            self._stop_timer = threading.Timer(STOP_SECONDS, self._abandon)
-            self._stop_timer.daemon = True
-            self._stop_timer.start()
+            self._stop_timer = start_timer(STOP_SECONDS, self._abandon)
 
     def _abandon(self) -> None:
         """Abort requests that Iggy has not answered: their own timeouts exceed the time a stop may take."""

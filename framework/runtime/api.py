@@ -352,7 +352,7 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
     @app.put("/connector-plugins/{kind}/config/validate", responses=_some(404, 500, connect=True))
     def validate(kind: str, content: dict[str, Any]) -> answers.Validation:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
-        found = worker.kind_named(kind)
+        found = worker.kinds.named(kind)
         if found is None:
             raise HTTPException(
                 404, f"there is no kind of source {kind}: name the section of its store, such as s3 or gcs"

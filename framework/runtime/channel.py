@@ -20,6 +20,7 @@ import orjson
 
 from framework.engine.progress import Progress
 from framework.model.text import unicode_text
+from framework.storage.daemon_threads import start_timer
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +84,7 @@ class ChildChannel:
             while not self._is_gone():
                 log.debug("asked to stop again")
         log.warning("the worker is gone: stopping, positions are saved")
-        limit = threading.Timer(ORPHAN_SECONDS, self._leave, (1,))
-        limit.daemon = True
-        limit.start()
+        start_timer(ORPHAN_SECONDS, lambda: self._leave(1))
         self._ask_to_stop()
 
     def _is_gone(self) -> bool:

@@ -14,6 +14,7 @@ import attrs
 
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN
 from framework.runtime.configuration import Configuration
+from framework.storage.daemon_threads import start_timer
 
 COMMAND_SECONDS = 300.0
 
@@ -85,9 +86,7 @@ def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int,
                 expired.set()
                 process.kill()
 
-            limit = threading.Timer(limit_seconds, expire)
-            limit.daemon = True
-            limit.start()
+            limit = start_timer(limit_seconds, expire)
             try:
                 lines = [line.rstrip(b"\n") for line in itertools.islice(process.stdout, max_lines)]
                 if len(lines) == max_lines:

@@ -49,6 +49,9 @@ class Worker:
         single: the end of the one source is the end of the program.
         start: starts a process; the real one by default.
         command: runs a command of a source's program.
+
+    Attributes:
+        kinds: as given.
     """
 
     def __init__(
@@ -66,7 +69,7 @@ class Worker:
     ) -> None:
         self._command = command
         self._state = state
-        self._kinds = kinds
+        self.kinds = kinds
         self._load = load
         self._arguments = arguments
         self._settings = settings
@@ -82,7 +85,7 @@ class Worker:
         )
 
     def _read(self, path: Path, key: str = "") -> Configuration:
-        return read_configuration(path, self._kinds, self._load, key=key, settings=self._settings)
+        return read_configuration(path, self.kinds, self._load, key=key, settings=self._settings)
 
     def _start(self, configuration: Configuration, ended: Callable[[], None]) -> ChildProcess:
         child = ChildProcess([*configuration.command(), *self._arguments], configuration.key, ended)
@@ -125,7 +128,7 @@ class Worker:
         ]
         with self._draft(content) as draft:
             whole = merge(file_layers(draft)).values  # included files say, too, what kind of source it is, and whose
-            kind = self._kinds.of(whole)
+            kind = self.kinds.of(whole)
             mistakes += _contradictions(new, shown_mapping(content, sections_of(kind.config_class)), kind)
             mistakes += self._name_mistakes(key, whole)
             if mistakes:
@@ -233,10 +236,6 @@ class Worker:
                 unknown = OptionDefinition(name=place, type="", required=False, documentation="", group="")
                 checks.append(OptionCheck(definition=unknown, value=OptionValue(name=place, errors=[mistake])))
         return Validation(name=kind.program, error_count=len(mistakes), groups=list(sections), configs=checks)
-
-    def kind_named(self, name: str) -> Kind | None:
-        """Return a kind of source by its name, `s3` or `s3_source`; None when there is none."""
-        return self._kinds.named(name)
 
     # ---- offsets
 

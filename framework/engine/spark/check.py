@@ -11,6 +11,7 @@ from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import reach_master, spark_context
 from framework.errors import EXIT_TRY_AGAIN, SourceError
+from framework.storage.daemon_threads import start_timer
 from framework.storage.preflight import CheckResult
 
 if TYPE_CHECKING:
@@ -38,9 +39,7 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
                 return
             yield CheckResult("master", ok=True, detail=f"{context.master}, Spark {context.version}")
             step = "executors"
-            timer = threading.Timer(EXECUTOR_SECONDS, waited.set)
-            timer.daemon = True
-            timer.start()
+            timer = start_timer(EXECUTOR_SECONDS, waited.set)
             try:
                 require_packages(context, task_class, config, stopping=waited)
             finally:

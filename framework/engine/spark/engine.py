@@ -16,6 +16,7 @@ from framework.engine.spark.group import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import Awaited, spark_context
 from framework.errors import SourceError
+from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
     from framework.engine.iggy_target import IggyTarget
@@ -41,9 +42,7 @@ class SparkEngine(LocalEngine):
     def stop(self) -> None:
         super().stop()
         if self._java_timer is None:
-            self._java_timer = threading.Timer(JAVA_SECONDS, self._end_java)
-            self._java_timer.daemon = True
-            self._java_timer.start()
+            self._java_timer = start_timer(JAVA_SECONDS, self._end_java)
 
     def _end_java(self) -> None:
         if self._uses_java and jvm.kill():

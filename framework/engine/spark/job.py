@@ -6,12 +6,11 @@ outlives its job, so a recovery never waits for one.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
 import resource
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import attrs
 from pyspark import TaskContext
@@ -83,18 +82,6 @@ class _KeptWarnings:
             self.more_lines += 1
 
 
-@contextlib.contextmanager
-def _listening() -> Iterator[_KeptWarnings]:
-    heard = _KeptWarnings()
-    handler = LogForwarder(heard.keep)
-    root = logging.getLogger()
-    root.addHandler(handler)
-    try:
-        yield heard
-    finally:
-        root.removeHandler(handler)
-
-
 def run_job(job: SparkJob) -> JobResult:
     """Run a job to its end; never raises the errors of a source."""
     attempt = TaskContext.get()
@@ -102,8 +89,14 @@ def run_job(job: SparkJob) -> JobResult:
         # The first attempt's executor was lost; it may live on, and what it stored is not in our positions.
         return JobResult(statistics=TaskStatistics(), failure=UnknownOutcomeError(SECOND_ATTEMPT))
     set_up_process()
-    with _listening() as heard:
+    heard = _KeptWarnings()
+    handler = LogForwarder(heard.keep)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    try:
         result = _run(job)
+    finally:
+        root.removeHandler(handler)
     return attrs.evolve(result, log_lines=heard.log_lines, more_lines=heard.more_lines)
 
 

@@ -21,6 +21,7 @@ from framework.errors import FatalError, SourceError, ThrottledError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
+from framework.storage.listing.engine import OBJECT_BYTES
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import list_range, merged
 from framework.storage.listing.tasks import RangeResult, RangeTask
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
     from framework.errors import RetriableError
     from framework.store import ListPage
     from framework.task import AbstractSourceTask
-
-OBJECT_BYTES = 350
-"""Approximate bytes of an object in a listing, besides its key, for the byte budget."""
 
 
 @attrs.frozen(kw_only=True)
