@@ -214,21 +214,8 @@ class WaveListing(Iterator[list[NativeObject]]):
 
     def _spread(self, tasks: Sequence[RangeTask], width: int) -> list[RangeBatch]:
         """Distribute ranges over batches, with a part of the budget each."""
-        discovery = self._bundle.config.discovery
         dealt = [tasks[number::width] for number in range(min(width, len(tasks)))]
-
-        def part(budget: float | None, batch: Sequence[RangeTask]) -> float | None:
-            return None if budget is None else budget * len(batch) / len(tasks)
-
-        return [
-            attrs.evolve(
-                self._bundle,
-                tasks=list(batch),
-                requests_per_second=part(discovery.list_requests_per_second, batch),
-                bytes_per_second=part(discovery.list_bytes_per_second, batch),
-            )
-            for batch in dealt
-        ]
+        return [attrs.evolve(self._bundle, tasks=batch, budget_part=len(batch) / len(tasks)) for batch in dealt]
 
     def _on_executors(self, executors: Executors, wave: Sequence[RangeBatch]) -> list[RangeListing]:
         """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""

@@ -43,16 +43,14 @@ class RangeBatch:
         config: its configuration.
         prefix: prefix of the whole listing.
         tasks: the ranges.
-        requests_per_second: this batch's part of the budget; None = no limit.
-        bytes_per_second: the same.
+        budget_part: this batch's part of the configured budget of requests and bytes, above 0, at most 1.
     """
 
     task_class: type[AbstractSourceTask]
     config: SourceCommonConfig
     prefix: str
     tasks: Sequence[RangeTask]
-    requests_per_second: float | None = None
-    bytes_per_second: float | None = None
+    budget_part: float = 1.0
 
 
 @attrs.define(kw_only=True)
@@ -171,7 +169,11 @@ def list_ranges(
     iterator: StoreRecordIterator, batch: RangeBatch, stop: threading.Event | None = None
 ) -> list[RangeListing]:
     """List the ranges of a batch with an existing iterator."""
-    limiter = CallLimiter(requests_per_second=batch.requests_per_second, bytes_per_second=batch.bytes_per_second)
+    discovery = batch.config.discovery
+    limiter = CallLimiter(  # 0 = no limit
+        requests_per_second=(discovery.list_requests_per_second or 0.0) * batch.budget_part,
+        bytes_per_second=(discovery.list_bytes_per_second or 0.0) * batch.budget_part,
+    )
     if len(batch.tasks) == 1:
         return [_list_one(iterator, batch, batch.tasks[0], limiter, stop)]
     with ThreadPoolExecutor(len(batch.tasks), thread_name_prefix="range") as threads:

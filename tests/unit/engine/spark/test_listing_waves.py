@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.engine.spark import listing_waves
+from framework.engine.spark import listing_waves, range_batch
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
@@ -276,9 +276,12 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
     assert limiter.limiter_of(store)._under_way == 0
 
 
-def test_a_budget_is_dealt_out_with_the_ranges():
+def test_a_budget_is_dealt_out_with_the_ranges(monkeypatch):
     store = SortedStore(even(3000))
-    budgets = []
+    budgets, given = [], []
+    monkeypatch.setattr(
+        range_batch, "CallLimiter", lambda **options: given.append(options) or limiter.CallLimiter(**options)
+    )
     iterator = iterator_over(
         store,
         task=MemorySourceTask(store, page_size=PAGE),
@@ -288,8 +291,11 @@ def test_a_budget_is_dealt_out_with_the_ranges():
     limiter.set_limiter(store, limiter.CallLimiter())
 
     def on_executors(wave):
-        budgets.append((sum(b.requests_per_second for b in wave), sum(b.bytes_per_second for b in wave)))
-        return [one for batch in wave for one in list_ranges(iterator, batch)]
+        given.clear()
+        found = [one for batch in wave for one in list_ranges(iterator, batch)]
+        assert len(given) == len(wave)
+        budgets.append(tuple(sum(one[name] for one in given) for name in ("requests_per_second", "bytes_per_second")))
+        return found
 
     lister = wave_lister(iterator, MemorySourceTask, lambda: Executors(width=lambda: 3, run=on_executors))
     list(lister(ListingRequest(prefix="", after="")))
