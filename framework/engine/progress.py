@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import attrs
-from typing_extensions import Self
 
-from framework.discovery.feed import FeedCounts
-from framework.pipeline.statistics import FIELDS, TaskStatistics
+from framework.pipeline.statistics import TaskStatistics
 
 
 def state_text(progress: Progress) -> str:
@@ -46,18 +42,6 @@ class Progress(TaskStatistics):
     listings: int = 0
     recoveries: int = 0
     first_record_seconds: float | None = None
-
-    @classmethod
-    def of(cls, tasks: TaskStatistics, feed: FeedCounts | None, **run: Any) -> Self:
-        """Return the progress of these tasks.
-
-        Args:
-            tasks: the sum over all tasks.
-            feed: counts of the current or last listing.
-            run: the other attributes.
-        """
-        listing: dict[str, Any] = {"listed": feed.listed, "filtered": dict(feed.filtered)} if feed is not None else {}
-        return cls(**{name: getattr(tasks, name) for name in FIELDS}, **listing, **run)
 
     @property
     def standby(self) -> bool:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
@@ -15,7 +15,7 @@ from framework.engine.restart_policy import WorkDone
 from framework.errors import ObjectArchivedError
 from framework.offsets.skipped import SkippedCount
 from framework.pipeline.error_policy import SkipWatch
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.statistics import FIELDS, TaskStatistics
 
 if TYPE_CHECKING:
     from framework.discovery.feed import FeedCounts
@@ -138,9 +138,11 @@ class Reporter:
             state = "store away"
         before = self._done_before if self._done_before is not None else feed.done_before if feed is not None else 0
         first = total.first_record_at
-        return Progress.of(
-            total,
-            feed,
+        fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
+        return Progress(
+            **fields,
+            listed=feed.listed if feed is not None else 0,
+            filtered=dict(feed.filtered) if feed is not None else {},
             state=state,
             waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
             objects_total=past.objects_done + (live.total_chosen if live is not None else 0),

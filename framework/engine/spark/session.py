@@ -102,30 +102,23 @@ def spark_context(
     active = SparkContext._active_spark_context  # noqa: SLF001
     if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
         raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
-    if active is not None:
-        if is_stopped(active):
-            raise FatalError(
-                "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
-            )
-        check_context(active)
-        warn_of_open_cluster(active)
-        yield active
-        return
+    if active is not None and is_stopped(active):
+        raise FatalError(
+            "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+        )
     # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
     # also leaves SIGINT alone, which this program handles.
-    made = wait_for(
-        lambda: _make(options, name, stopping),
-        stopping,
-        f"Spark's master {options.master}",
-        too_late=_end,
+    context = active or wait_for(
+        lambda: _make(options, name, stopping), stopping, f"Spark's master {options.master}", too_late=_end
     )
     try:
-        if made is not None:
-            warn_of_open_cluster(made)
-        yield made
+        if context is not None:
+            check_context(context)
+            warn_of_open_cluster(context)
+        yield context
     finally:
-        if made is not None:
-            _end(made)
+        if active is None and context is not None:
+            _end(context)
 
 
 def _end(context: SparkContext) -> None:
@@ -222,11 +215,6 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
         )
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
-    try:
-        check_context(context)
-    except ConfigError:
-        _end(context)
-        raise
     return context
 
 
