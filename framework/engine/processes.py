@@ -32,7 +32,7 @@ from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.task_run import WorkerPlan, portable
 from framework.engine.worker import STOP_SIGNALS, work
-from framework.errors import SourceError, TooManySkippedError, UnknownOutcomeError
+from framework.errors import SourceError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
 from framework.pipeline.statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
@@ -183,6 +183,7 @@ class ProcessGroup:
         with iterator_of(self._task_class, context) as iterator:
             self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            done = False
             try:
                 self._start_workers(discovery)
                 reporter.watch_statistics(
@@ -190,18 +191,20 @@ class ProcessGroup:
                     lambda: discovery.counts,
                 )
                 discovery.start()
-                while not stopping.is_set() and self._failure is None:
+                while not (done or stopping.is_set() or self._failure is not None):
                     self._checkpoint(discovery)
-                    self._check_skipped(reporter)
-                    if not self._assign(discovery.take()):
-                        if discovery.finished:
-                            self._checkpoint(discovery)
-                            break
+                    reporter.check_skipped()
+                    if self._assign(discovery.take()):
+                        continue
+                    if discovery.finished:
+                        self._checkpoint(discovery)
+                        done = True
+                    else:
                         with self._changed:
                             self._changed.wait(self._wait_seconds)
             finally:
                 discovery.end()
-                self._end_workers(orderly=not stopping.is_set() and self._failure is None)
+                self._end_workers(orderly=done and self._failure is None)
                 reporter.unwatch()
         if self._failure is not None:
             self._session.check_alone_after(self._failure)
@@ -285,12 +288,6 @@ class ProcessGroup:
         elif kind == "ended":
             worker.ended = True
             worker.statistics = value
-
-    def _check_skipped(self, reporter: Reporter) -> None:
-        try:
-            reporter.check_skipped()
-        except TooManySkippedError as error:
-            self._fail(error)
 
     def _checkpoint(self, discovery: Discovery) -> None:
         """Do what needs the leader's connection, in this thread: follow the workers' progress in the log, and save."""

@@ -9,7 +9,7 @@ from framework.engine import processes
 from framework.engine.processes import ProcessGroup
 from framework.engine.report import Reporter
 from framework.engine.session import Session
-from framework.errors import FatalError, SourceTakenOverError, UnknownOutcomeError
+from framework.errors import FatalError, IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.epochs import make_claim
 from framework.iggy.offset_log.log import OffsetLog
@@ -90,6 +90,21 @@ def test_a_stop_does_not_wait_for_a_frozen_worker(leading):
     assert not thread.is_alive()
     assert context.killed.is_set()
     assert [type(error) for error in errors] == [UnknownOutcomeError]
+
+
+def test_a_leader_whose_connection_breaks_does_not_wait_for_its_workers(leading, monkeypatch):
+    """It recovers at once. Workers that go on would send what they hold for a minute, and nothing is listed meanwhile."""
+    context = Frozen()
+
+    def follow(_):
+        if context.sends.is_set():
+            raise IggyUnavailableError("the connection broke")
+
+    monkeypatch.setattr(Session, "follow", follow)
+    thread, errors, _ = leading(context)
+    thread.join(SECONDS / 2)
+    assert not thread.is_alive()
+    assert [type(error) for error in errors] == [IggyUnavailableError]
 
 
 def test_an_object_that_cannot_be_handed_out_ends_the_run(leading):
