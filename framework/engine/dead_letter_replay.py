@@ -124,9 +124,7 @@ class DeadLetterReplay:
         self._source = config.source.name
         self._stream = config.iggy.stream
         self._provenance = config.iggy.headers == "provenance"
-        self._ends: dict[TopicPartition, int] = {}
         self._may_be_lost = may_be_lost
-        self._checked: set[str] = set()
         self._refusals: dict[str, str | None] = {}
         self._filtered: list[StoredDeadLetter] = []
         self.counts = ReplayCounts()
@@ -403,12 +401,9 @@ class DeadLetterReplay:
     def _send(self, group: Sequence[_Remade]) -> None:
         """Note the ends, send, mark. Dead letters with the same id are one record, which is sent once."""
         topic_partitions = sorted({remade_record.topic_partition for remade_record in group})
-        for topic_partition in topic_partitions:
-            self._open(topic_partition)
+        ends = {topic_partition: self._end_of(topic_partition) for topic_partition in topic_partitions}
         dead_letters = [remade_record.dead_letter for remade_record in group]
-        self._box.note(
-            dead_letters, {topic_partition: self._ends[topic_partition] for topic_partition in topic_partitions}
-        )
+        self._box.note(dead_letters, ends)
         for topic_partition in topic_partitions:
             noted = {
                 self._id(remade_record.dead_letter): remade_record
@@ -423,21 +418,24 @@ class DeadLetterReplay:
             self.counts.sent += len(noted)
         self._box.replayed(dead_letters)
 
-    def _open(self, topic_partition: TopicPartition) -> None:
-        if topic_partition.topic not in self._checked:
-            info = self._session.partitions.ensure_topic(topic_partition.topic)
-            if hold_back_of(info) and not self._may_be_lost:
-                raise IggyTopicError(
-                    f'topic "{topic_partition.topic}" of stream "{self._stream}" saves only every '
-                    f"{info.messages_required_to_save} messages, "
-                    f"and a record that is sent again has no position: were the server killed, it would be gone. To send it all "
-                    f"the same: --may-be-lost"
-                )
-            self._checked.add(topic_partition.topic)
+    def _end_of(self, topic_partition: TopicPartition) -> int:
+        """Return the offset of a partition's next message.
+
+        Raises:
+            IggyTopicError: the topic may lose confirmed messages.
+        """
+        info = self._session.partitions.ensure_topic(topic_partition.topic)
+        if hold_back_of(info) and not self._may_be_lost:
+            raise IggyTopicError(
+                f'topic "{topic_partition.topic}" of stream "{self._stream}" saves only every '
+                f"{info.messages_required_to_save} messages, "
+                f"and a record that is sent again has no position: were the server killed, it would be gone. To send it all "
+                f"the same: --may-be-lost"
+            )
         last = self._session.connection.poll(
             self._stream, topic_partition.topic, topic_partition.partition, offset="last", count=1
         )
-        self._ends[topic_partition] = last[-1].offset + 1 if last else 0
+        return last[-1].offset + 1 if last else 0
 
     def _segment(self, remade: _Remade) -> wire.Segment:
         dead_letter = remade.dead_letter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from framework.engine.topic_checks import ensure_data_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
-from framework.iggy.offset_log.partition_replay import FoundPartition, PartitionReader
+from framework.iggy.offset_log.partition_replay import PartitionReader
 from framework.iggy.offset_log.record_size import COUNT_CHARACTERS, ROW_CHARACTERS, batches
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition
@@ -95,7 +95,10 @@ class PartitionOpener:
         with self._offsets.table.lock:
             self._state.open(openings, self._writer)
             for opened in found:
-                self._take(opened)
+                self.replayed += opened.messages
+                self._offsets.partitions.open(
+                    opened.opening.topic_partition, opened.state, anchor=opened.anchor, saved=opened.saved
+                )
 
     def check(self, topic_partitions: Iterable[TopicPartition]) -> None:
         """Check saved messages in partitions that are not open here: workers open them, or they need no writer.
@@ -110,11 +113,6 @@ class PartitionOpener:
     def open_one(self, topic_partition: TopicPartition) -> None:
         """Take over a single partition, as `open` does."""
         self.open([topic_partition])
-
-    def _take(self, found: FoundPartition) -> None:
-        topic_partition = found.opening.topic_partition
-        self.replayed += found.messages
-        self._offsets.partitions.open(topic_partition, found.state, anchor=found.anchor, saved=found.saved)
 
 
 def _characters_of(opening: PartitionOpening) -> int:

@@ -19,7 +19,7 @@ from framework.runtime.certificate import RenewedCertificate, check_tls
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
-    from framework.config.http_sections import HttpSection, HttpTlsSection
+    from framework.config.http_sections import HttpSection
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,7 @@ class ApiServer:
         self.port = int(self._socket.getsockname()[1])
         self.url = f"{'https' if http.tls.enabled else 'http'}://{http.address.rpartition(':')[0]}:{self.port}"
         try:
+            check_tls(http.tls)
             config = uvicorn.Config(
                 app,
                 http=functools.partial(_Protocol, listener=self._socket),  # type: ignore[arg-type]
@@ -144,12 +145,14 @@ class ApiServer:
                 proxy_headers=False,
                 limit_concurrency=2 * MAX_CLIENTS,  # dropped clients count until the loop's next turn
                 timeout_graceful_shutdown=int(CLOSE_SECONDS),
-                **_certificate_options(http.tls),
+                ssl_certfile=http.tls.cert_file if http.tls.enabled else None,
+                ssl_keyfile=http.tls.key_file if http.tls.enabled else None,
             )
             config.load()
-            if config.ssl is not None and config.ssl_certfile is not None and config.ssl_keyfile is not None:
-                files = str(config.ssl_certfile), str(config.ssl_keyfile)
-                self._socket.certificate = RenewedCertificate(config.ssl, *files)
+            if config.ssl is not None:
+                self._socket.certificate = RenewedCertificate(
+                    config.ssl, str(http.tls.cert_file), str(http.tls.key_file)
+                )
         except BaseException:
             self._socket.close()
             raise
@@ -180,9 +183,3 @@ def _listen(http: HttpSection) -> _Listener:
 def in_the_clear(http: HttpSection) -> bool:
     """Return whether others on the network can read the key."""
     return not (http.tls.enabled or http.only_local)
-
-
-def _certificate_options(tls: HttpTlsSection) -> dict[str, Any]:
-    """Return uvicorn's options for TLS; none without it."""
-    check_tls(tls)
-    return {"ssl_certfile": tls.cert_file, "ssl_keyfile": tls.key_file} if tls.enabled else {}
