@@ -53,13 +53,9 @@ class Kinds:
     Args:
         program: the name of this program.
         task_class: its source.
-
-    Attributes:
-        default: this program's source.
     """
 
     def __init__(self, program: str, task_class: type[AbstractSourceTask]) -> None:
-        self.default = task_class
         self._found: dict[str, Kind] = {}
         if task_class.config_class is not None:
             for name in _store_sections(task_class):

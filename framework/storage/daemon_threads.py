@@ -7,14 +7,6 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
 
-def start_timer(seconds: float, work: Callable[[], object]) -> threading.Timer:
-    """Do work after some time, unless the returned timer is cancelled."""
-    timer = threading.Timer(seconds, work)
-    timer.daemon = True
-    timer.start()
-    return timer
-
-
 class DaemonThreads:
     """A bounded pool of daemon threads, created on demand.
 
@@ -57,3 +49,11 @@ class DaemonThreads:
             self._work.put(None)
         for thread in self._threads if wait else ():
             thread.join()
+
+
+def start_timer(seconds: float, work: Callable[[], object]) -> threading.Timer:
+    """Do work after some time, unless the returned timer is cancelled."""
+    timer = threading.Timer(seconds, work)
+    timer.daemon = True
+    timer.start()
+    return timer

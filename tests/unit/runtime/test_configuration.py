@@ -356,4 +356,4 @@ def test_a_state_folder_that_cannot_be_made_is_a_sentence(tmp_path):
 
 
 def test_the_kinds_of_a_test_are_those_of_the_program():
-    assert KINDS.default is S3SourceTask
+    assert KINDS.of({"s3": {}}).task_class is S3SourceTask
