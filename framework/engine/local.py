@@ -136,7 +136,12 @@ class LocalEngine:
             return
         self._on_standby()
         standby = Standby(
-            self._config, target, self._reporter, connected=self._connected, stopping=self._stopping, pause=self._pause
+            config=self._config,
+            target=target,
+            reporter=self._reporter,
+            connected=self._connected,
+            stopping=self._stopping,
+            pause=self._pause,
         )
         while standby.wait():
             try:

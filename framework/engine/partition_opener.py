@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import attrs
+
 from framework.engine.topic_checks import ensure_data_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
     from framework.iggy.values import TopicInfo
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class PartitionOpener:
     """Take partitions over before their first record is sent. Not thread-safe.
 
     Args:
-        offset_log: the log, over the connection that sends.
+        log: the offsets log, over the connection that sends.
         config: configuration of the source.
         state: state of the log.
         offsets: manager of that state's positions.
@@ -35,29 +38,19 @@ class PartitionOpener:
         leads: whether the state knows all topics; a worker's leader checks new topics.
     """
 
-    def __init__(
-        self,
-        offset_log: OffsetLog,
-        config: SourceCommonConfig,
-        state: LogState,
-        offsets: OffsetManager,
-        store: LogOffsetStore,
-        *,
-        epoch: int,
-        writer: str,
-        leads: bool = False,
-    ) -> None:
-        self._log = offset_log
-        self._config = config
-        self._state = state
-        self._offsets = offsets
-        self._store = store
-        self._epoch = epoch
-        self._writer = writer
-        self._leads = leads
-        self._reader = PartitionReader(offset_log.connection, config.iggy.stream, state)
-        self._topics: dict[str, TopicInfo] = {}
-        self.replayed = 0
+    _log: OffsetLog
+    _config: SourceCommonConfig
+    _state: LogState
+    _offsets: OffsetManager
+    _store: LogOffsetStore
+    _epoch: int = attrs.field(kw_only=True)
+    _writer: str = attrs.field(kw_only=True)
+    _leads: bool = attrs.field(default=False, kw_only=True)
+    _topics: dict[str, TopicInfo] = attrs.field(factory=dict, init=False)
+    replayed: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._reader = PartitionReader(self._log.connection, self._config.iggy.stream, self._state)
 
     def ensure_topic(self, topic: str) -> TopicInfo:
         """Return the data topic; create or check it on first use.

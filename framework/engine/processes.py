@@ -130,6 +130,7 @@ class _Worker:
     ended: bool = False
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class ProcessGroup:
     """The workers of one epoch. Single use.
 
@@ -142,27 +143,20 @@ class ProcessGroup:
         follow_seconds: interval at which the log is polled for the workers' progress.
     """
 
-    def __init__(
-        self,
-        task_class: type[AbstractSourceTask],
-        config: SourceCommonConfig,
-        session: Session,
-        *,
-        once: bool,
-        context: ProcessContext | None = None,
-        follow_seconds: float = FOLLOW_SECONDS,
-    ) -> None:
-        self._task_class = task_class
-        self._config = config
-        self._session = session
-        self._context = context
-        self._due = DuePolls(follow_seconds)
-        self._wait_seconds = min(WAIT_SECONDS, follow_seconds)
-        self._once = once
-        self._workers: list[_Worker] = []
+    _task_class: type[AbstractSourceTask]
+    _config: SourceCommonConfig
+    _session: Session
+    _once: bool = attrs.field(kw_only=True)
+    _context: ProcessContext | None = attrs.field(default=None, kw_only=True)
+    _follow_seconds: float = attrs.field(default=FOLLOW_SECONDS, kw_only=True)
+    _workers: list[_Worker] = attrs.field(factory=list, init=False)
+    _failure: SourceError | None = attrs.field(default=None, init=False)
+    _stopping_since: float = attrs.field(default=math.inf, init=False)
+
+    def __attrs_post_init__(self) -> None:
         self._changed = threading.Condition()
-        self._failure: SourceError | None = None
-        self._stopping_since = math.inf
+        self._due = DuePolls(self._follow_seconds)
+        self._wait_seconds = min(WAIT_SECONDS, self._follow_seconds)
 
     def stop(self) -> None:
         """Stop the workers, from a separate thread: `run`, and they, may be waiting for an answer of Iggy."""

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
+import attrs
+
 from framework.engine.restart_policy import RestartPolicy, WorkDone
 from framework.errors import IggyUnavailableError, TaskClosedError
 from framework.iggy.offset_log.standby import RunningInstances
@@ -40,6 +42,7 @@ LOADS = 2
 """Both are longer by so many times the time that loading the log takes: a recovery loads it before it claims."""
 
 
+@attrs.define(eq=False, repr=False, slots=False, kw_only=True)
 class Standby:
     """Waits for the end of another instance.
 
@@ -52,24 +55,14 @@ class Standby:
         pause: waits for the given seconds, or until `stopping` is set.
     """
 
-    def __init__(
-        self,
-        config: SourceCommonConfig,
-        target: IggyTarget,
-        reporter: Reporter,
-        *,
-        connected: Callable[[IggyTarget], AbstractContextManager[IggyConnection]],
-        stopping: threading.Event,
-        pause: Callable[[float], None],
-    ) -> None:
-        self._config = config
-        self._target = target
-        self._reporter = reporter
-        self._connected = connected
-        self._stopping = stopping
-        self._pause = pause
-        self._shown = ""
-        self._was_away = False
+    _config: SourceCommonConfig
+    _target: IggyTarget
+    _reporter: Reporter
+    _connected: Callable[[IggyTarget], AbstractContextManager[IggyConnection]]
+    _stopping: threading.Event
+    _pause: Callable[[float], None]
+    _shown: str = attrs.field(default="", init=False)
+    _was_away: bool = attrs.field(default=False, init=False)
 
     def wait(self) -> bool:
         """Wait until no instance runs; return whether this one may begin, which a stop prevents.

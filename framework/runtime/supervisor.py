@@ -65,6 +65,7 @@ class UnknownVersionError(Exception):
     """The source has no configuration with that version."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Supervisor:
     """The sources of a worker. Thread-safe; `run` belongs to the main thread.
 
@@ -77,30 +78,20 @@ class Supervisor:
         clock: monotonic seconds.
     """
 
-    def __init__(
-        self,
-        folder: ConfigFolder,
-        state: StateFolder,
-        start: Start,
-        read_version: Callable[[str, int], Configuration],
-        *,
-        single: bool = False,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._folder = folder
-        self._state = state
-        self._start = start
-        self._read_version = read_version
-        self._single = single
-        self._clock = clock
-        self._sources: dict[str, ManagedSource] = {}
-        self._ids = 0
-        self._look_at = 0.0
-        self._lock = threading.RLock()
-        self._woken: SimpleQueue[None] = SimpleQueue()
-        self._stopping = False
-        self._exit_code: int | None = None
-        self.started_us = time.time_ns() // 1000
+    _folder: ConfigFolder
+    _state: StateFolder
+    _start: Start
+    _read_version: Callable[[str, int], Configuration]
+    _single: bool = attrs.field(default=False, kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _sources: dict[str, ManagedSource] = attrs.field(factory=dict, init=False)
+    _ids: int = attrs.field(default=0, init=False)
+    _look_at: float = attrs.field(default=0.0, init=False)
+    _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
+    _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
+    _stopping: bool = attrs.field(default=False, init=False)
+    _exit_code: int | None = attrs.field(default=None, init=False)
+    started_us: int = attrs.field(factory=lambda: time.time_ns() // 1000, init=False)
 
     # ---- the loop
 

@@ -107,6 +107,7 @@ AwaitSpark: TypeAlias = "Callable[[], ReadySpark | None]"
 """Waits for Spark; returns None when a stop came first."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class SparkGroup:
     """The tasks of one epoch. For one use.
 
@@ -118,35 +119,28 @@ class SparkGroup:
         once: end after one complete listing.
     """
 
-    def __init__(
-        self,
-        task_class: type[AbstractSourceTask],
-        config: SourceCommonConfig,
-        session: Session,
-        await_spark: AwaitSpark,
-        *,
-        once: bool,
-    ) -> None:
-        self._task_class = task_class
-        self._config = config
-        self._session = session
-        self._await_spark = await_spark
-        self._once = once
-        self._spark: SparkContext | None = None
-        self._capacity: Capacity | None = None
-        self._wait_watch: WaitWatch | None = None
-        self._executors: Future[Executors] = Future()
-        self._group = f"iggy-cloud-sources {config.source.name} {session.epoch.number}"
-        self._listing_group = f"{self._group} listing"
+    _task_class: type[AbstractSourceTask]
+    _config: SourceCommonConfig
+    _session: Session
+    _await_spark: AwaitSpark
+    _once: bool = attrs.field(kw_only=True)
+    _spark: SparkContext | None = attrs.field(default=None, init=False)
+    _capacity: Capacity | None = attrs.field(default=None, init=False)
+    _wait_watch: WaitWatch | None = attrs.field(default=None, init=False)
+    _executors: Future[Executors] = attrs.field(factory=Future, init=False)
+    _board: PartitionBoard = attrs.field(factory=PartitionBoard, init=False)
+    _gathering_since: float | None = attrs.field(default=None, init=False)
+    _running: list[_Running] = attrs.field(factory=list, init=False)
+    _failure: SourceError | None = attrs.field(default=None, init=False)
+    _live: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
+    _due: DuePolls = attrs.field(factory=lambda: DuePolls(FOLLOW_SECONDS), init=False)
+    _stopping_since: float = attrs.field(default=math.inf, init=False)
+    _stop_channel: StopChannel | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
         self._changed = threading.Condition()
-        self._board = PartitionBoard()
-        self._gathering_since: float | None = None
-        self._running: list[_Running] = []
-        self._failure: SourceError | None = None
-        self._live = TaskStatistics()
-        self._due = DuePolls(FOLLOW_SECONDS)
-        self._stopping_since = math.inf
-        self._stop_channel: StopChannel | None = None
+        self._group = f"iggy-cloud-sources {self._config.source.name} {self._session.epoch.number}"
+        self._listing_group = f"{self._group} listing"
 
     def stop(self) -> None:
         """Stop the jobs, in a separate thread: `run` and the jobs may be waiting for an answer of Iggy."""
