@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.progress import Progress
 from framework.engine.report import Reporter
@@ -42,6 +44,7 @@ class Stoppable(Protocol):
         """End the work soon. Returns at once; idempotent; callable from any thread or a signal handler."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class LocalEngine:
     """Run a source on this machine until it is stopped, or once.
 
@@ -59,32 +62,23 @@ class LocalEngine:
         on_claimed: called when this instance has begun an epoch, and again after each recovery.
     """
 
-    def __init__(
-        self,
-        task_class: type[AbstractSourceTask],
-        config: SourceCommonConfig,
-        *,
-        once: bool = False,
-        take_over: bool = False,
-        standby: bool = False,
-        report: Report | None = None,
-        on_standby: Callable[[], None] = lambda: None,
-        on_claimed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._on_claimed = on_claimed
-        self._on_standby = on_standby
-        self._take_over = take_over
-        self._standby = standby
-        self._task_class = task_class
-        self._config = config
-        self._once = once
+    _task_class: type[AbstractSourceTask]
+    _config: SourceCommonConfig
+    _once: bool = attrs.field(default=False, kw_only=True)
+    _take_over: bool = attrs.field(default=False, kw_only=True)
+    _standby: bool = attrs.field(default=False, kw_only=True)
+    _report: Report | None = attrs.field(default=None, kw_only=True)
+    _on_standby: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
+    _on_claimed: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
+    # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
+    _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
+    _running: Stoppable | None = attrs.field(default=None, init=False)
+    _connection: IggyConnection | None = attrs.field(default=None, init=False)
+    _stop_timer: threading.Timer | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
         self._stopping = threading.Event()
-        # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
-        self._woken: SimpleQueue[None] = SimpleQueue()
-        self._running: Stoppable | None = None
-        self._connection: IggyConnection | None = None
-        self._stop_timer: threading.Timer | None = None
-        self._reporter = Reporter(report, skipped_per_hour=config.errors.max_bad_records_per_hour)
+        self._reporter = Reporter(self._report, skipped_per_hour=self._config.errors.max_bad_records_per_hour)
 
     def stop(self) -> None:
         """End `run` within some seconds, positions saved. Idempotent; callable from any thread or a signal handler."""

@@ -54,6 +54,7 @@ class WorkDone:
     idle: bool
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class RestartPolicy:
     """Counts the breaks of one run. Not thread-safe.
 
@@ -68,24 +69,20 @@ class RestartPolicy:
         answered: whether the server has accepted this process.
     """
 
-    def __init__(
-        self,
-        work_done: Callable[[], WorkDone],
-        *,
-        first_answer_seconds: float = FIRST_ANSWER_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._work_done = work_done
-        self._first_answer_until = clock() + first_answer_seconds
-        self._clock = clock
-        self._lost_at: float | None = None
-        self._tries = 0
-        self._fruitless = 0
-        self._before = 0
-        self._stored: int | None = None
-        self.at_work = False
-        self.began = False
-        self.answered = False
+    _work_done: Callable[[], WorkDone]
+    _first_answer_seconds: float = attrs.field(default=FIRST_ANSWER_SECONDS, kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _lost_at: float | None = attrs.field(default=None, init=False)
+    _tries: int = attrs.field(default=0, init=False)
+    _fruitless: int = attrs.field(default=0, init=False)
+    _before: int = attrs.field(default=0, init=False)
+    _stored: int | None = attrs.field(default=None, init=False)
+    at_work: bool = attrs.field(default=False, init=False)
+    began: bool = attrs.field(default=False, init=False)
+    answered: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._first_answer_until = self._clock() + self._first_answer_seconds
 
     def connected(self, stored: int) -> None:
         """Note that a recovery succeeded and work begins.

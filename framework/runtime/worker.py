@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import orjson
 
 from framework.config.format_registry import DISTRIBUTION
@@ -36,6 +37,7 @@ MAX_OFFSETS = 1000
 """Maximum number of positions in an answer."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Worker:
     """Everything that a worker has, below its HTTP port.
 
@@ -54,35 +56,22 @@ class Worker:
         kinds: as given.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        state: StateFolder,
-        kinds: Kinds,
-        load: Load,
-        *,
-        arguments: tuple[str, ...] = (),
-        settings: tuple[str, ...] = (),
-        single: bool = False,
-        start: Start | None = None,
-        command: Callable[..., list[bytes]] = run_command,
-    ) -> None:
-        self._command = command
-        self._state = state
-        self.kinds = kinds
-        self._load = load
-        self._arguments = arguments
-        self._settings = settings
-        self._stored: dict[Path, tuple[bytes, Configuration]] = {}
-        self.id = unicode_text(f"{socket.gethostname()}:{path}")
+    _path: Path
+    _state: StateFolder
+    kinds: Kinds
+    _load: Load
+    _arguments: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    _settings: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    _single: bool = attrs.field(default=False, kw_only=True)
+    _starts: Start | None = attrs.field(default=None, kw_only=True, alias="start")
+    _command: Callable[..., list[bytes]] = attrs.field(default=run_command, kw_only=True)
+    _stored: dict[Path, tuple[bytes, Configuration]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.id = unicode_text(f"{socket.gethostname()}:{self._path}")
         self.version = own_version()
-        self.supervisor = Supervisor(
-            ConfigFolder(path, self._read),
-            state,
-            start or self._start,
-            self._read_version,
-            single=single,
-        )
+        folder, start = ConfigFolder(self._path, self._read), self._starts or self._start
+        self.supervisor = Supervisor(folder, self._state, start, self._read_version, single=self._single)
 
     def _read(self, path: Path, key: str = "") -> Configuration:
         return read_configuration(path, self.kinds, self._load, key=key, settings=self._settings)

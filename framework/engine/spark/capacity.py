@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import attrs
+
 from framework.engine.spark.failures import application_ended, is_stopped
 from framework.engine.spark.session import NOTICE_SECONDS, is_on
 
@@ -67,6 +69,7 @@ def _concurrent_tasks(context: SparkContext) -> int | None:
         return None
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class WaitWatch:
     """Warns of jobs that wait for executors, which Spark does in silence and without limit. For one thread.
 
@@ -76,20 +79,14 @@ class WaitWatch:
         clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        context: SparkContext,
-        *,
-        tasks_max: int | None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._context = context
-        self._tasks_max = tasks_max
-        self._capacity = Capacity(context, clock=clock)
-        self._clock = clock
-        self._look_at = clock() + LOOK_SECONDS
-        self._all_wait = _Lasting()
-        self._some_wait = _Lasting()
+    _context: SparkContext
+    _tasks_max: int | None = attrs.field(kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        self._capacity = Capacity(self._context, clock=self._clock)
+        self._look_at = self._clock() + LOOK_SECONDS
+        self._all_wait, self._some_wait = _Lasting(), _Lasting()
 
     def look(self, running: int) -> None:
         """Look every `LOOK_SECONDS`; warn every `NOTICE_SECONDS` while all jobs wait, and once when some do.

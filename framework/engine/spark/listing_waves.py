@@ -55,6 +55,7 @@ class Executors:
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class WaveListing(Iterator[list[NativeObject]]):
     """The objects of a listing by waves, page by page; a `framework.storage.listing.parallel.Listing`. For one thread.
 
@@ -76,20 +77,22 @@ class WaveListing(Iterator[list[NativeObject]]):
         complete: whether every object was given.
     """
 
-    def __init__(
-        self,
-        iterator: StoreRecordIterator,
-        request: ListingRequest,
-        bundle: RangeBatch,
-        executors: Callable[[], Executors],
-        serial: Callable[[], Listing],
-    ) -> None:
-        self._iterator = iterator
-        self._request = request
-        self._bundle = bundle
-        self._executors = executors
-        self._serial = serial
-        self._concurrency = bundle.config.discovery.list_concurrency
+    _iterator: StoreRecordIterator
+    _request: ListingRequest
+    _bundle: RangeBatch
+    _executors: Callable[[], Executors]
+    _serial: Callable[[], Listing]
+    _server_time_ms: int | None = attrs.field(default=None, init=False)
+    _leave: int = attrs.field(default=0, init=False)
+    _chain: Listing | None = attrs.field(default=None, init=False)
+    key_range: KeyRange | None = attrs.field(default=None, init=False)
+    unordered: bool = attrs.field(default=False, init=False)
+    complete: bool = attrs.field(default=False, init=False)
+    counts: ListingCounts = attrs.field(factory=ListingCounts, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        iterator, request = self._iterator, self._request
+        self._concurrency = self._bundle.config.discovery.list_concurrency
         self._limiter = limiter_of(iterator.store)
         self._planner = RangePlanner(
             prefix=request.prefix,
@@ -102,14 +105,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             shrink=False,
         )
         self._known_pages = sum(keys for _, keys in request.histogram) // iterator.page_size
-        self._server_time_ms: int | None = None
-        self._leave = 0
-        self._chain: Listing | None = None
         self._pages = self._list()
-        self.key_range: KeyRange | None = None
-        self.unordered = False
-        self.complete = False
-        self.counts = ListingCounts()
 
     @property
     def histogram(self) -> list[tuple[str, int]]:
