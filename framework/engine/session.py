@@ -53,6 +53,7 @@ FOLLOW_SECONDS = 1.0
 """Interval at which an otherwise idle process polls the log."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Session:
     """The leader's view of one epoch. Create it with `begin`.
 
@@ -66,22 +67,19 @@ class Session:
         partitions: takes partitions over.
     """
 
-    def __init__(
-        self,
-        connection: IggyConnection,
-        config: SourceCommonConfig,
-        offset_log: OffsetLog,
-        epoch: Epoch,
-        *,
-        several_writers: bool = False,
-    ) -> None:
-        self.connection = connection
-        self.config = config
-        self.log = offset_log
-        self.epoch = epoch
+    connection: IggyConnection
+    config: SourceCommonConfig
+    log: OffsetLog
+    epoch: Epoch
+    _several_writers: bool = attrs.field(default=False, kw_only=True)
+    _producer: IggyProducer | None = attrs.field(default=None, init=False)
+    _changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = attrs.field(factory=list, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        connection, config, offset_log, epoch = self.connection, self.config, self.log, self.epoch
         self.state = state = epoch.state
-        writer = epoch.claim.token
-        store = LogOffsetStore(offset_log, state, epoch=epoch.number, writer=writer, pipelined=not several_writers)
+        writer, pipelined = epoch.claim.token, not self._several_writers
+        store = LogOffsetStore(offset_log, state, epoch=epoch.number, writer=writer, pipelined=pipelined)
         self.offsets = OffsetManager(
             store,
             positions=state.positions,
@@ -110,8 +108,6 @@ class Session:
             compactable=lambda: self.offsets.tracker.compactable,
         )
         self._due = DuePolls(FOLLOW_SECONDS)
-        self._producer: IggyProducer | None = None
-        self._changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
         self._began = time.monotonic()
 
     @classmethod
