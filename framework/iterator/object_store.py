@@ -233,6 +233,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.statistics.list_requests += first is not None  # this page only showed that the store answers
             listing = self.lister(request)
         self._listing = listing
+        if self._ending.is_set():  # `close` may have looked for it before
+            listing.close()
         documented = self._store.ordered and self._store.order_is_documented and not request.unordered
         self.offsets.tracker.begin_listing(prefix, after, in_order=documented)
         try:
@@ -265,7 +267,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             concurrency=self.config.discovery.list_concurrency,
             histogram=request.histogram,
             unordered=request.unordered,
-            stop=self._ending,
             on_retry=self._note_retry,
             first=first,
         )

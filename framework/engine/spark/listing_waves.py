@@ -85,6 +85,7 @@ class WaveListing(Iterator[list[NativeObject]]):
     _server_time_ms: int | None = attrs.field(default=None, init=False)
     _leave: int = attrs.field(default=0, init=False)
     _chain: Listing | None = attrs.field(default=None, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
     key_range: KeyRange | None = attrs.field(default=None, init=False)
     unordered: bool = attrs.field(default=False, init=False)
     complete: bool = attrs.field(default=False, init=False)
@@ -128,6 +129,7 @@ class WaveListing(Iterator[list[NativeObject]]):
 
     def close(self) -> None:
         """End the listing; a wave in progress is abandoned. Idempotent."""
+        self._closed = True
         self._pages = iter(())
         if self._chain is not None:
             self._chain.close()
@@ -148,6 +150,8 @@ class WaveListing(Iterator[list[NativeObject]]):
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True
             self._chain = self._serial()
+            if self._closed:  # `close` may have looked for it before
+                self._chain.close()
             self.key_range = None
             before = self.counts
             for objects in self._chain:
@@ -185,7 +189,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             return None
         leave = self._limiter.take(self._concurrency)
         tasks = self._planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
-        self._limiter.give_back(max(0, leave - len(tasks)), quiet=True)
+        self._limiter.give_back(max(0, leave - len(tasks)))
         self._leave = min(leave, len(tasks))
         began = self._iterator.policy.clock()
         if max(self._planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
@@ -237,7 +241,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             if listed.server_time_ms is not None:
                 self._server_time_ms = min(listed.server_time_ms, self._server_time_ms or listed.server_time_ms)
         planner, counts = self._planner, self.counts
-        counts.calls, counts.empty, counts.objects = planner.pages, planner.misses, planner.keys
+        counts.calls, counts.objects = planner.pages, planner.keys
         doubts, self._planner.disagreements = self._planner.disagreements, []
         for doubt in doubts if not self._iterator.store.order_is_documented else ():
             look_again(self._ask, self._where, self._request.prefix, self._iterator.page_size, doubt)
@@ -254,7 +258,7 @@ class WaveListing(Iterator[list[NativeObject]]):
 
 def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
     """Return the sum; of the right one, whether it is a chain of pages."""
-    names = ("calls", "empty", "objects", "retries", "throttled", "idle_seconds")
+    names = ("calls", "objects", "retries", "throttled", "idle_seconds")
     return attrs.evolve(right, **{name: getattr(left, name) + getattr(right, name) for name in names})
 
 

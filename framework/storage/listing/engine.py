@@ -44,7 +44,7 @@ OBJECT_BYTES = 350
 """Approximate bytes per object in an answer beside its key, for the budget of bytes (S3: a `Contents` element)."""
 
 SLICE_SECONDS = 0.1
-"""Interval at which a wait checks whether the caller's `stop` was set."""
+"""Interval at which a listing that has nothing to do looks whether another one gave permits back."""
 
 
 @attrs.define(kw_only=True)
@@ -53,7 +53,6 @@ class ListingCounts:
 
     Attributes:
         calls: requested pages, including second looks but not retries.
-        empty: of these, pages without objects.
         objects: objects that were handed out or are queued.
         retries: retried calls.
         throttled: of these, retried because the store asked to slow down.
@@ -62,7 +61,6 @@ class ListingCounts:
     """
 
     calls: int = 0
-    empty: int = 0
     objects: int = 0
     retries: int = 0
     throttled: int = 0
@@ -82,7 +80,6 @@ class ListingEngine:
         policy: RetryPolicy,
         concurrency: int,
         histogram: Histogram,
-        ending: threading.Event,
         limiter: CallLimiter,
         on_retry: OnRetry | None,
         *,
@@ -95,7 +92,7 @@ class ListingEngine:
         self._page_size = page_size
         self._policy = policy
         self._workers = concurrency
-        self._ending = ending
+        self._ending = threading.Event()
         self._limiter = limiter
         self._on_retry = on_retry
         self._first = first if first is not None and (first.objects or first.continuation is None) else None
@@ -115,7 +112,6 @@ class ListingEngine:
         self._threads = 0
         self._ready: deque[RangeTask] = deque()
         self._under_way = 0
-        self._looking = 0
         self._queue: deque[tuple[list[NativeObject], KeyRange | None]] = deque()
         self._emitted: array[int] | None = array("q")
         self._failure: BaseException | None = None
@@ -124,7 +120,9 @@ class ListingEngine:
         self.key_range: KeyRange | None = None
         self._quiet = unordered  # the caller has already reported it
         self.unordered = unordered or not store.ordered
-        self.counts = ListingCounts(serial=concurrency == 1 or self.unordered)
+        # with a start key each page is requested behind the last key, as those of a range: some stores' tokens leave a key
+        # out when the start key does not exist (MinIO)
+        self.counts = ListingCounts(serial=self.unordered or (concurrency == 1 and not after))
         self.server_time_ms: int | None = None
 
     # ---- the consumer's side
@@ -137,7 +135,7 @@ class ListingEngine:
                 self._begin()
             while not self._queue and not self._over and not self._ending.is_set():
                 if not self._filled.wait(SLICE_SECONDS):
-                    self._schedule()  # permits may have been released without a notification
+                    self._schedule()  # another listing may have given permits back
             if self._ending.is_set():
                 self._shut()
                 return None
@@ -159,7 +157,6 @@ class ListingEngine:
                 )
             self._start(self._list_serially)
         else:
-            self._limiter.listen(self._wake)
             if self._first is not None:
                 self._take_first(self._first)
             self._schedule()
@@ -187,8 +184,7 @@ class ListingEngine:
 
     def _shut(self) -> None:
         self._over = True
-        self._limiter.unlisten(self._wake)
-        self._limiter.give_back(len(self._ready), quiet=True)
+        self._limiter.give_back(len(self._ready))
         self._ready.clear()
         self._work.notify_all()
         self._filled.notify_all()
@@ -198,10 +194,6 @@ class ListingEngine:
         return self._planner.histogram() if self.complete and not self.counts.serial else []
 
     # ---- ranges, in many threads
-
-    def _wake(self) -> None:
-        with self._work:
-            self._schedule()
 
     def _schedule(self) -> None:
         """Start as many tasks as workers, queue room and permits allow. The lock must be held."""
@@ -213,8 +205,7 @@ class ListingEngine:
         if not given:
             return
         tasks = self._planner.next_ranges(given)
-        # quietly: a listener is another listing with its own lock, and this listing holds its lock
-        self._limiter.give_back(given - len(tasks), quiet=True)
+        self._limiter.give_back(given - len(tasks))
         self._ready.extend(tasks)
         self._work.notify(len(tasks))
         while self._threads < min(self._workers, self._under_way + len(self._ready)):
@@ -256,9 +247,6 @@ class ListingEngine:
                 )
                 succeeded = True
             finally:
-                with self._work:
-                    self._under_way -= 1
-                    self._looking += 1
                 self._limiter.give_back(1, succeeded=succeeded)
             try:
                 keys = checked_keys(self._where, page, task.after)
@@ -267,8 +255,8 @@ class ListingEngine:
             except OutOfOrderError as error:
                 self._start_over(error)
             with self._work:
-                self._looking -= 1
-                if self._planner.finished and not self._looking and not self.counts.serial:
+                self._under_way -= 1
+                if self._planner.finished and not self._under_way and not self.counts.serial:
                     self._shut()
                 self._schedule()
 
@@ -352,61 +340,24 @@ class ListingEngine:
             if self._over or self.counts.serial:
                 return
             self.unordered = True
-            self._check_memory(error)
+            if self._emitted is None:
+                raise ListingError(
+                    f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
+                    "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is "
+                    "started again"
+                ) from error
             log.warning("%s; one chain of pages lists it from the start", error)
             self.counts.serial = True
-            self._limiter.unlisten(self._wake)
-            self._limiter.give_back(len(self._ready), quiet=True)
+            self._limiter.give_back(len(self._ready))
             self._ready.clear()
             self._work.notify_all()
             self._start(self._list_serially)
 
-    def _check_memory(self, error: OutOfOrderError) -> None:
-        if self._emitted is None:
-            raise ListingError(
-                f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
-                "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is started again"
-            ) from error
-
     def _list_serially(self) -> None:
-        """List by one chain of pages with continuation tokens."""
-        needs_start = not self._after or self.unordered or bool(self._emitted)
-        if needs_start or not self._chain_in_order():
-            self._chain_from_start()
+        """List the whole prefix by one chain of pages with continuation tokens; skip what was handed on before.
 
-    def _chain_in_order(self) -> bool:
-        """List behind the start key; return False, without loss, when the store turns out unordered.
-
-        Each page is requested behind the last key, as those of a range: some stores' tokens leave a key out when the start
-        key does not exist (MinIO).
+        That needs no order, and shows whether there is one.
         """
-        last = self._after
-        page, calls, self._first = self._first, 1, None
-        ended = False
-        while not self._over:
-            if page is None:
-                page, calls = page_after(self._ask, self._where, self._prefix, last, self._page_size, ended=ended)
-            before = last
-            if page.objects:
-                try:
-                    keys = checked_keys(self._where, page, last)
-                except OutOfOrderError as error:
-                    self.unordered = True
-                    self._check_memory(error)
-                    log.warning("%s; the whole prefix is listed instead", error)
-                    return False
-                self._remember(keys)
-                last = keys[-1]
-            with self._work:
-                self._hand_on(page, list(page.objects), (before, last), calls)
-                ended = page.continuation is None
-                if ended and not self._planner.confirms_end(last if page.objects else None):
-                    self._shut()
-            page = None
-        return True
-
-    def _chain_from_start(self) -> None:
-        """List the whole prefix, which needs no order and shows whether there is one; skip what was handed on before."""
         again = bool(self._emitted)
         emitted = SeenKeys(self._emitted)
         last, rising = "", True
@@ -439,18 +390,15 @@ class ListingEngine:
             check_prefix(self._where, page, self._prefix)
         return behind(page, after) if after else page
 
-    def _hand_on(
-        self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None, calls: int = 1
-    ) -> None:
+    def _hand_on(self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None) -> None:
         """Queue a page of a chain when there is room. The lock must be held.
 
         Args:
             page: the page.
             objects: its objects that were not handed on before.
             ends: the last keys before this page and of it, if the chain is in order.
-            calls: requests made for it.
         """
-        self._count(page, calls)
+        self._count(page, 1)
         while len(self._queue) >= 2 * self._workers and not self._over:
             self._work.wait()
         if objects and not self._over:

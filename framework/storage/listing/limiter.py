@@ -47,7 +47,6 @@ class CallLimiter:
         self._due = clock()
         self._clock = clock
         self._lock = threading.RLock()  # the garbage collector may end an unclosed listing in the middle of a call
-        self._waiting: set[Callable[[], None]] = set()
 
     @property
     def allowed(self) -> int:
@@ -61,15 +60,12 @@ class CallLimiter:
             self._under_way += given
             return given
 
-    def give_back(self, calls: int, *, succeeded: bool = False, quiet: bool = False) -> None:
-        """Release the permits of calls, or unused permits. Notifies listeners that there is room, unless `quiet`."""
+    def give_back(self, calls: int, *, succeeded: bool = False) -> None:
+        """Release the permits of calls, or unused permits."""
         with self._lock:
             if succeeded and 2 * self._under_way > self._allowed:
                 self._allowed = min(self._most, self._allowed + (1.0 / self._allowed if self._throttled else 1.0))
             self._under_way -= calls
-            listeners = [] if quiet else list(self._waiting)
-        for listener in listeners:
-            listener()
 
     def delay_seconds(self) -> float:
         """Reserve a slot in the budget of requests; return the seconds that the call has to wait for it."""
@@ -95,16 +91,6 @@ class CallLimiter:
             self._throttled = True
             self._allowed = max(1.0, self._allowed / 2)
             self._halved = self._clock()
-
-    def listen(self, listener: Callable[[], None]) -> None:
-        """Register a listener, called when there may be room; from any thread, with no lock held."""
-        with self._lock:
-            self._waiting.add(listener)
-
-    def unlisten(self, listener: Callable[[], None]) -> None:
-        """Remove a listener. Idempotent."""
-        with self._lock:
-            self._waiting.discard(listener)
 
 
 _limiters: dict[tuple[str, str, str], CallLimiter] = {}

@@ -10,7 +10,6 @@ Each thread requests one page, hands it on and takes the next task, so the plann
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterator
 from types import TracebackType
@@ -21,7 +20,7 @@ from typing_extensions import Self, override
 
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
-from framework.storage.listing.engine import SLICE_SECONDS, ListingCounts, ListingEngine
+from framework.storage.listing.engine import ListingCounts, ListingEngine
 from framework.storage.listing.histogram import Histogram
 from framework.storage.listing.limiter import CallLimiter, limiter_of
 from framework.storage.retry import OnRetry, RetryPolicy
@@ -51,7 +50,7 @@ class Listing(Protocol):
     """The objects of a prefix, a list for each page, however the pages are requested. For one consumer.
 
     Iteration blocks for requests and raises permanent failures. It ends early, without an error and with `complete`
-    False, when it was closed or stopped.
+    False, when it was closed.
     """
 
     @property
@@ -98,7 +97,6 @@ def list_parallel(
     concurrency: int = 16,
     histogram: Histogram = (),
     unordered: bool = False,
-    stop: threading.Event | None = None,
     limiter: CallLimiter | None = None,
     on_retry: OnRetry | None = None,
     first: ListPage | None = None,
@@ -121,7 +119,6 @@ def list_parallel(
         concurrency: maximum of concurrent calls; 1 = one chain of pages.
         histogram: histogram of the last complete listing of this prefix; empty = none.
         unordered: the store is known to be unordered: one chain of pages, without a warning.
-        stop: ends the iteration early when it is set.
         limiter: limiter and budget of calls; None = the process's own for this bucket.
         on_retry: called for each failed try, from any thread.
         first: the first page, if already requested: after `after`, or from the start of an unordered store.
@@ -137,36 +134,12 @@ def list_parallel(
         policy,
         concurrency,
         histogram,
-        _Ending(stop),
         limiter or limiter_of(store),
         on_retry,
         unordered=unordered,
         first=first,
     )
     return ParallelListing(engine)
-
-
-class _Ending(threading.Event):
-    """An event that is also set when the caller's event is."""
-
-    def __init__(self, outer: threading.Event | None) -> None:
-        super().__init__()
-        self._outer = outer
-
-    @override
-    def is_set(self) -> bool:
-        return super().is_set() or (self._outer is not None and self._outer.is_set())
-
-    @override
-    def wait(self, timeout: float | None = None) -> bool:
-        left = timeout
-        while not self.is_set() and (left is None or left > 0):
-            piece = SLICE_SECONDS if left is None else min(left, SLICE_SECONDS)
-            if self._outer is None:
-                piece = left if left is not None else SLICE_SECONDS
-            super().wait(piece)
-            left = None if left is None else left - piece
-        return self.is_set()
 
 
 class ParallelListing(Iterator[list[NativeObject]]):

@@ -626,9 +626,13 @@ def test_a_bucket_of_one_page_is_not_worth_asking_somebody_else_at_the_start(ove
 def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_listing(over):
     store = store_of(a=2, b=3)
     iterator = over(store, once=True, task=MemorySourceTask(store, page_size=1))
-    stopped = threading.Event()
-    stopped.set()
-    iterator.lister = lambda request: list_parallel(store, prefix=request.prefix, policy=iterator.policy, stop=stopped)
+
+    def lister(request):
+        listing = list_parallel(store, prefix=request.prefix, policy=iterator.policy)
+        listing.close()
+        return listing
+
+    iterator.lister = lister
     with pytest.raises(TaskClosedError, match="while listing"):
         drain(iterator)
     assert iterator.feed_counts.listings == 0

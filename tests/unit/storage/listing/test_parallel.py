@@ -604,28 +604,25 @@ def test_a_consumer_that_does_not_take_holds_the_calls_up(concurrency):
 
 
 @pytest.mark.parametrize("concurrency", [1, 4])
-def test_stop_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency):
-    store, stop = SortedStore(dates(2000)), threading.Event()
+def test_closing_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency):
+    store = SortedStore(dates(2000))
     store.before = lambda: (_ for _ in ()).throw(StoreUnavailableError("away"))
     policy = RetryPolicy(base_seconds=30, cap_seconds=30, budget_seconds=300)
-    with list_parallel(store, policy=policy, concurrency=concurrency, stop=stop, limiter=CallLimiter()) as listing:
-        threading.Timer(0.05, stop.set).start()
+    with list_parallel(store, policy=policy, concurrency=concurrency, limiter=CallLimiter()) as listing:
+        threading.Timer(0.05, listing.close).start()
         began = Stopwatch()
         assert list(listing) == []
         assert began.seconds < 5
         assert not listing.complete
-    assert stop.is_set()
 
 
-def test_closing_ends_the_threads_twice_is_fine_and_the_caller_s_event_is_left_alone():
-    stop = threading.Event()
+def test_closing_ends_the_threads_and_twice_is_fine():
     store = SortedStore(dates(2000), delay=0.001)
-    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, stop=stop, limiter=CallLimiter())
+    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, limiter=CallLimiter())
     next(listing)
     listing.close()
     listing.close()
     assert list(listing) == []
-    assert not stop.is_set()
     deadline = time.monotonic() + 60
     while any(one.name.startswith("listing-") for one in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.01)
