@@ -17,7 +17,6 @@ selected; otherwise it starts with a full listing.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,12 +27,8 @@ from typing_extensions import override
 from framework.discovery.deferred import DeferredKeys
 from framework.discovery.feed import Assignment
 from framework.discovery.listing_feed import REST_FACTOR, ListingFeed
-from framework.discovery.splitting import PRUNE_FROM
 from framework.model.objects import NativeObject
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.saved_facts import HintTable
-from framework.offsets.table import PositionTable
 
 HOLD_SECONDS = 60.0
 """How much longer than `min_age` a repeatedly deferred object holds the start of listings back."""
@@ -65,8 +60,8 @@ class _Prefix:
     floor: str = ""
 
 
-class IncrementalListing:
-    """Start keys of listings. The feed's thread lists; any thread may release objects.
+class IncrementalFeed(ListingFeed):
+    """Feed whose listings mostly cover only the end of the key range.
 
     Args:
         prefixes: listed prefixes.
@@ -74,16 +69,11 @@ class IncrementalListing:
         lookback_keys: number of the highest keys that each listing repeats.
         full_listing_interval: seconds between full listings.
         min_age: seconds for which objects are deferred.
-        selection: digest of the other selection options; a resume key of another digest is not used.
-        table: positions.
-        hints: the stored hints, which keep the resume keys.
-        past: returns the stored hints of a prefix.
-        list_whole: runs a full listing.
+        digest: of the other selection options; a resume key of another digest is not used.
+        past: returns the stored hints of a prefix, which keep the resume keys.
         list_behind: runs a listing after a key of each prefix.
-        clock: seconds since 1970.
-
-    Attributes:
-        deferred: objects that were listed and deferred.
+        time_of_day: seconds since 1970.
+        **options: of `ListingFeed`; its listing is a full one.
     """
 
     def __init__(
@@ -94,70 +84,61 @@ class IncrementalListing:
         lookback_keys: int,
         full_listing_interval: float,
         min_age: float,
-        selection: str,
-        table: PositionTable,
-        hints: HintTable,
+        digest: str,
         past: Callable[[str], ListingHints],
-        list_whole: Callable[[], Iterator[NativeObject]],
         list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]],
-        clock: Callable[[], float] = time.time,
+        time_of_day: Callable[[], float] = time.time,
+        **options: Any,
     ) -> None:
+        super().__init__(**options)
         self._prefixes = [_Prefix(name=prefix, start=base, back=base) for prefix in prefixes or ("",)]
         self._base = base
         self._kept_keys = lookback_keys + 1  # listings start after the first of them
         self._interval = full_listing_interval
-        self.deferred = DeferredKeys(min_age + HOLD_SECONDS, clock, [prefix.name for prefix in self._prefixes])
-        self._selection = selection
-        self._table = table
-        self._hints = hints
+        self._deferred = DeferredKeys(min_age + HOLD_SECONDS, time_of_day, [prefix.name for prefix in self._prefixes])
+        self._digest = digest
         self._past = past
-        self._list_whole = list_whole
         self._list_behind = list_behind
-        self._clock = clock
+        self._time_of_day = time_of_day
         self._whole = True
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
         self._seconds = {True: 0.0, False: 0.0}  # duration of the last full and the last partial listing
-        self._in_flight: dict[OffsetManagerKey, OffsetManagerEntry] = {}
-        self._prune_at = PRUNE_FROM
         self._resume()
 
-    # ---- calls from the feed
+    @override
+    def defer(self, native: NativeObject) -> None:
+        super().defer(native)
+        self._deferred.add(native.key)
 
-    def assign(self, assignment: Assignment) -> None:
-        """Note that an object is in flight."""
-        entry = assignment.entry
-        self._in_flight[entry.get_manager_key()] = entry
-        if len(self._in_flight) >= self._prune_at:
-            self._prune()
-            self._prune_at = max(PRUNE_FROM, 2 * len(self._in_flight))
-
-    def take_back(self, assignment: Assignment, *, gone: bool) -> None:
-        """Note that an object is no longer in flight; it must be listed again, unless it is gone."""
-        self._in_flight.pop(assignment.entry.get_manager_key(), None)
+    @override
+    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
+        """Let a later listing decide about this object, unless it is gone."""
         if not gone:
-            self.deferred.add(assignment.native.key)
+            self._deferred.add(assignment.native.key)  # before the next listing can begin
+        super().release(assignment, gone=gone)
 
-    def rest_seconds(self, listing_seconds: float) -> float:
-        """Return the pause after a listing of that duration; a full listing does not delay the partial ones."""
-        self._seconds[self._whole] = listing_seconds
+    @override
+    def _rest_seconds(self) -> float:
+        """Return the shortest pause after the listing; a full one does not delay the partial ones."""
+        self._seconds[self._whole] = self._listing_seconds
         return REST_FACTOR * self._seconds[False]
 
     # ---- listings
 
-    def listing(self) -> Iterator[NativeObject]:
-        """Yield the objects of one listing."""
-        began = self._clock()
+    @override
+    def _list(self) -> Iterator[NativeObject]:
+        began = self._time_of_day()
         self._whole = self._is_whole_due(began)
         if not self._whole:
             self._note_marks()
-        waited_for = self.deferred.waited_for()
-        self.deferred.begin_listing()
+        waited_for = self._deferred.waited_for()
+        self._deferred.begin_listing()
         for prefix in self._prefixes:
             prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
             prefix.top, prefix.floor = [], prefix.start
         starts = {prefix.name: prefix.start for prefix in self._prefixes}
-        stream = self._list_whole() if self._whole else self._list_behind(starts)
+        stream = super()._list() if self._whole else self._list_behind(starts)
         prefix = self._prefixes[0]
         for native in stream:
             key = native.key
@@ -180,7 +161,7 @@ class IncrementalListing:
             self._trim(prefix)
             prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
             prefix.top = []
-        self.deferred.end_listing(self._was_listed, whole=self._whole)
+        self._deferred.end_listing(self._was_listed, whole=self._whole)
         if self._whole:
             self._whole_began, self._marks = began, {}
 
@@ -201,7 +182,7 @@ class IncrementalListing:
 
     def _resume(self) -> None:
         marks = {prefix.name: self._past(prefix.name).incremental for prefix in self._prefixes}
-        known = [mark for mark in marks.values() if mark is not None and mark.selection == self._selection]
+        known = [mark for mark in marks.values() if mark is not None and mark.selection == self._digest]
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
@@ -213,50 +194,14 @@ class IncrementalListing:
         """Keep the resume key: after each full listing, and again once nothing holds it back any longer."""
         if self._marks is None or self._whole_began is None:
             return
-        self._prune()
-        unfinished = [*(entry.key for entry in list(self._in_flight.values())), *self.deferred.waiting()]
+        with self._lock:
+            unfinished = [*self._in_flight.keys(), *self._deferred.waiting()]
         marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
         held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
         if not held or not self._marks:
             for name, after in marks.items():
                 mark = IncrementalMark(
-                    after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._selection
+                    after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._digest
                 )
-                self._hints.set(name, attrs.evolve(self._past(name), incremental=mark))
+                self._offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
             self._marks = marks if held else None
-
-    def _prune(self) -> None:
-        for key, entry in list(self._in_flight.items()):
-            if self._table.is_finished(entry.get_manager_key(), entry):
-                self._in_flight.pop(key, None)
-
-
-class IncrementalFeed(ListingFeed):
-    """Feed whose listings mostly cover only the end of the key range.
-
-    Args:
-        incremental: start keys of the listings.
-        **options: options of `ListingFeed`; its listing is that of `incremental`.
-    """
-
-    def __init__(self, incremental: IncrementalListing, **options: Any) -> None:
-        super().__init__(**{**options, "listing": incremental.listing, "rest_seconds": incremental.rest_seconds})
-        self._incremental = incremental
-
-    @override
-    def take(self, patience_seconds: float = math.inf) -> Assignment | None:
-        """Return the next new or unfinished object of the listing in progress; start a listing when due."""
-        assignment = super().take(patience_seconds)
-        if assignment is not None:
-            self._incremental.assign(assignment)
-        return assignment
-
-    @override
-    def _defer(self, native: NativeObject) -> None:
-        self._incremental.deferred.add(native.key)
-
-    @override
-    def release(self, assignment: Assignment, *, gone: bool = False) -> None:
-        """Let a later listing decide about this object, unless it is gone."""
-        self._incremental.take_back(assignment, gone=gone)
-        super().release(assignment, gone=gone)

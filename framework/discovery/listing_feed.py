@@ -9,11 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
-from typing import Protocol
 
 from typing_extensions import override
 
 from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
+from framework.discovery.filters import RoutedSelection, SortKey
 from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ListingError, ObjectChangedError, ObjectError
@@ -40,34 +40,11 @@ LONG_REST_SECONDS = 30.0
 """Longer pauses are logged: a user may be waiting for new objects."""
 
 
-class Selection(Protocol):
-    """Filter and router: `framework.discovery.filters.Selector` with `framework.discovery.routing.Router`."""
-
-    def begin_listing(self) -> None:
-        """Start a listing."""
-
-    def partition_for(self, native: NativeObject, *, started: bool = False) -> TopicPartition | None:
-        """Return the partition for the object's records; None when it is filtered, which is counted by reason.
-
-        `started`: part of it was sent already, so its age no longer matters (`modified_after = "now"`).
-        """
-
-    def filtered(self) -> dict[str, int]:
-        """Return reason -> objects filtered in this listing."""
-
-
-SortKey = tuple[str | int, ...]
-"""The place of an object among the others of its listing."""
-
 _NOTHING: Iterator[Assignment] = iter(())
 
 
 def _object_key(native: NativeObject) -> OffsetManagerKey:
     return OffsetManagerKey.of_object(native.bucket, native.key)
-
-
-def _rest_seconds(listing_seconds: float) -> float:
-    return REST_FACTOR * listing_seconds
 
 
 class _End:
@@ -122,7 +99,7 @@ class ListingFeed(ObjectFeed):
         self,
         *,
         listing: Callable[[], Iterable[NativeObject]],
-        selection: Selection,
+        selection: RoutedSelection,
         offsets: OffsetManager,
         numbering_options: str,
         poll_interval_seconds: float,
@@ -132,7 +109,6 @@ class ListingFeed(ObjectFeed):
         key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
         split_policy: SplitPolicy | None = None,
         order: Callable[[NativeObject], SortKey] | None = None,
-        rest_seconds: Callable[[float], float] = _rest_seconds,
         idle_seconds: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -151,7 +127,6 @@ class ListingFeed(ObjectFeed):
         self._split_policy = split_policy or SplitPolicy()
         self._order = order
         self._ordered: dict[OffsetManagerKey, tuple[SortKey, Iterator[Assignment]]] = {}
-        self._rest_seconds = rest_seconds
         self._idle_seconds = idle_seconds
         self._idle_before = 0.0
         self._clock = clock
@@ -232,13 +207,17 @@ class ListingFeed(ObjectFeed):
         self._selection.begin_listing()
         self._unfit = {}
         self._ordered = {}
-        listing = self._listing()
+        listing = self._list()
         if not hasattr(listing, "__iter__"):
             raise ListingError(
                 f"get_native_item_stream returned {type(listing).__name__}, not an iterator of NativeObject"
             )
         self._current = iter(listing)
         return True
+
+    def _list(self) -> Iterable[NativeObject]:
+        """Return the objects of one listing."""
+        return self._listing()
 
     def _end_listing(self) -> None:
         self._current = None
@@ -249,7 +228,7 @@ class ListingFeed(ObjectFeed):
         self.counts.list_seconds = self._listing_seconds
         self.counts.filtered = self._selection.filtered()
         self.counts.filtered |= self._unfit
-        rest = self._rest_seconds(self._listing_seconds)
+        rest = self._rest_seconds()
         self._due = self._clock() + max(self._poll_interval, rest)
         if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
             log.info(
@@ -262,6 +241,10 @@ class ListingFeed(ObjectFeed):
                 self._finished = not (self._released or self._in_flight.awaited)
             if self._released:
                 self._due = self._clock() + self._stale_guard.pause_seconds
+
+    def _rest_seconds(self) -> float:
+        """Return the shortest pause after the listing."""
+        return REST_FACTOR * self._listing_seconds
 
     def _decide(self, native: NativeObject) -> Iterator[Assignment]:
         """Return the assignments of a listed object: none if it is filtered, done, refused or waits."""
@@ -333,8 +316,7 @@ class ListingFeed(ObjectFeed):
         replaced = same is not None and (current is None or current.version != native.version)
         if in_flight is None or replaced:
             # the reader holds an older version, or a person reset this one: it waits for the next listing
-            tracker.defer(native)
-            self._defer(native)
+            self.defer(native)
             return _NOTHING
         entries = self._entries_of(key, native, topic_partition, current, in_flight)
         tracker.seen_open(key, native)
@@ -363,8 +345,9 @@ class ListingFeed(ObjectFeed):
         if len(self._logged_refused) == MAX_LOGGED:
             log.warning("further objects are skipped for their names; they are only counted")
 
-    def _defer(self, native: NativeObject) -> None:
-        """Handle a version that waits for an older version in the reader's hands: a later listing shows it again."""
+    def defer(self, native: NativeObject) -> None:
+        """Leave a version to a later listing: it is too young, or waits for an older version in the reader's hands."""
+        self._tracker.defer(native)
 
     def _entries_of(
         self,

@@ -182,6 +182,12 @@ class InFlight:
         if not held.splits:
             del self._held[key]
 
+    def keys(self) -> list[str]:
+        """Return the keys of all objects in flight."""
+        for key, held in list(self._held.items()):
+            self._strike(key, held)
+        return [held.native.key for held in self._held.values()]
+
     def prune(self) -> None:
         """Remove objects with final positions from time to time, so that they do not accumulate."""
         if len(self._held) < self._prune_at:

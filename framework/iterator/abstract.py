@@ -11,7 +11,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -19,9 +20,21 @@ from typing_extensions import Self, override
 
 from framework.config.envelope import make_envelope
 from framework.config.transforms import make_transforms
-from framework.discovery.default_feed import default_feed
 from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
+from framework.discovery.filters import (
+    RoutedSelection,
+    Selector,
+    listing_order,
+    selected_objects,
+    selection_digest,
+    with_start,
+)
+from framework.discovery.incremental import IncrementalFeed
+from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
+from framework.discovery.listing_feed import ListingFeed
+from framework.discovery.routing import Router
+from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
@@ -160,8 +173,74 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         )
 
     def create_feed(self) -> ObjectFeed:
-        """Make the feed of repeated listings with the configuration's filters and routes."""
-        return default_feed(self, once=self._once)
+        """Make the feed of repeated listings, with the configuration's filters and routes. May require a request.
+
+        It also binds the positions to what the listings show.
+        """
+        configured, offsets, named = self.config, self.offsets, self.named_objects
+        discovery = configured.discovery
+        config = self._since_first_start()
+        selector = Selector(config, self.store_clock, prefixes=self.prefixes)
+        selector.remember_logs(self.get_table_log_keys())
+        router = Router(configured, known_topics=offsets.facts.known_topics, refusal=offsets.facts.topic_refusal)
+        make_feed: Callable[..., ListingFeed] = ListingFeed
+        if discovery.mode == "incremental" and not self._once:  # once: everything is listed
+            make_feed = partial(
+                IncrementalFeed,
+                prefixes=self.prefixes,
+                base=self.start_key or "",
+                lookback_keys=discovery.lookback_keys,
+                full_listing_interval=discovery.full_listing_interval,
+                min_age=discovery.min_age,
+                digest=selection_digest(configured, self.start_key),
+                past=self.listing_hints,
+                list_behind=self.get_incremental_stream,
+            )
+        elif named is not None:
+            make_feed = partial(KeyListFeed, named, router)
+        feed = make_feed(
+            listing=lambda: self.get_native_item_stream(self.start_key),
+            selection=RoutedSelection(selector, router, on_deferred=lambda native: feed.defer(native)),  # noqa: PLW0108 - made here
+            tolerant=configured.errors.tolerance != "none",
+            offsets=offsets,
+            numbering_options=self.numbering_options,
+            poll_interval_seconds=discovery.poll_interval,
+            idle_seconds=lambda: self.listing_idle_seconds,
+            once=self._once,
+            start_entry=self.create_offset_manager_entry,
+            key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
+            order=listing_order(configured),
+            split_policy=SplitPolicy(
+                split_size=configured.input.split_size or 0,
+                partitions=configured.iggy.partitions,
+                can_split=self.transformer.can_split,
+                by_key=configured.divides_by_key,
+            ),
+        )
+        since_start = config is not configured
+        offsets.selection.bind(
+            selected_objects(config, self.bucket, self.prefixes, address=self.address, since_start=since_start)
+        )
+        if since_start and offsets.selection.dirty:
+            offsets.flush()  # a start that is killed now is the first one nevertheless
+        window = discovery.allowed_lateness
+        offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))
+        return feed
+
+    def _since_first_start(self) -> SourceCommonConfig:
+        """Return the configuration with `modified_after = "now"` replaced by the time of the source's first start."""
+        config = self.config
+        if config.discovery.modified_after != "now":
+            return config
+        start_ms = self.offsets.selection.first_start_ms
+        if start_ms is None:  # the earlier clock: a wrong one makes objects too old only if both are ahead
+            start_ms = int(min(self.ask_clock(), time.time()) * 1000)
+        config = with_start(config, start_ms)
+        log.info(
+            '[discovery] modified_after = "now": objects last modified at %s or later are read',
+            (config.discovery.modified_after or "").replace("+00:00", "Z"),
+        )
+        return config
 
     def get_incremental_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
         """Yield the objects of each prefix after its own start key, as `get_native_item_stream` does for a single key.

@@ -225,7 +225,7 @@ def never_listed_whole():
     """With mode `incremental`, no listing but the first is a full one."""
     from framework.discovery import incremental
 
-    incremental.IncrementalListing._is_whole_due = lambda self, now: self._whole_began is None
+    incremental.IncrementalFeed._is_whole_due = lambda self, now: self._whole_began is None
 
 
 def any_place():
@@ -400,22 +400,22 @@ def outdated_row_is_right():
 
 def order_of_the_listing():
     """Objects are read as they are listed, whatever the start offsets say."""
-    from framework.discovery import default_feed
+    from framework.iterator import abstract
 
-    default_feed.listing_order = lambda config: None
+    abstract.listing_order = lambda config: None
 
 
 def order_of_texts():
     """Start offsets are compared as texts: 100 before 9."""
-    from framework.discovery import default_feed
+    from framework.iterator import abstract
 
-    real = default_feed.listing_order
+    real = abstract.listing_order
 
     def listing_order(config):
         place = real(config)
         return place and (lambda native: tuple(map(str, place(native))))
 
-    default_feed.listing_order = listing_order
+    abstract.listing_order = listing_order
 
 
 def assigned_by_old_positions():

@@ -55,7 +55,8 @@ class KeyListFeed(ListingFeed):
         self.counts.filtered = {**filtered, **self._named.filtered()}
 
     @override
-    def _defer(self, native: NativeObject) -> None:
+    def defer(self, native: NativeObject) -> None:
+        super().defer(native)
         self._named.defer(native.key)
 
     @override

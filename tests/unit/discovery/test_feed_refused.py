@@ -11,6 +11,7 @@ from framework.discovery.listing_feed import ListingFeed
 from framework.errors import ObjectError
 from framework.model.objects import NativeObject
 from framework.offsets.manager import OffsetManager
+from framework.testing.clock import FakeClock
 
 
 class Refusing:
@@ -40,7 +41,7 @@ def listings(listed, *, tolerant=True):
         numbering_options="",
         poll_interval_seconds=0.0,
         tolerant=tolerant,
-        rest_seconds=lambda _: 0.0,
+        clock=FakeClock(),
     )
     for _ in listed:
         assert feed.take() is None

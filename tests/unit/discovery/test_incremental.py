@@ -1,12 +1,14 @@
 """Discovery mode `incremental`: cheap passes behind the highest keys that skip nothing for longer than a whole pass is away."""
 
+import threading
+
 import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.discovery.deferred import KINDS, MAX_DEFERRED, DeferredKeys
-from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, IncrementalListing, just_before
+from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, just_before
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.listing_hints import ListingHints
@@ -26,14 +28,14 @@ class Everything:
 
     def __init__(self):
         self.young = set()
-        self.deferred = lambda key: None
+        self.deferred = lambda native: None
 
     def begin_listing(self):
         pass
 
     def partition_for(self, one, *, started=False):
         if one.key in self.young and not started:
-            self.deferred(one.key)
+            self.deferred(one)
             return None
         return TopicPartition("t", 0)
 
@@ -59,23 +61,17 @@ class Source:
         self.offsets = OffsetManager(self.stored)
         self.offsets.populate_offset_manager()
         self.hands = {}
-        incremental = IncrementalListing(
+        self.feed = IncrementalFeed(
             prefixes=self.prefixes,
             base=self.base,
             lookback_keys=self.lookback,
             full_listing_interval=INTERVAL,
             min_age=self.min_age,
-            selection=self.selection,
-            table=self.offsets.table,
-            hints=self.offsets.hints,
+            digest=self.selection,
             past=lambda prefix: self.offsets.hints.get(prefix) or ListingHints(of=""),
-            list_whole=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
+            listing=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
             list_behind=self.list_behind,
-            clock=self.clock,
-        )
-        self.chosen.deferred = incremental.deferred.add
-        self.feed = IncrementalFeed(
-            incremental,
+            time_of_day=self.clock,
             selection=self.chosen,
             offsets=self.offsets,
             numbering_options="",
@@ -83,6 +79,7 @@ class Source:
             once=self.once,
             clock=self.clock,
         )
+        self.chosen.deferred = self.feed.defer
 
     def list_behind(self, starts):
         for prefix, after in starts.items():
@@ -292,16 +289,19 @@ def test_an_object_may_be_released_while_finished_ones_are_forgotten():
     source = Source(HUNDRED)
     source.go()
     source.offsets.remove_entry(source.hands["0010"].entry)
-    is_finished = source.offsets.table.is_finished
+    is_finished, releasing = source.offsets.table.is_finished, []
 
     def looked_up_too_early(key, entry):
         finished = is_finished(key, entry)
-        if finished and "0010" in source.hands:
-            source.release("0010")
+        if finished and not releasing:
+            releasing.append(threading.Thread(target=source.release, args=("0010",)))
+            releasing[0].start()
         return finished
 
     source.offsets.table.is_finished = looked_up_too_early
-    assert source.go() == HUNDRED[10:]
+    source.go()
+    releasing[0].join(30)
+    source.go()
     assert "0010" in source.hands
 
 
