@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from framework.discovery.filters import log_prefixes
-from framework.discovery.key_list.location import place_of
+from framework.discovery.key_list.location import key_list_of
 from framework.discovery.key_list.resolver import KeyListResolver
-from framework.discovery.key_list.source import KeyList
 from framework.discovery.listing_memory import ListingMemory
 from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
@@ -113,9 +112,9 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def _name_objects(self) -> KeyListResolver:
         """Build the objects of the configured list of keys. No I/O."""
         discovery = self.config.discovery
-        place = place_of(discovery.keys or "", self._lookups)
+        form, encoding = discovery.keys_format, discovery.keys_encoding
         return KeyListResolver(
-            KeyList(place, form=discovery.keys_format, encoding=discovery.keys_encoding, bucket=self._store.bucket),
+            key_list_of(discovery.keys or "", self._lookups, form=form, encoding=encoding),
             self._lookups,
             self.offsets,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),

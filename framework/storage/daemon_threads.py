@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class DaemonThreads:
     """A bounded pool of daemon threads, created on demand.
 
     The standard pool waits for its threads at process exit, and ours may hang in a request that the store never
-    answers. Submitted work must not raise.
+    answers.
 
     Args:
         most: maximum of threads.
@@ -25,13 +29,22 @@ class DaemonThreads:
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
 
-    def submit(self, work: Callable[[], None]) -> None:
-        """Queue work; returns at once. Not thread-safe."""
-        self._work.put(work)
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Queue work; return at once. Not thread-safe."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+                future.set_exception(error)
+
+        self._work.put(run)
         if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
             thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
+        return future
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:

@@ -18,8 +18,8 @@ from framework.discovery.key_list.rows import (
     MAX_KEY_BYTES,
     KeyRow,
     RowReader,
-    checked_key,
     columns_of,
+    key_row,
     shown,
     split_rows,
     unpacked,
@@ -132,35 +132,6 @@ def _bucket(name: str) -> str:
     return name.rpartition(":::")[2]
 
 
-class DataFileCheck:
-    """Counts and hashes the bytes of a data file, and compares them with the manifest."""
-
-    def __init__(self, data: DataFile, origin: str) -> None:
-        self._data = data
-        self._origin = origin
-        self._size = 0
-        self._md5 = hashlib.md5(usedforsecurity=False)
-
-    def add(self, chunk: bytes) -> None:
-        """Add the next bytes."""
-        self._size += len(chunk)
-        self._md5.update(chunk)
-
-    def check(self) -> None:
-        """Compare, after all bytes were added.
-
-        Raises:
-            KeyListError: they differ from the manifest.
-        """
-        data = self._data
-        if data.size is not None and self._size != data.size:
-            raise KeyListError(
-                f"{self._origin}: {self._size} bytes, but the manifest says {data.size}; none of it was used: {_AGAIN}"
-            )
-        if data.md5 and self._md5.hexdigest() != data.md5:
-            raise KeyListError(f"{self._origin}: its MD5 is not that of the manifest; none of it was used: {_AGAIN}")
-
-
 def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, origin: str) -> None:
     """Read a data file to its end, copy it to `target` if given, and check it.
 
@@ -168,14 +139,18 @@ def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, orig
         KeyListError: it differs from the manifest.
         FatalError: the copy cannot be written.
     """
-    checker = DataFileCheck(data, origin)
+    size, md5 = 0, hashlib.md5(usedforsecurity=False)
     while chunk := source.read(_COPY_BYTES):
-        checker.add(chunk)
+        size += len(chunk)
+        md5.update(chunk)
         if target is not None:
             with temporary_for(origin):
                 target.write(chunk)
                 target.flush()
-    checker.check()
+    if data.size is not None and size != data.size:
+        raise KeyListError(f"{origin}: {size} bytes, but the manifest says {data.size}; none of it was used: {_AGAIN}")
+    if data.md5 and md5.hexdigest() != data.md5:
+        raise KeyListError(f"{origin}: its MD5 is not that of the manifest; none of it was used: {_AGAIN}")
 
 
 def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
@@ -194,8 +169,9 @@ def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[Key
 
 def _csv_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
     reader = RowReader(inventory.columns, origin, encoded=True)
-    for number, values in split_rows(unpacked(file, origin), origin):
-        yield reader.row(values, number)
+    with unpacked(file, origin) as content:
+        for number, values in split_rows(content, origin):
+            yield reader.row(values, number)
 
 
 def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
@@ -294,17 +270,4 @@ def _parquet_row(cells: Mapping[str, Any], origin: str, number: int) -> KeyRow:
         sized = field != "size" or (isinstance(value, int) and 0 <= value <= MAX_SIZE)
         if value is not None and not (isinstance(value, kind) and sized):
             raise KeyListError(f"{origin}, row {number}: its {field.replace('_', ' ')} is no {name}")
-    latest, size, modified = cells.get("latest"), cells.get("size"), cells.get("modified")
-    return KeyRow(
-        key=checked_key(cells["key"] or "", origin, number, encoded=False),
-        bucket=cells.get("bucket") or "",
-        size=size,
-        etag=(cells.get("etag") or "").strip('"'),
-        modified_ms=modified,
-        version_id=cells.get("version_id") or "",
-        latest=True if latest is None else bool(latest),
-        delete_marker=bool(cells.get("delete_marker")),
-        storage_class=cells.get("storage_class") or "",
-        origin=origin,
-        number=number,
-    )
+    return key_row(cells, origin, number, encoded=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import errno
 import io
 import re
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 from typing_extensions import override
 
 from framework.discovery.key_list.inventory import DataFile, copy_checked
+from framework.discovery.key_list.source import KeyList
 from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
 from framework.model.objects import NativeObject
 from framework.model.temporary import temporary_for
@@ -25,72 +25,36 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]+)/(.+)", re.DOTALL)
 _BUFFER_BYTES = 1 << 18
 
 
-class ListPlace(abc.ABC):
-    """A place that holds a list. For one thread.
+def key_list_of(address: str, lookups: Lookups, *, form: str, encoding: str) -> KeyList:
+    """Return the list that `[discovery] keys` names: a path, or `scheme://bucket/key`. No I/O.
 
-    Attributes:
-        name: a path or an address, for messages.
-    """
-
-    name: str
-
-    @abc.abstractmethod
-    def state(self) -> str:
-        """Return a value that changes when the list is rewritten. Costs a stat call or one request.
-
-        Raises:
-            KeyListError: the list does not exist.
-        """
-
-    @abc.abstractmethod
-    def open(self) -> BinaryIO:
-        """Open the list that `state` last saw, at its first byte.
-
-        Raises:
-            KeyListError: the list does not exist.
-            ObjectChangedError: it was rewritten since; also raised by reads.
-        """
-
-    @abc.abstractmethod
-    def data_name(self, data: DataFile, bucket: str) -> str:
-        """Return the name of an inventory's data file, for messages."""
-
-    @abc.abstractmethod
-    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
-        """Open a complete and checked data file of the inventory in this place; seekable.
-
-        Args:
-            data: the manifest's data about it.
-            bucket: the destination bucket of the manifest; empty when it has none.
-
-        Raises:
-            KeyListError: it is missing, or differs from the manifest.
-        """
-
-
-def place_of(address: str, lookups: Lookups) -> ListPlace:
-    """Return the place that `[discovery] keys` names: a path, or `scheme://bucket/key`. No I/O.
+    Args:
+        address: the path or address.
+        lookups: requests to the store of the source.
+        form: see `KeyList`.
+        encoding: see `KeyList`.
 
     Raises:
         ConfigError: the address belongs to another store, or names no object.
     """
+    options = {"form": form, "encoding": encoding, "source_bucket": lookups.store.bucket}
     if "://" not in address:
-        return FilePlace(Path(address))
+        return FileKeyList(Path(address), **options)
     found = _ADDRESS.fullmatch(address)
     scheme = lookups.store.scheme
     if found is None or found[1] != scheme:
         raise ConfigError(
             f'[discovery] keys = "{address}": must be a path of this machine, or an object as {scheme}://bucket/key'
         )
-    return StorePlace(found[2], found[3], lookups)
+    return StoreKeyList(found[2], found[3], lookups, **options)
 
 
-class FilePlace(ListPlace):
+class FileKeyList(KeyList):
     """A file of this machine."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, **options: str) -> None:
+        super().__init__(str(path), **options)
         self._path = path
-        self.name = str(path)
 
     @override
     def state(self) -> str:
@@ -116,11 +80,7 @@ class FilePlace(ListPlace):
         )
 
     @override
-    def data_name(self, data: DataFile, bucket: str) -> str:
-        return str(self._find(data) or data.key)
-
-    @override
-    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
+    def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
         path = self._find(data)
         if path is None:
             raise KeyListError(
@@ -134,7 +94,7 @@ class FilePlace(ListPlace):
         with _closed_on_failure(file):
             copy_checked(file, None, data, str(path))
             file.seek(0)
-        return file
+        return file, str(path)
 
     def _find(self, data: DataFile) -> Path | None:
         """Find a data file where inventories are after a copy: as in the bucket, flat, or beside the manifest's folder."""
@@ -144,17 +104,18 @@ class FilePlace(ListPlace):
         return next((place for place in places if place.is_file()), None)
 
 
-class StorePlace(ListPlace):
+class StoreKeyList(KeyList):
     """An object of the source's store, in the same bucket or another.
 
     Args:
         bucket: bucket of the list.
         key: key of the list.
         lookups: requests to the store.
+        **options: of `KeyList`.
     """
 
-    def __init__(self, bucket: str, key: str, lookups: Lookups) -> None:
-        self.name = lookups.address(bucket, key)
+    def __init__(self, bucket: str, key: str, lookups: Lookups, **options: str) -> None:
+        super().__init__(lookups.address(bucket, key), **options)
         self._bucket = bucket
         self._key = key
         self._lookups = lookups
@@ -185,14 +146,10 @@ class StorePlace(ListPlace):
         return io.BufferedReader(_StreamFile(self._lookups.open(bucket, native)), _BUFFER_BYTES)
 
     @override
-    def data_name(self, data: DataFile, bucket: str) -> str:
-        return self._lookups.address(self._bucket, data.key)
-
-    @override
-    def open_data(self, data: DataFile, bucket: str) -> BinaryIO:
+    def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
         # Manifest and data lie in one bucket, where S3 puts both. What the manifest says is not asked: whoever may write it would
         # choose the buckets that are read with our credentials.
-        name = self.data_name(data, bucket)
+        name = self._lookups.address(self._bucket, data.key)
         # On disk, not in memory: it is checked to its end before anything of it is used.
         with temporary_for(name):
             copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who asked for it
@@ -208,7 +165,7 @@ class StorePlace(ListPlace):
                     f"the bucket of its manifest, supply the whole inventory there.{elsewhere}"
                 ) from error
             copy.seek(0)
-        return copy
+        return copy, name
 
 
 @contextmanager

@@ -16,9 +16,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeAlias
-
-import attrs
 
 from framework.discovery.key_list.rows import KeyRow
 from framework.discovery.key_list.source import KeyList
@@ -57,18 +56,6 @@ NAMED_MISSING = 5
 
 _Wanted: TypeAlias = "NativeObject | str"
 """A trusted object, or a key to look up."""
-
-
-@attrs.frozen(eq=False)
-class _Lookup:
-    """A lookup in progress; its answer is None when the store does not have the key."""
-
-    key: str
-    answer: Future[NativeObject | None] = attrs.field(factory=Future)
-
-    @property
-    def ready(self) -> bool:
-        return self.answer.done()
 
 
 class KeyListResolver:
@@ -208,33 +195,18 @@ class KeyListResolver:
 
     def _found(self, wanted: Iterable[_Wanted]) -> Iterator[NativeObject]:
         """Yield the objects, in order, without missing ones."""
-        window: deque[NativeObject | _Lookup] = deque()
+        window: deque[tuple[_Wanted, Future[NativeObject | None] | None]] = deque()
         threads = DaemonThreads(self._concurrency, name="lookup")
         try:
             for wanted_object in wanted:
-                window.append(
-                    wanted_object
-                    if isinstance(wanted_object, NativeObject)
-                    else self._begin_lookup(wanted_object, threads)
-                )
-                while window and (len(window) > WINDOW * self._concurrency or _ready(window[0])):
-                    yield from self._taken(window.popleft())
+                lookup = threads.submit(partial(self._stat, wanted_object)) if isinstance(wanted_object, str) else None
+                window.append((wanted_object, lookup))
+                while window and (len(window) > WINDOW * self._concurrency or _ready(window[0][1])):
+                    yield from self._taken(*window.popleft())
             while window:
-                yield from self._taken(window.popleft())
+                yield from self._taken(*window.popleft())
         finally:
             threads.shutdown()
-
-    def _begin_lookup(self, key: str, threads: DaemonThreads) -> _Lookup:
-        lookup = _Lookup(key)
-
-        def look_up() -> None:
-            try:
-                lookup.answer.set_result(self._stat(key))
-            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-                lookup.answer.set_exception(error)
-
-        threads.submit(look_up)
-        return lookup
 
     def _stat(self, key: str) -> NativeObject | None:
         try:
@@ -247,17 +219,25 @@ class KeyListResolver:
         entry = self._offsets.get_entry(self._key_of(native))
         return entry is not None and entry.version != native.version
 
-    def _taken(self, wanted_object: NativeObject | _Lookup) -> Iterator[NativeObject]:
-        if isinstance(wanted_object, _Lookup):
-            native = wanted_object.answer.result()
+    def _taken(self, wanted: _Wanted, lookup: Future[NativeObject | None] | None) -> Iterator[NativeObject]:
+        """Yield the object unless it is missing.
+
+        Args:
+            wanted: the object, or its key.
+            lookup: the lookup of the key.
+        """
+        if isinstance(wanted, NativeObject):
+            key = wanted.key
+            native = self._stat(key) if self._is_outdated(wanted) else wanted
         else:
-            native = self._stat(wanted_object.key) if self._is_outdated(wanted_object) else wanted_object
+            assert lookup is not None
+            key, native = wanted, lookup.result()
         if native is not None:
             yield native
         else:
             self._filtered[MISSING] += 1
             if self._filtered[MISSING] <= NAMED_MISSING:
-                address = self._lookups.address(self._store.bucket, wanted_object.key)
+                address = self._lookups.address(self._store.bucket, key)
                 log.warning("%s: skipped, the object does not exist, but %s names it", address, self._keys.name)
 
     # ---- what came of them
@@ -290,5 +270,5 @@ class KeyListResolver:
         return {reason: count for reason, count in self._filtered.items() if count}
 
 
-def _ready(wanted_object: NativeObject | _Lookup) -> bool:
-    return isinstance(wanted_object, NativeObject) or wanted_object.ready
+def _ready(lookup: Future[NativeObject | None] | None) -> bool:
+    return lookup is None or lookup.done()

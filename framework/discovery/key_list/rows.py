@@ -12,13 +12,13 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, BinaryIO
 from urllib.parse import unquote_plus
 
 import attrs
-from typing_extensions import override
 
 from framework.errors import KeyListError
 
@@ -99,6 +99,13 @@ class RowReader:
 
     def __init__(self, names: Sequence[str], origin: str, *, encoded: bool) -> None:
         self._fields = columns_of(names, origin)
+        conversions = {
+            "size": self._size,
+            "modified": self._moment,
+            "latest": self._truth,
+            "delete_marker": self._truth,
+        }
+        self._conversions = [(field, conversions[field]) for field, _ in self._fields if field in conversions]
         self._width = len(names)
         self._origin = origin
         self._encoded = encoded
@@ -114,20 +121,10 @@ class RowReader:
                 f"{self._origin}, row {number}: {len(values)} fields where {self._width} are expected; "
                 "if the list was cut short, supply all of it"
             )
-        values_by_field = {field: values[at] for field, at in self._fields}
-        return KeyRow(
-            key=checked_key(values_by_field["key"], self._origin, number, encoded=self._encoded),
-            bucket=values_by_field.get("bucket", ""),
-            size=self._size(values_by_field.get("size", ""), number),
-            etag=values_by_field.get("etag", "").strip('"'),
-            modified_ms=self._moment(values_by_field.get("modified", ""), number),
-            version_id=values_by_field.get("version_id", ""),
-            latest=self._truth(values_by_field.get("latest", ""), number, absent=True),
-            delete_marker=self._truth(values_by_field.get("delete_marker", ""), number, absent=False),
-            storage_class=values_by_field.get("storage_class", ""),
-            origin=self._origin,
-            number=number,
-        )
+        cells: dict[str, Any] = {field: values[at] for field, at in self._fields}
+        for field, convert in self._conversions:
+            cells[field] = convert(cells[field], number)
+        return key_row(cells, self._origin, number, encoded=self._encoded)
 
     def _size(self, text: str, number: int) -> int | None:
         if not text:
@@ -150,12 +147,34 @@ class RowReader:
             moment = moment.replace(tzinfo=timezone.utc)
         return round(moment.timestamp() * 1000)
 
-    def _truth(self, text: str, number: int, *, absent: bool) -> bool:
+    def _truth(self, text: str, number: int) -> bool | None:
         if not text:
-            return absent
+            return None
         if text.lower() not in {"true", "false"}:
             raise KeyListError(f"{self._origin}, row {number}: is_latest and is_delete_marker are true or false")
         return text.lower() == "true"
+
+
+def key_row(cells: Mapping[str, Any], origin: str, number: int, *, encoded: bool) -> KeyRow:
+    """Return the row of these values, by the names of their fields; None or an empty text is no value.
+
+    Raises:
+        KeyListError: the key is invalid.
+    """
+    latest = cells.get("latest")
+    return KeyRow(
+        key=checked_key(cells["key"] or "", origin, number, encoded=encoded),
+        bucket=cells.get("bucket") or "",
+        size=cells.get("size"),
+        etag=(cells.get("etag") or "").strip('"'),
+        modified_ms=cells.get("modified"),
+        version_id=cells.get("version_id") or "",
+        latest=latest is None or latest,
+        delete_marker=bool(cells.get("delete_marker")),
+        storage_class=cells.get("storage_class") or "",
+        origin=origin,
+        number=number,
+    )
 
 
 def shown(text: str) -> str:
@@ -306,33 +325,17 @@ def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
             text.detach()  # the file is closed by who opened it
 
 
-def unpacked(file: BinaryIO, origin: str) -> BinaryIO:
-    """Return the content of a file, decompressed when the name ends in `.gz`.
+@contextmanager
+def unpacked(file: BinaryIO, origin: str) -> Iterator[BinaryIO]:
+    """Give the content of a file, decompressed when the name ends in `.gz`.
 
-    Reads raise `KeyListError` when the gzip data are truncated or damaged.
+    Raises:
+        KeyListError: the gzip data are truncated or damaged.
     """
     if not origin.endswith(".gz"):
-        return file
-    return io.BufferedReader(_Unpacked(file, origin))
-
-
-class _Unpacked(io.RawIOBase):
-    """Gzip, with errors that name the file."""
-
-    def __init__(self, file: BinaryIO, origin: str) -> None:
-        super().__init__()
-        self._gzip = gzip.GzipFile(fileobj=file)
-        self._origin = origin
-
-    @override
-    def readable(self) -> bool:
-        return True
-
-    @override
-    def readinto(self, buffer: Any, /) -> int:
-        try:
-            return self._gzip.readinto(buffer)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise KeyListError(
-                f"{self._origin}: its gzip data are broken or cut short ({error}); supply all of it"
-            ) from error
+        yield file
+        return
+    try:
+        yield io.BufferedReader(gzip.GzipFile(fileobj=file))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise KeyListError(f"{origin}: its gzip data are broken or cut short ({error}); supply all of it") from error

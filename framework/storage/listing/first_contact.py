@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future
 
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
+from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.listing.pages import check_prefix
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -60,17 +60,11 @@ class SinglePages:
     def _first_page(self, prefix: str, after: str) -> ListPage:
         """Request the page in a separate thread, which is abandoned when no answer comes."""
         policy = self._policy.within(FIRST_CONTACT_SECONDS)
-        answer: Future[ListPage] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(self._ask(policy, prefix, after))
-            except BaseException as error:  # noqa: BLE001 - re-raised in the waiting thread
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name="first-page", daemon=True).start()
+        threads = DaemonThreads(1, name="first-page")
+        answer = threads.submit(lambda: self._ask(policy, prefix, after))
         answer.add_done_callback(lambda _: self._first_contact.set())
         self._first_contact.wait(FIRST_ANSWER_SECONDS)
+        threads.shutdown()
         if answer.done():
             return answer.result()
         if self._ending.is_set():

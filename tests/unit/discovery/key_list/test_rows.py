@@ -204,8 +204,11 @@ def test_a_packed_list_is_unpacked_by_its_name():
 def test_a_packed_list_cut_anywhere_is_an_error_not_a_shorter_list():
     packed = gzip.compress("".join(f"object-{n * n}\n" for n in range(200)).encode())
     for cut in range(1, len(packed)):
-        with pytest.raises(KeyListError, match=r"keys\.gz: its gzip data are broken or cut short"):
-            list(text_rows(unpacked(io.BytesIO(packed[:cut]), "keys.gz"), "keys.gz"))
+        with (
+            pytest.raises(KeyListError, match=r"keys\.gz: its gzip data are broken or cut short"),
+            unpacked(io.BytesIO(packed[:cut]), "keys.gz") as file,
+        ):
+            list(text_rows(file, "keys.gz"))
 
 
 class Endless(io.RawIOBase):
