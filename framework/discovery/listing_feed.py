@@ -329,21 +329,23 @@ class ListingFeed(ObjectFeed):
     def _refuse(self, native: NativeObject, error: ObjectError) -> Iterator[Assignment]:
         if not self._tolerant:
             raise error
-        self._log_refused(native, error)
+        last = "further objects are skipped for their names; they are only counted"
+        self._log_once(self._logged_refused, native, last, "skipped: %s", error)
         reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a partition"
         self._unfit[reason] = self._unfit.get(reason, 0) + 1
         self._tracker.defer(native)  # it may get a partition later
         return _NOTHING
 
-    def _log_refused(self, native: NativeObject, error: ObjectError) -> None:
-        """Log each refused object once, up to a maximum: every listing shows it again."""
+    @staticmethod
+    def _log_once(logged: set[str], native: NativeObject, last: str, text: str, *values: object) -> None:
+        """Log about each object once, up to a maximum: every listing shows it again. `last` says that no line follows."""
         name = f"{native.location} {native.version}"
-        if name in self._logged_refused or len(self._logged_refused) >= MAX_LOGGED:
+        if name in logged or len(logged) >= MAX_LOGGED:
             return
-        self._logged_refused.add(name)
-        log.warning("skipped: %s", error)
-        if len(self._logged_refused) == MAX_LOGGED:
-            log.warning("further objects are skipped for their names; they are only counted")
+        logged.add(name)
+        log.warning(text, *values)
+        if len(logged) == MAX_LOGGED:
+            log.warning(last)
 
     def defer(self, native: NativeObject) -> None:
         """Leave a version to a later listing: it is too young, or waits for an older version in the reader's hands."""
@@ -396,7 +398,15 @@ class ListingFeed(ObjectFeed):
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Let the next listing decide about this object; `once` makes it unless the object is gone or archived."""
         if assignment.archived:
-            self._say_archived(assignment.native)
+            native = assignment.native
+            self._log_once(
+                self._logged_archived,
+                native,
+                "more objects are archived and waited for; no line names them",
+                "%s is archived%s and waited for: it is tried again after each listing until it is restored",
+                native.location,
+                f" ({native.storage_class})" if native.storage_class else "",
+            )
             gone = True  # no listing is made for it alone
         with self._lock:
             self._in_flight.give_back(self._key_of(assignment.native), assignment.entry, gone=gone)
@@ -414,20 +424,6 @@ class ListingFeed(ObjectFeed):
         """Let the object go: its position decides from now on, and another version may begin."""
         with self._lock:
             self._in_flight.give_back(self._key_of(assignment.native), assignment.entry, gone=True)
-
-    def _say_archived(self, native: NativeObject) -> None:
-        """Log each archived object once, up to a maximum."""
-        name = f"{native.location} {native.version}"
-        if name in self._logged_archived or len(self._logged_archived) >= MAX_LOGGED:
-            return
-        self._logged_archived.add(name)
-        log.warning(
-            "%s is archived%s and waited for: it is tried again after each listing until it is restored",
-            native.location,
-            f" ({native.storage_class})" if native.storage_class else "",
-        )
-        if len(self._logged_archived) == MAX_LOGGED:
-            log.warning("more objects are archived and waited for; no line names them")
 
     @property
     @override

@@ -135,23 +135,17 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
-        return self._policy.call(
-            self._store.metadata,
-            native,
-            what=f"asking for the metadata of {native.location}",
-            on_retry=self._count_retry,
-            stop=self._ending,
-        )
+        return self._ask_about(native, "metadata", self._store.metadata)
 
     @override
     def tags_of(self, native: NativeObject) -> Mapping[str, str]:
-        return self._policy.call(
-            self._store.tags,
-            native,
-            what=f"asking for the tags of {native.location}",
-            on_retry=self._count_retry,
-            stop=self._ending,
-        )
+        return self._ask_about(native, "tags", self._store.tags)
+
+    def _ask_about(
+        self, native: NativeObject, what: str, ask: Callable[[NativeObject], Mapping[str, str]]
+    ) -> Mapping[str, str]:
+        what = f"asking for the {what} of {native.location}"
+        return self._policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self._ending)
 
     @property
     @override
@@ -256,7 +250,12 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             )
 
     def list_by_threads(self, request: ListingRequest, first: ListPage | None = None) -> Listing:
-        """List a prefix in this process; `first` is its first page, where that was asked for before."""
+        """List in threads of this process.
+
+        Args:
+            request: what to list.
+            first: its first page, if that was requested already.
+        """
         return list_parallel(
             self._store,
             prefix=request.prefix,

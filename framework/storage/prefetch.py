@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
@@ -21,6 +21,8 @@ from framework.transformer import ObjectInput, ReadStream
 
 if TYPE_CHECKING:
     from framework.storage.resuming_stream import ResumingStream
+
+T = TypeVar("T")
 
 MAX_THREADS = 32
 """Objects read at once of a store that can only block: each takes a thread."""
@@ -39,12 +41,7 @@ class CheckedStream(ReadStream):
 
     def __init__(self, source: ObjectInput, start: int, end: int | None) -> None:
         self._location = source.location
-        try:
-            self._stream = source.open(start, end)
-        except (SourceError, MemoryError, ImportError):
-            raise
-        except Exception as failure:
-            raise _unmapped(failure, self._location) from failure
+        self._stream = self._call(source.open, start, end)
         if not hasattr(self._stream, "read"):
             raise StoreContractError(
                 f"{self._location}: {type(source).__name__}.open returned {type(self._stream).__name__}, not a ReadStream"
@@ -52,12 +49,7 @@ class CheckedStream(ReadStream):
 
     @override
     def read(self, size: int, /) -> bytes:
-        try:
-            data = self._stream.read(size)
-        except (SourceError, MemoryError, ImportError):
-            raise
-        except Exception as failure:
-            raise _unmapped(failure, self._location) from failure
+        data = self._call(self._stream.read, size)
         if not isinstance(data, bytes | bytearray | memoryview):
             raise StoreContractError(
                 f"{self._location}: {type(self._stream).__name__}.read returned {type(data).__name__}, not bytes"
@@ -66,20 +58,20 @@ class CheckedStream(ReadStream):
 
     @override
     def close(self) -> None:
+        self._call(self._stream.close)
+
+    def _call(self, call: Callable[..., T], *arguments: object) -> T:
         try:
-            self._stream.close()
+            return call(*arguments)
         except (SourceError, MemoryError, ImportError):
             raise
         except Exception as failure:
-            raise _unmapped(failure, self._location) from failure
-
-
-def _unmapped(failure: Exception, location: str) -> StoreContractError:
-    text = redact(str(failure))
-    return StoreContractError(
-        f"{location}: reading it failed with {type(failure).__name__}{text and f': {text}'} ({raised_at(failure)}); "
-        "the source must raise an error of framework.errors in its place, such as StoreUnavailableError"
-    )
+            text = redact(str(failure))
+            raise StoreContractError(
+                f"{self._location}: reading it failed with {type(failure).__name__}{text and f': {text}'} "
+                f"({raised_at(failure)}); the source must raise an error of framework.errors in its place, such as "
+                "StoreUnavailableError"
+            ) from failure
 
 
 class FetchBudget:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import override
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from framework.model.objects import NativeObject
     from framework.storage.checksum import Checksum
     from framework.store import ObjectStore, PendingStream, ReadRoom
+
+T = TypeVar("T")
 
 
 class StoreInput(ObjectInput):
@@ -91,22 +93,18 @@ class StoreInput(ObjectInput):
                 return None
         return stream
 
-    def request(self, start: int, end: int, failed: RetriableError | None = None) -> ReadStream:
+    def request(self, start: int, end: int, failed: RetriableError | None) -> ReadStream:
         """Open a plain stream of the store, with retries. A read of the whole object is requested without an end.
 
         Args:
             start: first byte.
             end: the byte after the last.
-            failed: the failure of a first try.
+            failed: the failure of a first try; None before one.
         """
-        failures = [failed] if failed is not None else []
+        return self._call(f"opening {self.location}", failed, lambda: self._open(start, end))
 
-        def attempt() -> ReadStream:
-            if failures:
-                raise failures.pop()
-            return self._open(start, end)
-
-        return self._policy.call(attempt, what=f"opening {self.location}", on_retry=self._on_retry, stop=self._stop)
+    def _call(self, what: str, failed: RetriableError | None, attempt: Callable[[], T]) -> T:
+        return self._policy.call(attempt, what=what, failed=failed, on_retry=self._on_retry, stop=self._stop)
 
     def _open(self, start: int, end: int) -> ReadStream:
         stream = self._store.open(self.native, start, None if end == self.native.size else end)
@@ -140,11 +138,8 @@ class StoreInput(ObjectInput):
         Raises:
             RetriableError: the last error, when the budget is used up.
         """
-        failures: list[RetriableError] = [failed]
 
         def attempt() -> tuple[ReadStream, bytes]:
-            if failures:
-                raise failures.pop()
             stream = self._open(start, end)
             try:
                 return stream, stream.read(size)
@@ -152,9 +147,7 @@ class StoreInput(ObjectInput):
                 stream.close()
                 raise
 
-        return self._policy.call(
-            attempt, what=f"reading {self.location} on from byte {start}", on_retry=self._on_retry, stop=self._stop
-        )
+        return self._call(f"reading {self.location} on from byte {start}", failed, attempt)
 
     @override
     def __repr__(self) -> str:
@@ -198,7 +191,7 @@ class ResumingStream(ReadStream):
         if self._closed:
             raise TaskClosedError(f"{self._source.location}: read after close")
         if self._position < self._end:
-            self._stream = self._begun() if self.pending is not None else self._request()
+            self._stream = self._begun() if self.pending is not None else self._request(None)
             if self._position == 0 and self._end == self._source.native.size:
                 self._checksum = getattr(self._stream, "checksum", None)
 
@@ -207,7 +200,7 @@ class ResumingStream(ReadStream):
         pending = self.pending
         return pending.whole() if pending is not None and not self._closed else None
 
-    def _request(self, failed: RetriableError | None = None) -> ReadStream:
+    def _request(self, failed: RetriableError | None) -> ReadStream:
         return self._source.request(self._position, self._end, failed)
 
     def _begun(self) -> ReadStream:
@@ -249,7 +242,8 @@ class ResumingStream(ReadStream):
         try:
             data = stream.read(size)
         except RetriableError as failed:
-            data = self._go_on(failed, size)
+            self._drop()
+            self._stream, data = self._source.again(failed, self._position, self._end, size)
         if not isinstance(data, bytes | bytearray | memoryview):
             raise StoreContractError(
                 f"{self._source.location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes"
@@ -263,11 +257,6 @@ class ResumingStream(ReadStream):
             self._checksum.add(data)
             if self._position == self._end and not self._checksum.holds:
                 raise _changed_on_the_way(self._source.native, self._checksum)
-        return data
-
-    def _go_on(self, failed: RetriableError, size: int) -> bytes:
-        self._drop()
-        self._stream, data = self._source.again(failed, self._position, self._end, size)
         return data
 
     def _drop(self) -> None:

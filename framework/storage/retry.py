@@ -100,6 +100,7 @@ class RetryPolicy:
         fn: Callable[..., T],
         *args: object,
         what: str = "",
+        failed: RetriableError | None = None,
         on_retry: OnRetry | None = None,
         stop: threading.Event | None = None,
         **kwargs: object,
@@ -113,6 +114,7 @@ class RetryPolicy:
             fn: the call.
             *args: its arguments.
             what: names the call in the message of the last error: `reading s3://b/k`.
+            failed: the failure of the first try, if there was one already.
             on_retry: called before each wait, for counting and logging.
             stop: when set, ends a wait at once, and no further try begins.
             **kwargs: its keyword arguments.
@@ -124,10 +126,12 @@ class RetryPolicy:
             Exception: any other error of `fn`, at once.
         """
         started = self.clock()
-        try:
-            return fn(*args, **kwargs)
-        except RetriableError as error:
-            seen = [error]
+        if failed is None:
+            try:
+                return fn(*args, **kwargs)
+            except RetriableError as error:
+                failed = error
+        seen = [failed]
 
         def attempt() -> T:
             # tenacity starts with the failure already seen: it counts as its own first try.
