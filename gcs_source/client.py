@@ -43,10 +43,9 @@ from framework.storage.http.body import (
     other_bytes,
 )
 from framework.storage.http.errors import HttpError
-from framework.storage.http.get import OK, ObjectGet
 from framework.storage.http.head import pattern_of
 from framework.storage.http.loop import HttpLoop
-from framework.storage.http.store import HttpStore
+from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key

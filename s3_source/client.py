@@ -35,10 +35,9 @@ from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
 from framework.storage.http.errors import HttpError
-from framework.storage.http.get import OK, ObjectGet
 from framework.storage.http.head import pattern_of
 from framework.storage.http.loop import HttpLoop
-from framework.storage.http.store import HttpStore
+from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config, sse_customer_key

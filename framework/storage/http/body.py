@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from typing_extensions import override
 
@@ -18,6 +18,7 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum
+from framework.storage.http.answer import HttpAnswer
 from framework.transformer import ReadStream
 
 DRAIN_BYTES = 65_536
@@ -25,22 +26,6 @@ DRAIN_BYTES = 65_536
 
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
 _LENGTH_DIGITS = 19
-
-
-class Body(Protocol):
-    """The required part of an answer; see `framework.storage.http.answer.HttpAnswer`.
-
-    Attributes:
-        failure: why the connection ended before the body did.
-    """
-
-    failure: Exception | None
-
-    def read(self, amt: int, /) -> bytes:
-        """Return at most that many bytes; fewer, or none, when the connection ended."""
-
-    def close(self) -> None:
-        """Close the connection."""
 
 
 class HttpStream(ReadStream):
@@ -73,7 +58,7 @@ class HttpStream(ReadStream):
 
     def __init__(
         self,
-        body: Body,
+        body: HttpAnswer,
         expected: int,
         *,
         native: NativeObject,
@@ -156,12 +141,8 @@ class HttpStream(ReadStream):
     def abort(self) -> None:
         """End a waiting `read` at once, from another thread."""
         self._aborted = True
-        shutdown = getattr(self._body, "shutdown", None)
-        if shutdown is not None:
-            try:
-                shutdown()
-            except (OSError, ValueError, RuntimeError):
-                return  # the connection had already ended
+        with contextlib.suppress(RuntimeError):  # the process ends: no thread of the loop can begin
+            self._body.shutdown()
 
 
 class EmptyStream(ReadStream):

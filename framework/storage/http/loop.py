@@ -337,16 +337,16 @@ class HttpLoop:
         """End a transfer whose answer is no longer wanted; only in the loop's thread."""
         if answer.transfer is not None:
             self._release(answer.transfer)
+            self._give_back(answer)
         answer.end(TaskClosedError("the request was dropped"))
 
-    def _release(self, transfer: Transfer) -> None:
-        answer = transfer.answer
+    def _release(self, transfer: Transfer) -> HttpAnswer | None:
+        """Free a transfer for the next request; return the answer that it had."""
+        answer, transfer.answer = transfer.answer, None
         self._multi.remove_handle(transfer.curl)
         del self._transfers[transfer.curl]
-        transfer.answer = None
         self._free.append(transfer)
-        if answer is not None:
-            self._give_back(answer)
+        return answer
 
     def _give_back(self, answer: HttpAnswer, *, succeeded: bool = False) -> None:
         answer.transfer = None
@@ -368,11 +368,7 @@ class HttpLoop:
         return len(self._transfers) < before
 
     def _end(self, transfer: Transfer, failure: HttpError | None) -> None:
-        answer = transfer.answer
-        self._multi.remove_handle(transfer.curl)
-        del self._transfers[transfer.curl]
-        transfer.answer = None
-        self._free.append(transfer)
+        answer = self._release(transfer)
         if answer is None:
             return
         status = answer.status_so_far()

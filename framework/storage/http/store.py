@@ -1,17 +1,17 @@
-"""Base of the stores that read objects over `framework.storage.http.loop`."""
+"""Base of the stores that read objects over `framework.storage.http.loop`, and the GET of an object."""
 
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import EMPTY, HttpStream
-from framework.storage.http.get import GetJudge, ObjectGet
+from framework.storage.http.body import EMPTY, HttpStream, announces_length
 from framework.storage.http.loop import HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
@@ -21,12 +21,19 @@ if TYPE_CHECKING:
     from framework.storage.checksum import Checksum
 
 
-class HttpStore(ObjectStore, GetJudge):
+OK = (200, 206)
+
+
+class HttpStore(ObjectStore):
     """A bucket whose objects are read over HTTP: sends the GETs, and ends them when it is closed.
 
-    A subclass sets `_http`, and judges the answers as `GetJudge` describes.
+    A subclass sets `_http`, makes the requests, and judges the answers.
+
+    Attributes:
+        judged_headers: the headers that `is_listed` looks at (`framework.storage.http.head.pattern_of`).
     """
 
+    judged_headers: re.Pattern[str]
     _http: HttpLoop
 
     def __init__(self, bucket: str) -> None:
@@ -37,6 +44,24 @@ class HttpStore(ObjectStore, GetJudge):
     @abc.abstractmethod
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
         """Return the address of a GET and the lines of its headers, with `more` headers."""
+
+    @abc.abstractmethod
+    def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
+        """Return the error of an answer with another status than 200 and 206, by its head and body alone.
+
+        None when that is not enough: then `stream_of` decides. Called in any thread; must not block.
+        """
+
+    @abc.abstractmethod
+    def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
+        """Return whether the body of an answer 200 is surely the whole listed version; else `stream_of` decides.
+
+        Must not block. It gets only those of the headers that `judged_headers` names.
+        """
+
+    @abc.abstractmethod
+    def stream_of(self, get: ObjectGet, answer: HttpAnswer) -> ReadStream:
+        """Return the stream of an answer that has begun, or raise its error. May block and request again."""
 
     @abc.abstractmethod
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
@@ -100,8 +125,8 @@ class HttpStore(ObjectStore, GetJudge):
         self._streams.add(stream)
         return stream
 
-    @override
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
+        """Return the framework's error for a failed read."""
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return self._translate(error, native)
@@ -116,3 +141,133 @@ class HttpStore(ObjectStore, GetJudge):
         for stream in tuple(self._streams):
             stream.abort()
         self._http.close()
+
+
+class ObjectGet:
+    """One read of one object: a `PendingStream`.
+
+    Attributes:
+        native: the object's listed version.
+        start: first byte.
+        stop: the byte after the last.
+        ahead: whether the request was made ahead: it may have waited for long before it was sent.
+        problem: why the request could not be made; `result` raises it.
+        accepts_gzip: whether the request says so.
+        repeats: whether another request of this read was answered in a form that may not be the stored one.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_retry",
+        "_store",
+        "accepts_gzip",
+        "ahead",
+        "native",
+        "problem",
+        "repeats",
+        "start",
+        "stop",
+    )
+
+    def __init__(self, store: HttpStore, native: NativeObject, start: int, stop: int) -> None:
+        self._store = store
+        self._answer: HttpAnswer | None = None
+        self._retry: Callable[[RetriableError], float | None] | None = None
+        self.native = native
+        self.start = start
+        self.stop = stop
+        self.ahead = False
+        self.problem: Exception | None = None
+        self.accepts_gzip = False
+        self.repeats = False
+
+    @property
+    def wanted(self) -> str | None:
+        """The header `Range`; None for the whole object."""
+        if self.start == 0 and self.stop == self.native.size:
+            return None
+        return f"bytes={self.start}-{self.stop - 1}"
+
+    def send(
+        self,
+        loop: HttpLoop,
+        url: str,
+        headers: Sequence[str],
+        *,
+        room: ReadRoom | None = None,
+        retry: Callable[[RetriableError], float | None] | None = None,
+    ) -> None:
+        """Start the request."""
+        self._retry = retry
+        self.ahead = room is not None
+        again = self._again if retry is not None else None
+        self._answer = loop.get(url, headers, size=self.stop - self.start, room=room, retry=again)
+
+    def _again(self, answer: HttpAnswer) -> float | None:
+        """Decide in the loop's thread about a request made ahead that failed before its first byte."""
+        try:
+            if answer.failure is not None:
+                error: SourceError | None = self._store.failure(answer.failure, self.native)
+            else:
+                error = self._store.refusal(self, answer)
+        except Exception:  # noqa: BLE001 - the reader judges it again, and raises
+            return None
+        retry = self._retry  # `whole` lets go of it in another thread
+        return retry(error) if retry is not None and isinstance(error, RetriableError) else None
+
+    def result(self) -> ReadStream:
+        """Return the stream; raise as `ObjectStore.open` does."""
+        if self.problem is not None:
+            raise self.problem
+        answer = self._answer
+        assert answer is not None
+        try:
+            status = answer.status
+        except Exception as error:
+            raise self._store.failure(error, self.native) from error
+        try:
+            if status not in OK:
+                self._wait_refusal(answer)
+                refused = self._store.refusal(self, answer)
+                if refused is not None:
+                    raise refused  # noqa: TRY301
+            return self._store.stream_of(self, answer)
+        except BaseException:
+            answer.close()
+            raise
+
+    def whole(self) -> bytes | None:
+        """Return the bytes of the whole object, checked; None when `result` must tell. Waits for them."""
+        answer, native = self._answer, self.native
+        if answer is None or self.wanted is not None:
+            return None
+        try:
+            data = answer.whole(native.size)
+        except TaskClosedError:
+            return None
+        if data is None:
+            return None
+        self._retry = None  # it refers back to this request, and Python frees a cycle only when it looks for cycles
+        store = self._store
+        return data if store.is_listed(native, answer.headers_named(store.judged_headers), data) else None
+
+    def _wait_refusal(self, answer: HttpAnswer) -> None:
+        try:
+            answer.wait_refusal()
+        except Exception as error:
+            raise self._store.failure(error, self.native) from error
+
+    def announces_length(self) -> bool | None:
+        """Return whether the answer announces the length of its body; None when it is a refusal. Waits for it."""
+        answer = self._answer
+        if answer is None:
+            return None
+        try:
+            return announces_length(answer.headers) if answer.status in OK else None
+        except Exception as error:
+            raise self._store.failure(error, self.native) from error
+
+    def close(self) -> None:
+        """Drop the request, from any thread."""
+        if self._answer is not None:
+            self._answer.shutdown()
