@@ -36,7 +36,6 @@ class HttpStream(ReadStream):
         expected: number of bytes that must come.
         native: the object that is read.
         translate: maps an error of the connection to the framework's.
-        on_close: called once, when the connection is released.
         ends_there: whether the body must end with the last of these bytes. Needed when no length was announced: a store
             that decompresses in transit sends more than is stored.
         checksum: checksum of the whole object, if the store sent it; see `framework.storage.resuming_stream`,
@@ -51,7 +50,6 @@ class HttpStream(ReadStream):
         "_expected",
         "_left",
         "_native",
-        "_on_close",
         "_translate",
         "checksum",
     )
@@ -63,7 +61,6 @@ class HttpStream(ReadStream):
         *,
         native: NativeObject,
         translate: Callable[[BaseException, NativeObject], SourceError],
-        on_close: Callable[[HttpStream], None] | None = None,
         ends_there: bool = False,
         checksum: Checksum | None = None,
     ) -> None:
@@ -72,7 +69,6 @@ class HttpStream(ReadStream):
         self._left = expected
         self._native = native
         self._translate = translate
-        self._on_close = on_close
         self._ends_there = ends_there
         self.checksum = checksum
         self._closed = False
@@ -135,8 +131,6 @@ class HttpStream(ReadStream):
         self._closed = True
         if not keep:
             self._body.close()
-        if self._on_close is not None:
-            self._on_close(self)
 
     def abort(self) -> None:
         """End a waiting `read` at once, from another thread."""

@@ -39,7 +39,6 @@ class HttpStore(ObjectStore):
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self._closed = False
-        self._streams: set[HttpStream] = set()
 
     @abc.abstractmethod
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -113,17 +112,9 @@ class HttpStore(ObjectStore):
         self, get: ObjectGet, answer: HttpAnswer, expected: int, checksum: Checksum | None, *, ends_there: bool
     ) -> ReadStream:
         """Return the stream of an answer, which ends when the store is closed."""
-        stream = HttpStream(
-            answer,
-            expected,
-            native=get.native,
-            translate=self.failure,
-            on_close=self._streams.discard,
-            ends_there=ends_there,
-            checksum=checksum,
+        return HttpStream(
+            answer, expected, native=get.native, translate=self.failure, ends_there=ends_there, checksum=checksum
         )
-        self._streams.add(stream)
-        return stream
 
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
         """Return the framework's error for a failed read."""
@@ -138,8 +129,6 @@ class HttpStore(ObjectStore):
     @override
     def close(self) -> None:
         self._closed = True
-        for stream in tuple(self._streams):
-            stream.abort()
         self._http.close()
 
 
