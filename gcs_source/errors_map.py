@@ -20,38 +20,36 @@ from framework.errors import (
     CredentialsError,
     FatalError,
     ObjectChangedError,
-    ObjectError,
     ObjectNotFoundError,
     SourceError,
     StoreUnavailableError,
     ThrottledError,
 )
 from framework.storage.error_messages import (
-    NEEDS_NO_DOCUMENT,
     NO_DOCUMENT,
+    Kind,
     StoreCall,
+    advice_of_connections,
+    advice_of_kinds,
     innermost,
+    kind_of_class,
+    kind_of_status,
+    kinds,
     make_error,
+    make_refusal,
+    needs_document,
     redact,
-    retry_after_seconds,
 )
 
-_Kind = type[SourceError]
-
-
-def _names(kind: _Kind, text: str) -> dict[str, _Kind]:
-    return dict.fromkeys(text.split(), kind)
-
-
 # https://cloud.google.com/storage/docs/json_api/v1/status-codes: the `reason` of the first error of an answer.
-REASONS: Mapping[str, _Kind] = {
-    **_names(
+REASONS: Mapping[str, Kind] = {
+    **kinds(
         ThrottledError,
         "rateLimitExceeded userRateLimitExceeded dailyLimitExceeded quotaExceeded usageLimits tooManyRequests",
     ),
-    **_names(StoreUnavailableError, "backendError internalError uploadBrokenConnection serviceUnavailable timeout"),
-    **_names(CredentialsError, "authError invalidCredentials expired"),
-    **_names(
+    **kinds(StoreUnavailableError, "backendError internalError uploadBrokenConnection serviceUnavailable timeout"),
+    **kinds(CredentialsError, "authError invalidCredentials expired"),
+    **kinds(
         AccessDeniedError,
         "forbidden insufficientPermissions accountDisabled vpcServiceControls userProjectMissing userProjectInconsistent"
         " userProjectAccessDenied userAccountDisabled projectAccessDenied kmsKey countryBlocked orgPolicyViolation"
@@ -59,17 +57,15 @@ REASONS: Mapping[str, _Kind] = {
         " customerEncryptionAlgorithmIsInvalid customerEncryptionKeySha256IsInvalid resourceIsEncryptedWithCustomerEncryptionKey"
         " resourceNotEncryptedWithCustomerEncryptionKey",
     ),
-    **_names(ObjectChangedError, "conditionNotMet requestedRangeNotSatisfiable"),
-    **_names(FatalError, "badRequest invalid invalidArgument invalidParameter parseError sslRequired notImplemented"),
+    **kinds(ObjectChangedError, "conditionNotMet requestedRangeNotSatisfiable"),
+    **kinds(FatalError, "badRequest invalid invalidArgument invalidParameter parseError sslRequired notImplemented"),
 }
 
-STATUSES: Mapping[int, _Kind] = {
-    304: StoreUnavailableError,  # answers a condition that is never sent: a cache in between
+STATUSES: Mapping[int, Kind] = {
     400: FatalError,
     401: CredentialsError,
     403: AccessDeniedError,
     407: ConfigError,
-    408: StoreUnavailableError,
     412: ObjectChangedError,
     416: ObjectChangedError,
     429: ThrottledError,
@@ -77,24 +73,24 @@ STATUSES: Mapping[int, _Kind] = {
 }
 
 # By the name of a class or of one of its bases; the most derived one wins.
-CLASSES: Mapping[str, _Kind] = {
-    **_names(
+CLASSES: Mapping[str, Kind] = {
+    **kinds(
         StoreUnavailableError,
         # requests, urllib3, google.auth and Python: the connection or its answer failed
         "ConnectionError ConnectTimeout ReadTimeout Timeout ChunkedEncodingError ContentDecodingError RetryError"
         " TransportError ResponseError HTTPError HTTPException IncompleteRead ProtocolError ProxyError TimeoutError OSError",
     ),
-    **_names(
+    **kinds(
         CredentialsError,
         "GoogleAuthError DefaultCredentialsError RefreshError MalformedError UserAccessTokenError ReauthFailError"
         " OAuthError InvalidResource InvalidOperation MutualTLSChannelError",
     ),
-    **_names(
+    **kinds(
         ConfigError,
         "SSLError HttpTlsError InvalidURL MissingSchema InvalidSchema InvalidProxyURL InvalidHeader UnrewindableBodyError"
         " LocationValueError ProxySchemeUnknown ProxySchemeUnsupported FileNotFoundError PermissionError IsADirectoryError",
     ),
-    **_names(FatalError, "RequestException Exception"),
+    **kinds(FatalError, "RequestException Exception"),
 }
 
 # A read is refused in plain text, without a reason; and some reasons say less than the words: "required", of a bucket whose
@@ -128,41 +124,18 @@ _CLASS_ADVICE: Mapping[str, str] = {
     "MalformedError": "the file of credentials cannot be used; check gcs.credentials_file",
     "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file, gcs.impersonate and the clock",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
-    **dict.fromkeys(
-        ("SSLError", "HttpTlsError"),
-        "the server's certificate is not trusted, or it speaks no TLS; check gcs.endpoint and gcs.ca_bundle",
-    ),
-    **dict.fromkeys(
-        ("ProxyError", "HttpProxyError"),
-        "the proxy does not answer, or refuses; check gcs.proxy, or the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY",
-    ),
+    **advice_of_connections("gcs"),
     **dict.fromkeys(
         ("InvalidURL", "InvalidSchema", "MissingSchema", "InvalidProxyURL", "LocationParseError", "ProxySchemeUnknown"),
         "an address is none; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and gcs.proxy: each with its scheme, http://host:port",
     ),
     **dict.fromkeys(
-        ("ConnectTimeout", "ConnectTimeoutError", "HttpConnectTimeoutError"),
-        "the store did not take the connection in time; check gcs.endpoint and the network",
-    ),
-    **dict.fromkeys(
         ("ConnectionError", "NewConnectionError", "NameResolutionError", "HttpConnectError"),
         "the store cannot be reached; check gcs.endpoint (or STORAGE_EMULATOR_HOST) and the network",
     ),
-    "ReadTimeout": "the store did not answer in time",
-    "ReadTimeoutError": "the store did not answer in time",
-    "HttpReadTimeoutError": "the store did not answer in time",
 }
 
-_KIND_ADVICE: Mapping[_Kind, str] = {
-    ThrottledError: "the store asks for fewer requests",
-    StoreUnavailableError: "the store did not answer as it should",
-    CredentialsError: "the store refuses the credentials, or none could be had; check section [gcs]",
-    AccessDeniedError: "the credentials do not allow it; grant {action}",
-    BucketNotFoundError: "there is no such bucket; check gcs.bucket and gcs.endpoint",
-    ObjectNotFoundError: "it was deleted after it was listed",
-    ObjectChangedError: "it was overwritten after it was listed",
-    ConfigError: "the store cannot be used as configured; check section [gcs]",
-}
+_KIND_ADVICE = advice_of_kinds("gcs", "gcs.bucket and gcs.endpoint")
 
 _STATUS_ADVICE = {407: "the proxy wants to know who asks; give gcs.proxy as http://user:password@host:port"}
 
@@ -204,13 +177,14 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     """
     if isinstance(error, SourceError):
         return error
-    kind, name = _class_kind(error)
+    kind, name = kind_of_class(error, CLASSES), type(error).__name__
+    if kind is CredentialsError and getattr(error, "retryable", False):
+        kind = StoreUnavailableError
     if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
         return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    where = f"; asked was {failed.endpoint}" if failed.endpoint and issubclass(kind, StoreUnavailableError) else ""
-    if name == "TransportError":  # of google-auth
-        where = ""
+    of_store = issubclass(kind, StoreUnavailableError) and name != "TransportError"  # that one is google-auth's
+    where = failed.asked if of_store else ""
     return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
 
 
@@ -234,13 +208,10 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
     if foreign:
         advice = f"{NO_DOCUMENT}; when that stays so, check gcs.endpoint and gcs.proxy"
     advice = advice.format(action=f"storage.{failed.operation}")
-    if (foreign or kind is BucketNotFoundError) and failed.endpoint:
-        advice = f"{advice}; asked was {failed.endpoint}"
-    words = [word for word in (reason, f"HTTP {status}", answer_text) if word]
-    made = make_error(kind, failed, f"{advice} ({', '.join(words)})")
-    if isinstance(made, (ThrottledError, StoreUnavailableError)):
-        made.retry_after_seconds = retry_after_seconds(headers.get("retry-after"))
-    return made
+    if foreign or kind is BucketNotFoundError:
+        advice = f"{advice}{failed.asked}"
+    words = (reason, f"HTTP {status}", answer_text)
+    return make_refusal(kind, failed, advice, words, headers.get("retry-after"))
 
 
 def _read(body: bytes) -> tuple[str, str, bool]:
@@ -258,37 +229,15 @@ def _is_googles(headers: Mapping[str, str]) -> bool:
 
 
 def _needs_document(status: int, failed: Failed) -> bool:
-    """Return whether a refusal of that status only counts when the store itself sent it.
-
-    An ingress whose route is being reloaded answers "404 page not found" to every request, which says
-    nothing about an object. So does 421 or 499 of a load balancer, and 203 of a proxy.
-    """
+    """Return whether a refusal of that status only counts when the store itself sent it."""
     if failed.media and status == 404:  # noqa: PLR2004  # the description of the object tells: see `GcsStore._refused`
         return False
     # who asks without an identity, or with a token that has expired, is told so in plain text, too
-    return status not in (*NEEDS_NO_DOCUMENT, 401) and (status >= 400 or status < 300)  # noqa: PLR2004
+    return status != 401 and needs_document(status)  # noqa: PLR2004
 
 
-def _status_kind(status: int, reason: str, failed: Failed, answer_text: str) -> _Kind:
+def _status_kind(status: int, reason: str, failed: Failed, answer_text: str) -> Kind:
     if status == 404:  # noqa: PLR2004
         missing = not failed.key or "bucket does not exist" in answer_text.lower()
         return BucketNotFoundError if missing else ObjectNotFoundError
-    kind = REASONS.get(reason) or STATUSES.get(status)
-    if kind is None:
-        if status >= 500:  # noqa: PLR2004  # a failure of the server's own
-            return StoreUnavailableError
-        return ConfigError if 300 <= status < 400 else FatalError  # noqa: PLR2004
-    return FatalError if issubclass(kind, ObjectError) and not failed.key else kind
-
-
-def _class_kind(error: BaseException) -> tuple[_Kind, str]:
-    for cls in type(error).__mro__:
-        kind = CLASSES.get(cls.__name__)
-        if kind is not None:
-            tls = cls.__name__ in ("SSLError", "HttpTlsError")
-            if tls and "CERTIFICATE" not in str(error) and "WRONG_VERSION" not in str(error):
-                return StoreUnavailableError, type(error).__name__
-            if kind is CredentialsError and getattr(error, "retryable", False):
-                return StoreUnavailableError, type(error).__name__
-            return kind, type(error).__name__
-    return FatalError, type(error).__name__
+    return kind_of_status(status, REASONS.get(reason) or STATUSES.get(status), failed)

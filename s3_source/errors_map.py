@@ -20,76 +20,75 @@ from framework.errors import (
     FatalError,
     ObjectArchivedError,
     ObjectChangedError,
-    ObjectError,
     ObjectNotFoundError,
     SourceError,
     StoreUnavailableError,
     ThrottledError,
 )
 from framework.storage.error_messages import (
-    NEEDS_NO_DOCUMENT,
     NO_DOCUMENT,
+    Kind,
     StoreCall,
+    advice_of_connections,
+    advice_of_kinds,
     innermost,
+    kind_of_class,
+    kind_of_status,
+    kinds,
     make_error,
+    make_refusal,
+    needs_document,
     redact,
-    retry_after_seconds,
 )
-
-_Kind = type[SourceError]
 
 MAKING = "CreateClient"
 """Pseudo-operation of creating the client: its failures are configuration errors."""
 
 
-def _codes(kind: _Kind, text: str) -> dict[str, _Kind]:
-    return dict.fromkeys(text.split(), kind)
-
-
 # https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html, with those of STS and of stores that speak S3.
-CODES: Mapping[str, _Kind] = {
-    **_codes(
+CODES: Mapping[str, Kind] = {
+    **kinds(
         ThrottledError,
         "SlowDown SlowDownRead SlowDownWrite RequestLimitExceeded Throttling ThrottlingException ThrottledException"
         " RequestThrottled RequestThrottledException TooManyRequests TooManyRequestsException BandwidthLimitExceeded"
         " LimitExceededException PriorRequestNotComplete ServiceUnavailable ServerBusy Busy 429 503",
     ),
-    **_codes(
+    **kinds(
         StoreUnavailableError,
         "InternalError InternalFailure InternalServerError RequestTimeout RequestTimeoutException OperationAborted"
         " ServiceFailure IDPCommunicationError ConditionalRequestConflict TemporaryRedirect IncompleteBody"
         " XMinioServerNotInitialized 500 502 504",
     ),
-    **_codes(
+    **kinds(
         CredentialsError,
         "InvalidAccessKeyId SignatureDoesNotMatch ExpiredToken ExpiredTokenException InvalidToken InvalidTokenId"
         " TokenRefreshRequired InvalidSecurity MissingSecurityHeader MissingSecurityElement MissingAuthenticationToken"
         " InvalidClientTokenId UnrecognizedClientException IncompleteSignature CredentialsNotSupported NotSignedUp"
         " ExpiredIdentityToken InvalidIdentityToken IDPRejectedClaim 401",
     ),
-    **_codes(
+    **kinds(
         AccessDeniedError,
         "AccessDenied AccessDeniedException AllAccessDisabled AccountProblem InvalidPayer Forbidden Unauthorized"
         " UnauthorizedAccess KMS.DisabledException KMS.NotFoundException KMS.InvalidStateException"
         " KMS.KMSInvalidStateException RegionDisabledException 403",
     ),
-    **_codes(BucketNotFoundError, "NoSuchBucket NoSuchAccessPoint"),
-    **_codes(ObjectNotFoundError, "NoSuchKey NoSuchVersion"),
-    **_codes(ObjectChangedError, "PreconditionFailed InvalidRange 412 416"),
-    **_codes(ObjectArchivedError, "InvalidObjectState"),
-    **_codes(
+    **kinds(BucketNotFoundError, "NoSuchBucket NoSuchAccessPoint"),
+    **kinds(ObjectNotFoundError, "NoSuchKey NoSuchVersion"),
+    **kinds(ObjectChangedError, "PreconditionFailed InvalidRange 412 416"),
+    **kinds(ObjectArchivedError, "InvalidObjectState"),
+    **kinds(
         ConfigError,
         "PermanentRedirect Redirect AuthorizationHeaderMalformed IllegalLocationConstraintException InvalidBucketName"
         " InvalidRegion 301 407",
     ),
-    **_codes(
+    **kinds(
         FatalError, "RequestTimeTooSkewed RequestExpired NotImplemented MethodNotAllowed InvalidRequest InvalidArgument"
     ),
 }
 
 # By the name of a class or of one of its bases; the most derived one wins.
-CLASSES: Mapping[str, _Kind] = {
-    **_codes(
+CLASSES: Mapping[str, Kind] = {
+    **kinds(
         StoreUnavailableError,
         # botocore, urllib3 and Python: the connection or its answer failed
         "HTTPClientError ConnectionError EndpointConnectionError ConnectionClosedError ReadTimeoutError ConnectTimeoutError"
@@ -99,18 +98,18 @@ CLASSES: Mapping[str, _Kind] = {
         " CredentialRetrievalError"
         " HTTPException IncompleteRead TimeoutError OSError",
     ),
-    **_codes(
+    **kinds(
         CredentialsError,
         "NoCredentialsError NoAuthTokenError TokenRetrievalError UnknownTokenProviderError PartialCredentialsError"
         " UnknownCredentialError RefreshWithMFAUnsupportedError SSOError LoginError"
         " UnauthorizedSSOTokenError",
     ),
-    # A certificate that is not trusted stays so; what a reset looks like inside TLS is told apart in `_class_kind`.
-    **_codes(
+    # A certificate that is not trusted stays so; what a reset looks like inside TLS is told apart in `kind_of_class`.
+    **kinds(
         ConfigError,
         "SSLError HttpTlsError ProfileNotFound ConfigParseError ConfigNotFound InvalidConfigError ValidationError",
     ),
-    **_codes(
+    **kinds(
         ConfigError,
         "ParamValidationError BaseEndpointResolverError EndpointProviderError UnknownRegionError InvalidDNSNameError"
         " ServiceNotInRegionError InvalidHostLabelError InvalidS3AddressingStyleError UnsupportedS3ArnError"
@@ -119,7 +118,7 @@ CLASSES: Mapping[str, _Kind] = {
         " InvalidRetryConfigurationError InvalidSTSRegionalEndpointsConfigError"
         " InvalidS3UsEast1RegionalEndpointConfigError InvalidChecksumConfigError",
     ),
-    **_codes(FatalError, "BotoCoreError UndefinedModelAttributeError ClientError Exception"),
+    **kinds(FatalError, "BotoCoreError UndefinedModelAttributeError ClientError Exception"),
 }
 
 _EXPIRED = "CredentialsStillExpired"
@@ -140,40 +139,18 @@ _ADVICE: Mapping[str, str] = {
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
     "ConfigParseError": "a shared AWS file cannot be read; correct it",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
-    **dict.fromkeys(
-        ("SSLError", "HttpTlsError"),
-        "the server's certificate is not trusted, or it speaks no TLS; check s3.endpoint and s3.ca_bundle",
-    ),
-    **dict.fromkeys(
-        ("ProxyConnectionError", "HttpProxyError"),
-        "the proxy does not answer; check s3.proxy, or the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY",
-    ),
+    **advice_of_connections("s3"),
     "InvalidProxiesConfigError": "the proxy cannot be used; check s3.proxy",
     **dict.fromkeys(
         ("EndpointConnectionError", "HttpConnectError"),
         "the store cannot be reached; check s3.endpoint, s3.region and the network",
     ),
-    **dict.fromkeys(
-        ("ConnectTimeoutError", "HttpConnectTimeoutError"),
-        "the store did not take the connection in time; check s3.endpoint and the network",
-    ),
-    **dict.fromkeys(("ReadTimeoutError", "HttpReadTimeoutError"), "the store did not answer in time"),
     _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
     _UNREADABLE: "a file or program for the credentials cannot be used; check s3.profile, the shared AWS files and the"
     " variables AWS_*",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
-_KIND_ADVICE: Mapping[_Kind, str] = {
-    ThrottledError: "the store asks for fewer requests",
-    StoreUnavailableError: "the store did not answer as it should",
-    CredentialsError: "the store refuses the credentials, or none could be had; check section [s3]",
-    AccessDeniedError: "the credentials do not allow it; grant {action}",
-    BucketNotFoundError: "there is no such bucket; check s3.bucket, s3.endpoint and s3.region",
-    ObjectNotFoundError: "it was deleted after it was listed",
-    ObjectChangedError: "it was overwritten after it was listed",
-    ObjectArchivedError: "it lies in an archive class and must be restored first",
-    ConfigError: "the store cannot be used as configured; check section [s3]",
-}
+_KIND_ADVICE = advice_of_kinds("s3", "s3.bucket, s3.endpoint and s3.region")
 _ACTIONS = {
     "GetObject": "s3:GetObject",
     "HeadObject": "s3:GetObject",
@@ -207,7 +184,7 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
-    kind, name = _class_kind(error)
+    kind, name = kind_of_class(error, CLASSES), type(error).__name__
     if isinstance(error, ValueError) and kind is FatalError and failed.operation != MAKING:
         kind = StoreUnavailableError  # botocore found a number or a date in the head that is none
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
@@ -217,8 +194,7 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     detail = _parse_failure(error) if name == "ConfigParseError" else innermost(error)
     elsewhere = name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError"}
-    asked = failed.endpoint and issubclass(kind, StoreUnavailableError) and not elsewhere
-    where = f"; asked was {failed.endpoint}" if asked else ""
+    where = failed.asked if issubclass(kind, StoreUnavailableError) and not elsewhere else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
 
 
@@ -286,8 +262,7 @@ def from_code(
     kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, message)
     advice = _ADVICE.get(code) or _ADVICE.get(str(status)) or _KIND_ADVICE.get(kind, "the store refuses the request")
     if foreign:
-        where = f"; asked was {failed.endpoint}" if failed.endpoint else ""
-        advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{where}"
+        advice = f"{NO_DOCUMENT}; when that stays so, check s3.endpoint and s3.proxy{failed.asked}"
     if code == "NoSuchKey" and failed.operation.startswith("List"):
         advice = f"s3.endpoint names the server alone, without the bucket; asked was {failed.endpoint}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
@@ -311,53 +286,24 @@ def from_code(
             if needless
             else "it is encrypted with a customer's key; check s3.sse_customer_key",
         )
-    words = [word for word in (code, f"HTTP {status}" if status and code != str(status) else "", message) if word]
-    made = make_error(kind, failed, f"{advice} ({', '.join(words)})" if words else advice)
-    if isinstance(made, (ThrottledError, StoreUnavailableError)):
-        made.retry_after_seconds = retry_after_seconds(retry_after)
-    return made
+    words = (code, f"HTTP {status}" if status and code != str(status) else "", message)
+    return make_refusal(kind, failed, advice, words, retry_after)
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:
-    """Return whether a refusal is not from S3 itself: S3 sends a code, except in answers to a HEAD.
-
-    An ingress whose route is being reloaded answers "404 page not found" to every request, which says
-    nothing about an object. So does 421 or 499 of a load balancer, and 203 of a proxy.
-    """
+    """Return whether a refusal is not from S3 itself: S3 sends a code, except in answers to a HEAD."""
     if signed if failed.operation.startswith("Head") else code not in ("", str(status)):
         return False
-    return status not in NEEDS_NO_DOCUMENT and (status >= 400 or status < 300)  # noqa: PLR2004
+    return needs_document(status)
 
 
-def _code_kind(code: str, status: int, failed: Failed, message: str) -> _Kind:
+def _code_kind(code: str, status: int, failed: Failed, message: str) -> Kind:
     if code in ("404", "NotFound", "") and status == 404:  # noqa: PLR2004  # HEAD: no body, so no code
         return ObjectNotFoundError if failed.key else BucketNotFoundError
     if code == "InvalidIdentityToken" and "verification key" in message:  # STS could not reach the identity provider
         return StoreUnavailableError
-    kind = CODES.get(code) or CODES.get(str(status))
-    if kind is None:
-        if status >= 500:  # noqa: PLR2004  # a failure of the server's own
-            return StoreUnavailableError
-        # 304 answers a condition that is never sent: a cache in between. Redirects that botocore did not follow.
-        return StoreUnavailableError if status in (304, 408) else ConfigError if 300 <= status < 400 else FatalError  # noqa: PLR2004
-    if issubclass(kind, ObjectError) and not failed.key:
-        return FatalError
-    return kind
+    return kind_of_status(status, CODES.get(code) or CODES.get(str(status)), failed)
 
 
 def _about_customer_key(code: str, message: str) -> bool:
     return code in ("InvalidRequest", "InvalidArgument", "400") and "ncrypt" in message
-
-
-# A certificate that is not trusted or names another host, no TLS at all, a ca_bundle that cannot be read.
-_STAYS_SO = ("CERTIFICATE", "WRONG_VERSION", "doesn't match", "[Errno 2]", "[Errno 13]", "[Errno 21]")
-
-
-def _class_kind(error: BaseException) -> tuple[_Kind, str]:
-    for cls in type(error).__mro__:
-        kind = CLASSES.get(cls.__name__)
-        if kind is not None:
-            if cls.__name__ in ("SSLError", "HttpTlsError") and not any(words in str(error) for words in _STAYS_SO):
-                return StoreUnavailableError, type(error).__name__
-            return kind, type(error).__name__
-    return FatalError, type(error).__name__
