@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import SourceError, StoreContractError, TaskClosedError, raised_at
@@ -117,16 +118,14 @@ class FetchBudget:
             self._sleeping -= 1
 
 
+@attrs.define(eq=False, repr=False)
 class StreamRoom:
     """The part of a budget that one stream holds whose bytes the store delivers by itself; a `ReadRoom`."""
 
-    __slots__ = ("_budget", "_closed", "_held", "_is_head")
-
-    def __init__(self, budget: FetchBudget) -> None:
-        self._budget = budget
-        self._held = 0
-        self._is_head = False
-        self._closed = False
+    _budget: FetchBudget
+    _held: int = 0
+    _is_head: bool = False
+    _closed: bool = False
 
     def take(self, size: int, resume: Callable[[], None]) -> bool:
         """Take room for a piece; False when there is none. Bytes of a closed stream do not count."""
@@ -164,15 +163,13 @@ class StreamRoom:
             self._held = 0
 
 
+@attrs.define(eq=False, repr=False)
 class BegunStream:
     """A stream that the store fills by itself, before it is read."""
 
-    __slots__ = ("_came_whole", "_room", "_stream")
-
-    def __init__(self, stream: ResumingStream, room: StreamRoom) -> None:
-        self._stream = stream
-        self._room = room
-        self._came_whole = False
+    _stream: ResumingStream
+    _room: StreamRoom
+    _came_whole: bool = False
 
     def whole(self) -> bytes | None:
         """Return the bytes of the whole object, which becomes the head; None when the stream must tell."""
@@ -194,21 +191,21 @@ class BegunStream:
         self._room.close()
 
 
+@attrs.define(eq=False, repr=False)
 class FetchedStream:
     """A stream that a thread fills ahead of its reader. One reader; closing also ends the filling."""
 
-    def __init__(self, opener: Callable[[], ReadStream], expected: int, budget: FetchBudget) -> None:
-        self._opener = opener
-        self._expected = expected
-        self._budget = budget
-        self._chunks: deque[bytes] = deque()
-        self._begin = 0  # of what is left of the first chunk: to cut it off would copy the rest at every read
-        self._held = 0
-        self._ended = False
-        self._refused = False
-        self._error: BaseException | None = None
-        self._closed = False
-        self.is_head = False
+    _opener: Callable[[], ReadStream]
+    _expected: int
+    _budget: FetchBudget
+    _chunks: deque[bytes] = attrs.field(factory=deque)
+    _begin: int = 0  # of what is left of the first chunk: to cut it off would copy the rest at every read
+    _held: int = 0
+    _ended: bool = False
+    _refused: bool = False
+    _error: BaseException | None = None
+    _closed: bool = False
+    is_head: bool = False
 
     def fill(self) -> None:
         """Fill the stream in a pool thread until the object's end, an error, or `close`."""

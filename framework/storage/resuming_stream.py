@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@attrs.define(eq=False, repr=False)
 class StoreInput(ObjectInput):
     """One listed object version as the input of a transformer. Thread-safe; each stream belongs to one thread.
 
@@ -41,20 +43,11 @@ class StoreInput(ObjectInput):
         stop: ends a wait at once, with `TaskClosedError`.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        native: NativeObject,
-        policy: RetryPolicy | None = None,
-        *,
-        on_retry: OnRetry | None = None,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self.native = native
-        self._store = store
-        self._policy = policy or RetryPolicy()
-        self._on_retry = on_retry
-        self._stop = stop
+    _store: ObjectStore
+    native: NativeObject
+    _policy: RetryPolicy = attrs.field(factory=RetryPolicy)
+    _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
+    _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
 
     @property
     @override
@@ -154,6 +147,7 @@ class StoreInput(ObjectInput):
         return f"StoreInput({self.location}, {self.size} bytes)"
 
 
+@attrs.define(eq=False, repr=False)
 class ResumingStream(ReadStream):
     """The bytes `start .. end - 1` of one version, complete. Not thread-safe.
 
@@ -161,30 +155,16 @@ class ResumingStream(ReadStream):
     version prevents mixed contents. Created by `StoreInput.open`.
     """
 
-    __slots__ = (
-        "_checksum",
-        "_closed",
-        "_end",
-        "_failed_since",
-        "_failures",
-        "_gave_up",
-        "_position",
-        "_source",
-        "_stream",
-        "pending",
-    )
-
-    def __init__(self, source: StoreInput, start: int, end: int) -> None:
-        self._source = source
-        self._position = start
-        self._end = end
-        self._stream: ReadStream | None = None
-        self._checksum: Checksum | None = None
-        self._closed = False
-        self.pending: PendingStream | None = None
-        self._failures = 0
-        self._failed_since = 0.0
-        self._gave_up = False
+    _source: StoreInput
+    _position: int
+    _end: int
+    _stream: ReadStream | None = None
+    _checksum: Checksum | None = None
+    _closed: bool = False
+    pending: PendingStream | None = None
+    _failures: int = 0
+    _failed_since: float = 0.0
+    _gave_up: bool = False
 
     def connect(self) -> None:
         """Wait for the request that is under way, or send the first; none for an empty range."""

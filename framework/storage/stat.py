@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+import attrs
+
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
@@ -17,6 +19,7 @@ BucketOpener = Callable[[str], ObjectStore]
 """Returns the store of another bucket of the same vendor, with the same identity. The creator keeps and closes it."""
 
 
+@attrs.define(eq=False, repr=False)
 class Lookups:
     """Lookups of single objects. Thread-safe.
 
@@ -29,24 +32,18 @@ class Lookups:
         stop: ends every wait.
     """
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        policy: RetryPolicy,
-        *,
-        open_bucket: BucketOpener | None = None,
-        on_request: Callable[[], None] | None = None,
-        on_retry: OnRetry | None = None,
-        stop: threading.Event | None = None,
-    ) -> None:
-        self.store = store
-        self._policy = policy.within(FIRST_CONTACT_SECONDS)
-        self._later_policy = policy
-        self._open_bucket = open_bucket
-        self._on_request = on_request
-        self._on_retry = on_retry
-        self._stop = stop
-        self._lock = threading.Lock()
+    store: ObjectStore
+    _later_policy: RetryPolicy = attrs.field(alias="policy")
+    _open_bucket: BucketOpener | None = attrs.field(default=None, kw_only=True)
+    _on_request: Callable[[], None] | None = attrs.field(default=None, kw_only=True)
+    _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
+    _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
+    _policy: RetryPolicy = attrs.field(init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+
+    @_policy.default
+    def _first_contact(self) -> RetryPolicy:
+        return self._later_policy.within(FIRST_CONTACT_SECONDS)
 
     def address(self, bucket: str, key: str) -> str:
         """Return an object's address for messages."""

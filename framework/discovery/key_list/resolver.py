@@ -14,10 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import TypeAlias
+
+import attrs
 
 from framework.discovery.key_list.rows import KeyRow
 from framework.discovery.key_list.source import KeyList
@@ -58,6 +60,7 @@ _Wanted: TypeAlias = "NativeObject | str"
 """A trusted object, or a key to look up."""
 
 
+@attrs.define(eq=False, repr=False)
 class KeyListResolver:
     """The objects of a list, listing after listing. One thread iterates; `released` and `defer` may come from any.
 
@@ -69,39 +72,27 @@ class KeyListResolver:
         lookups: requests to the store.
         offsets: positions; they show which rows are outdated, and which objects are finished.
         key_of: the identity of an object in the positions.
-        prefixes: the prefixes of the source.
+        prefixes: of the source.
         concurrency: maximum number of parallel lookups.
         recheck: whether a finished object is looked up again when its row does not state its version.
     """
 
-    def __init__(
-        self,
-        keys: KeyList,
-        lookups: Lookups,
-        offsets: OffsetManager,
-        *,
-        key_of: Callable[[NativeObject], OffsetManagerKey],
-        prefixes: Sequence[str] = ("",),
-        concurrency: int = 16,
-        recheck: bool = True,
-    ) -> None:
-        self._keys = keys
-        self._lookups = lookups
-        self._store = lookups.store
-        self._offsets = offsets
-        self._key_of = key_of
-        self._prefixes = tuple(prefixes)
-        self._concurrency = concurrency
-        self._recheck = recheck
-        self._state: str | None = None
-        self._complete = False
-        self._again = False
-        self._filtered = dict.fromkeys(REASONS, 0)
-        self._lock = threading.Lock()
-        self._doubted: set[str] = set()
-        self._waiting: dict[str, None] = {}
-        self._doubt_all = False
-        self.whole = True
+    _keys: KeyList
+    _lookups: Lookups
+    _offsets: OffsetManager
+    _key_of: Callable[[NativeObject], OffsetManagerKey] = attrs.field(kw_only=True)
+    _prefixes: tuple[str, ...] = attrs.field(default=("",), kw_only=True)
+    _concurrency: int = attrs.field(default=16, kw_only=True)
+    _recheck: bool = attrs.field(default=True, kw_only=True)
+    _state: str | None = attrs.field(default=None, init=False)
+    _complete: bool = attrs.field(default=False, init=False)
+    _again: bool = attrs.field(default=False, init=False)
+    _filtered: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(REASONS, 0), init=False)
+    _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
+    _doubted: set[str] = attrs.field(factory=set, init=False)
+    _waiting: dict[str, None] = attrs.field(factory=dict, init=False)
+    _doubt_all: bool = attrs.field(default=False, init=False)
+    whole: bool = attrs.field(default=True, init=False)
 
     def objects(self, after: str = "") -> Iterator[NativeObject]:
         """Yield one listing: every object after the key `after` that the list names and the store has.
@@ -166,10 +157,10 @@ class KeyListResolver:
     def _believed(self, row: KeyRow) -> _Wanted | None:
         version = None
         if row.size is not None and row.modified_ms is not None:
-            version = self._store.listed_version(etag=row.etag, modified_ms=row.modified_ms)
+            version = self._lookups.store.listed_version(etag=row.etag, modified_ms=row.modified_ms)
         native = NativeObject(
-            scheme=self._store.scheme,
-            bucket=self._store.bucket,
+            scheme=self._lookups.store.scheme,
+            bucket=self._lookups.store.bucket,
             key=row.key,
             size=row.size or 0,
             version=version or "",
@@ -185,7 +176,7 @@ class KeyListResolver:
             return row.key
         if finished:
             return native
-        exact = entry is not None or not self._store.lists_milliseconds or native.modified_ms % 1000 != 0
+        exact = entry is not None or not self._lookups.store.lists_milliseconds or native.modified_ms % 1000 != 0
         return native if exact and not self._is_doubted(row.key) else row.key
 
     def _is_doubted(self, key: str) -> bool:
@@ -210,7 +201,7 @@ class KeyListResolver:
 
     def _stat(self, key: str) -> NativeObject | None:
         try:
-            return self._lookups.stat(self._store.bucket, key)
+            return self._lookups.stat(self._lookups.store.bucket, key)
         except ObjectNotFoundError:
             return None
 
@@ -237,7 +228,7 @@ class KeyListResolver:
         else:
             self._filtered[MISSING] += 1
             if self._filtered[MISSING] <= NAMED_MISSING:
-                address = self._lookups.address(self._store.bucket, key)
+                address = self._lookups.address(self._lookups.store.bucket, key)
                 log.warning("%s: skipped, the object does not exist, but %s names it", address, self._keys.name)
 
     # ---- what came of them

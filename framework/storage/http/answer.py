@@ -63,38 +63,16 @@ class HttpAnswer:
         failure: why the transfer ended early; set by the loop.
     """
 
-    __slots__ = (
-        "_came",
-        "_chunks",
-        "_gone",
-        "_head",
-        "_loop",
-        "_refused",
-        "_reserved",
-        "_waiter",
-        "_whole",
-        "active_at",
-        "complete",
-        "ended",
-        "failure",
-        "is_head",
-        "is_small",
-        "lines",
-        "measured_at",
-        "measured_bytes",
-        "paused",
-        "permitted",
-        "request_headers",
-        "retry",
-        "room",
-        "sent_at",
-        "started",
-        "transfer",
-        "url",
-    )
-
     def __init__(
-        self, loop: RequestLoop, url: str, headers: Sequence[str], room: ReadRoom | None, retry: RetryAfter | None
+        self,
+        loop: RequestLoop,
+        url: str,
+        headers: Sequence[str],
+        room: ReadRoom | None,
+        retry: RetryAfter | None,
+        *,
+        is_head: bool = False,
+        is_small: bool = False,
     ) -> None:
         self._loop = loop
         self.url = url
@@ -104,7 +82,9 @@ class HttpAnswer:
         self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it
         self.sent_at = self.active_at = self.measured_at = 0.0
         self.measured_bytes = 0
-        self.paused = self.permitted = self._whole = self.is_head = self.is_small = False
+        self.is_head = is_head
+        self.is_small = is_small
+        self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
         self._reserved = 0  # bytes, with a room; used by the loop's thread alone

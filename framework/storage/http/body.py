@@ -6,6 +6,7 @@ import contextlib
 import re
 from collections.abc import Callable, Mapping
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -28,6 +29,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASC
 _LENGTH_DIGITS = 19
 
 
+@attrs.define(eq=False, repr=False)
 class HttpStream(ReadStream):
     """Exactly `expected` bytes of an answer, or an error. Not thread-safe, except `abort`.
 
@@ -42,37 +44,19 @@ class HttpStream(ReadStream):
             which resumes over several of these streams.
     """
 
-    __slots__ = (
-        "_aborted",
-        "_body",
-        "_closed",
-        "_ends_there",
-        "_expected",
-        "_left",
-        "_native",
-        "_translate",
-        "checksum",
-    )
+    _body: HttpAnswer
+    _expected: int
+    _native: NativeObject = attrs.field(kw_only=True)
+    _translate: Callable[[BaseException, NativeObject], SourceError] = attrs.field(kw_only=True)
+    _ends_there: bool = attrs.field(default=False, kw_only=True)
+    checksum: Checksum | None = attrs.field(default=None, kw_only=True)
+    _left: int = attrs.field(init=False)
+    _closed: bool = False
+    _aborted: bool = False
 
-    def __init__(
-        self,
-        body: HttpAnswer,
-        expected: int,
-        *,
-        native: NativeObject,
-        translate: Callable[[BaseException, NativeObject], SourceError],
-        ends_there: bool = False,
-        checksum: Checksum | None = None,
-    ) -> None:
-        self._body = body
-        self._expected = expected
-        self._left = expected
-        self._native = native
-        self._translate = translate
-        self._ends_there = ends_there
-        self.checksum = checksum
-        self._closed = False
-        self._aborted = False
+    @_left.default
+    def _all(self) -> int:
+        return self._expected
 
     @override
     def read(self, size: int, /) -> bytes:

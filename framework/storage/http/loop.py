@@ -103,15 +103,14 @@ class HttpLoop:
             room: given for a request made ahead: memory that its body may take.
             retry: decides on retries of a request made ahead.
         """
-        answer = HttpAnswer(self, url, headers, room, retry)
-        answer.is_small = size is not None and size <= MULTIPLEXED_BYTES
+        is_small = size is not None and size <= MULTIPLEXED_BYTES
+        answer = HttpAnswer(self, url, headers, room, retry, is_small=is_small)
         self.post(self._start if room is None else self._queue, answer)
         return answer
 
     def head(self, url: str, headers: Sequence[str]) -> HttpAnswer:
         """Start a HEAD and return at once."""
-        answer = HttpAnswer(self, url, headers, None, None)
-        answer.is_head = True
+        answer = HttpAnswer(self, url, headers, None, None, is_head=True)
         self.post(self._start, answer)
         return answer
 

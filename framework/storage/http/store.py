@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import RetriableError, SourceError, TaskClosedError
@@ -132,6 +133,7 @@ class HttpStore(ObjectStore):
         self._http.close()
 
 
+@attrs.define(eq=False, repr=False)
 class ObjectGet:
     """One read of one object: a `PendingStream`.
 
@@ -145,30 +147,16 @@ class ObjectGet:
         repeats: whether another request of this read was answered in a form that may not be the stored one.
     """
 
-    __slots__ = (
-        "_answer",
-        "_retry",
-        "_store",
-        "accepts_gzip",
-        "ahead",
-        "native",
-        "problem",
-        "repeats",
-        "start",
-        "stop",
-    )
-
-    def __init__(self, store: HttpStore, native: NativeObject, start: int, stop: int) -> None:
-        self._store = store
-        self._answer: HttpAnswer | None = None
-        self._retry: Callable[[RetriableError], float | None] | None = None
-        self.native = native
-        self.start = start
-        self.stop = stop
-        self.ahead = False
-        self.problem: Exception | None = None
-        self.accepts_gzip = False
-        self.repeats = False
+    _store: HttpStore
+    native: NativeObject
+    start: int
+    stop: int
+    ahead: bool = False
+    problem: Exception | None = None
+    accepts_gzip: bool = False
+    repeats: bool = False
+    _answer: HttpAnswer | None = None
+    _retry: Callable[[RetriableError], float | None] | None = None
 
     @property
     def wanted(self) -> str | None:
