@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import attrs
 from typing_extensions import override
@@ -60,6 +59,11 @@ class _Prefix:
     floor: str = ""
 
 
+def _prefixes_of(names: Sequence[str]) -> list[_Prefix]:
+    return [_Prefix(name=name) for name in names or ("",)]
+
+
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class IncrementalFeed(ListingFeed):
     """Feed whose listings mostly cover only the end of the key range.
 
@@ -73,33 +77,27 @@ class IncrementalFeed(ListingFeed):
         past: returns the stored hints of a prefix, which keep the resume keys.
         list_behind: runs a listing after a key of each prefix.
         time_of_day: seconds since 1970.
-        **options: of `ListingFeed`; its listing is a full one.
+        listing: runs a full listing.
     """
 
-    def __init__(
-        self,
-        *,
-        prefixes: Sequence[str],
-        base: str,
-        lookback_keys: int,
-        full_listing_interval: float,
-        min_age: float,
-        digest: str,
-        past: Callable[[str], ListingHints],
-        list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]],
-        time_of_day: Callable[[], float] = time.time,
-        **options: Any,
-    ) -> None:
-        super().__init__(**options)
-        self._prefixes = [_Prefix(name=prefix, start=base, back=base) for prefix in prefixes or ("",)]
-        self._base = base
-        self._kept_keys = lookback_keys + 1  # listings start after the first of them
-        self._interval = full_listing_interval
-        self._deferred = DeferredKeys(min_age + HOLD_SECONDS, time_of_day, [prefix.name for prefix in self._prefixes])
-        self._digest = digest
-        self._past = past
-        self._list_behind = list_behind
-        self._time_of_day = time_of_day
+    _prefixes: Sequence[_Prefix] = attrs.field(converter=_prefixes_of)
+    _base: str
+    _lookback_keys: int
+    _full_listing_interval: float
+    _min_age: float
+    _digest: str
+    _past: Callable[[str], ListingHints]
+    _list_behind: Callable[[Mapping[str, str]], Iterator[NativeObject]]
+    _time_of_day: Callable[[], float] = time.time
+
+    @override
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        for prefix in self._prefixes:
+            prefix.start = prefix.back = self._base
+        self._kept_keys = self._lookback_keys + 1  # listings start after the first of them
+        patience = self._min_age + HOLD_SECONDS
+        self._deferred = DeferredKeys(patience, self._time_of_day, [prefix.name for prefix in self._prefixes])
         self._whole = True
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
@@ -171,7 +169,7 @@ class IncrementalFeed(ListingFeed):
     def _is_whole_due(self, now: float) -> bool:
         age = None if self._whole_began is None else now - self._whole_began
         # a negative age: the clock was set back, so nothing is known
-        return age is None or age < 0 or age >= max(self._interval, REST_FACTOR * self._seconds[True])
+        return age is None or age < 0 or age >= max(self._full_listing_interval, REST_FACTOR * self._seconds[True])
 
     def _before(self, prefix: _Prefix, after: str, keys: Iterable[str]) -> str:
         """Return the key after which a listing shows everything after `after`, and these keys."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
 
+import attrs
 from typing_extensions import override
 
 from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
@@ -85,6 +86,7 @@ def check_listed(native: NativeObject) -> None:
         raise ListingError(f"{native.location}: the listing shows the size {native.size}, which must not be below 0")
 
 
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class ListingFeed(ObjectFeed):
     """Repeated listings: gives every new or unfinished object once.
 
@@ -95,48 +97,33 @@ class ListingFeed(ObjectFeed):
     With `order` the objects of a listing are assigned in that order, once the listing is complete: they all wait in memory.
     """
 
-    def __init__(
-        self,
-        *,
-        listing: Callable[[], Iterable[NativeObject]],
-        selection: RoutedSelection,
-        offsets: OffsetManager,
-        numbering_options: str,
-        poll_interval_seconds: float,
-        tolerant: bool = False,
-        once: bool = False,
-        start_entry: Callable[[NativeObject, TopicPartition, str], OffsetManagerEntry] = OffsetManagerEntry.start,
-        key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key,
-        split_policy: SplitPolicy | None = None,
-        order: Callable[[NativeObject], SortKey] | None = None,
-        idle_seconds: Callable[[], float] = lambda: 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._listing = listing
-        self._selection = selection
-        self._offsets = offsets
-        self._table = offsets.table
-        self._tracker = offsets.tracker
-        self._numbering_options = numbering_options
-        self._poll_interval = poll_interval_seconds
-        self._tolerant = tolerant
+    _listing: Callable[[], Iterable[NativeObject]]
+    _selection: RoutedSelection
+    _offsets: OffsetManager
+    _numbering_options: str
+    _poll_interval_seconds: float
+    _tolerant: bool = False
+    _once: bool = False
+    _start_entry: Callable[[NativeObject, TopicPartition, str], OffsetManagerEntry] = OffsetManagerEntry.start
+    _key_of: Callable[[NativeObject], OffsetManagerKey] = _object_key
+    _split_policy: SplitPolicy = attrs.field(factory=SplitPolicy)
+    _order: Callable[[NativeObject], SortKey] | None = None
+    _idle_seconds: Callable[[], float] = lambda: 0.0
+    _clock: Callable[[], float] = time.monotonic
+
+    def __attrs_post_init__(self) -> None:
+        self._table = self._offsets.table
+        self._tracker = self._offsets.tracker
         self._unfit: dict[str, int] = {}
-        self._once = once
-        self._start_entry = start_entry
-        self._key_of = key_of
-        self._split_policy = split_policy or SplitPolicy()
-        self._order = order
         self._ordered: dict[OffsetManagerKey, tuple[SortKey, Iterator[Assignment]]] = {}
-        self._idle_seconds = idle_seconds
         self._idle_before = 0.0
-        self._clock = clock
         self._current: Iterator[NativeObject] | None = None
-        self._due = clock()
+        self._due = self._clock()
         self._listing_seconds = 0.0
         self._decided: Iterator[Assignment] = iter(())
-        self._in_flight = InFlight(offsets.table)
+        self._in_flight = InFlight(self._table)
         self._released = False
-        self._stale_guard = StaleListingGuard(poll_interval_seconds)
+        self._stale_guard = StaleListingGuard(self._poll_interval_seconds)
         self._finished = False
         self._logged_archived: set[str] = set()
         self._logged_refused: set[str] = set()
@@ -229,8 +216,8 @@ class ListingFeed(ObjectFeed):
         self.counts.filtered = self._selection.filtered()
         self.counts.filtered |= self._unfit
         rest = self._rest_seconds()
-        self._due = self._clock() + max(self._poll_interval, rest)
-        if rest > max(self._poll_interval, LONG_REST_SECONDS) and not self._once:
+        self._due = self._clock() + max(self._poll_interval_seconds, rest)
+        if rest > max(self._poll_interval_seconds, LONG_REST_SECONDS) and not self._once:
             log.info(
                 "the listing took %.1f seconds, so that the next one begins in %.0f: new objects are found then",
                 self._listing_seconds,
