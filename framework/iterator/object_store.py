@@ -44,6 +44,10 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     Attributes:
         lister: lists a prefix instead of this process's own threads: a Spark driver sets it before the first listing.
+        store: the bucket.
+        policy: the retry policy of each single call.
+        page_size: keys per page.
+        closing: event set by `close`; ends every wait of a listing.
 
     Args:
         config: the whole configuration.
@@ -79,12 +83,12 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     ) -> None:
         super().__init__(config, transformer, offsets, feed=feed, once=once)
         self.lister: Callable[[ListingRequest], Listing] | None = None
-        self._store = store
-        self._policy = policy
+        self.store = store
+        self.policy = policy
         self._prefixes = tuple(prefixes)
-        self._page_size = page_size
+        self.page_size = page_size
         self._start_key = start_key
-        self._ending = threading.Event()
+        self.closing = threading.Event()
         self._pages = SinglePages(store, policy, page_size, self._count_retry)
         self._memory = ListingMemory(self.offsets.hints, store, page_size)
         self._listing: Listing | None = None
@@ -105,7 +109,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             open_bucket=open_bucket,
             on_request=self._count_lookup,
             on_retry=self._count_retry,
-            stop=self._ending,
+            stop=self.closing,
         )
         self._named = self._name_objects() if config.discovery.mode == "keys" else None
 
@@ -135,17 +139,17 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def metadata_of(self, native: NativeObject) -> Mapping[str, str]:
-        return self._ask_about(native, "metadata", self._store.metadata)
+        return self._ask_about(native, "metadata", self.store.metadata)
 
     @override
     def tags_of(self, native: NativeObject) -> Mapping[str, str]:
-        return self._ask_about(native, "tags", self._store.tags)
+        return self._ask_about(native, "tags", self.store.tags)
 
     def _ask_about(
         self, native: NativeObject, what: str, ask: Callable[[NativeObject], Mapping[str, str]]
     ) -> Mapping[str, str]:
         what = f"asking for the {what} of {native.location}"
-        return self._policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self._ending)
+        return self.policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self.closing)
 
     @property
     @override
@@ -160,37 +164,17 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     @property
     @override
     def bucket(self) -> str:
-        return self._store.bucket
+        return self.store.bucket
 
     @property
     @override
     def address(self) -> str | None:
-        return self._store.address
+        return self.store.address
 
     @property
     @override
     def start_key(self) -> str | None:
         return self._start_key
-
-    @property
-    def store(self) -> ObjectStore:
-        """The bucket."""
-        return self._store
-
-    @property
-    def policy(self) -> RetryPolicy:
-        """The retry policy of each single call."""
-        return self._policy
-
-    @property
-    def page_size(self) -> int:
-        """Keys per page."""
-        return self._page_size
-
-    @property
-    def closing(self) -> threading.Event:
-        """Event set by `close`; ends every wait of a listing."""
-        return self._ending
 
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
@@ -217,7 +201,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         return self._memory.past(prefix)
 
     def _list(self, prefix: str, after: str, *, whole: bool) -> Iterator[NativeObject]:
-        self._check_order(prefix, unordered=self._memory.past(prefix).unordered or not self._store.ordered)
+        self._check_order(prefix, unordered=self._memory.past(prefix).unordered or not self.store.ordered)
         request = self._memory.request(prefix, after)
         first = None if self._pages.answered else self._pages.ask(prefix, "" if request.unordered else after)
         if self.lister is None or (first is not None and first.continuation is None):
@@ -226,9 +210,9 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.statistics.list_requests += first is not None  # this page only showed that the store answers
             listing = self.lister(request)
         self._listing = listing
-        if self._ending.is_set():  # `close` may have looked for it before
+        if self.closing.is_set():  # `close` may have looked for it before
             listing.close()
-        documented = self._store.ordered and self._store.order_is_documented and not request.unordered
+        documented = self.store.ordered and self.store.order_is_documented and not request.unordered
         self.offsets.tracker.begin_listing(prefix, after, in_order=documented)
         try:
             yield from self._objects_of(listing)
@@ -245,7 +229,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def _check_order(self, prefix: str, *, unordered: bool) -> None:
         if unordered and self.config.discovery.mode == "incremental":
             raise ListingError(
-                f"{self._store.scheme}://{self._store.bucket}/{prefix}: the store does not list in the order of keys, so "
+                f"{self.store.scheme}://{self.store.bucket}/{prefix}: the store does not list in the order of keys, so "
                 'there is no going on behind the highest one; set [discovery] mode = "list"'
             )
 
@@ -257,11 +241,11 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             first: its first page, if that was requested already.
         """
         return list_parallel(
-            self._store,
+            self.store,
             prefix=request.prefix,
             after=request.after,
-            page_size=self._page_size,
-            policy=self._policy,
+            page_size=self.page_size,
+            policy=self.policy,
             concurrency=self.config.discovery.list_concurrency,
             histogram=request.histogram,
             unordered=request.unordered,
@@ -293,7 +277,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             if listing.complete:
                 self.store_works("listing")
             else:
-                raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}: closed while listing")
+                raise TaskClosedError(f"{self.store.scheme}://{self.store.bucket}: closed while listing")
         finally:
             self.statistics.list_requests += listing.counts.calls - calls
             self.statistics.retries += listing.counts.retries - retries
@@ -315,8 +299,8 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             log.warning(
                 "%s://%s: the store's clock is %.1f hours %s this machine's clock: one of them is wrong. Positions are "
                 "compacted by the earlier one, so they may be kept for longer",
-                self._store.scheme,
-                self._store.bucket,
+                self.store.scheme,
+                self.store.bucket,
                 abs(ahead_ms) / 3_600_000,
                 "ahead of" if ahead_ms > 0 else "behind",
             )
@@ -370,11 +354,11 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def get_input_stream(self, native: NativeObject) -> ObjectInput:
-        return StoreInput(self._store, native, self._policy, on_retry=self._count_retry, stop=self._ending)
+        return StoreInput(self.store, native, self.policy, on_retry=self._count_retry, stop=self.closing)
 
     @override
     def close(self) -> None:
-        self._ending.set()
+        self.closing.set()
         self._pages.close()
         listing = self._listing
         if listing is not None:
