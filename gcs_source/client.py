@@ -22,6 +22,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 import attrs
 from typing_extensions import override
 
+from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -48,9 +49,18 @@ from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
-from gcs_source.config import MAX_PAGE_SIZE, GcsConfig, customer_key
+from gcs_source.config import MAX_PAGE_SIZE, GcsConfig
 from gcs_source.errors_map import Failed, from_answer, translate
-from gcs_source.pages import FIELDS, ITEM_FIELDS, offsets, parse_metadata, parse_object, parse_page, resume
+from gcs_source.pages import (
+    FIELDS,
+    ITEM_FIELDS,
+    offsets,
+    other_generation,
+    parse_metadata,
+    parse_object,
+    parse_page,
+    resume,
+)
 from gcs_source.session import Tokens, http_options, is_google, make_client, make_session, warn_in_the_clear
 
 if TYPE_CHECKING:
@@ -117,7 +127,7 @@ class GcsStore(HttpStore):
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
         self.order_is_documented = self.bounds_pages = self.ends_are_reliable = is_google(endpoint)
         self._payer = {"userProject": config.user_project} if config.user_project else {}
-        self._key_headers = _customer_key_headers(customer_key(config))
+        self._key_headers = _customer_key_headers(customer_key_bytes(config.customer_key, "gcs.customer_key"))
 
     @override
     def list_page(
@@ -166,16 +176,8 @@ class GcsStore(HttpStore):
         try:
             body, _ = self._get(f"{self._objects}/{quote(native.key, safe='')}", asked, failed)
         except ObjectNotFoundError as error:
-            now = self.stat(native.key)  # raises when there is none
-            if now.version == native.version:
-                raise StoreUnavailableError(
-                    f"{native.location}: the store shows generation {now.version}, and does not describe it; when that stays so, "
-                    f"what answers is not one store: check gcs.endpoint"
-                ) from error
-            raise ObjectChangedError(
-                f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
-                location=native.location,
-            ) from None
+            mistake = "does not describe it; when that stays so, what answers is not one store: check gcs.endpoint"
+            raise self._replaced(native, mistake) from error
         return parse_metadata(body, native)
 
     def _check_bucket(self) -> None:
@@ -255,10 +257,7 @@ class GcsStore(HttpStore):
         generation = headers.get("x-goog-generation")
         check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
         if generation and generation != native.version:
-            raise ObjectChangedError(
-                f"it was overwritten after it was listed (generation {generation}, listed {native.version})",
-                location=native.location,
-            )
+            raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"
         asked = stop - start if answer.status == 206 else native.size  # noqa: PLR2004
         as_asked = announces(headers, asked) if stored else announces_length(headers)
@@ -290,17 +289,26 @@ class GcsStore(HttpStore):
         error = _error_of(answer, failed)
         if not isinstance(error, (ObjectNotFoundError, ObjectChangedError)):
             raise error
-        # by its description, which is refused in a document of the store's own
-        now = self.stat(native.key)  # raises when there is none
-        if (now.version, now.size) == (native.version, native.size):
-            raise StoreUnavailableError(
-                f"{native.location}: the store shows generation {now.version}, and does not give it (HTTP {answer.status}); "
-                f"when that stays so, what answers does not serve /download/, or no ranges: check gcs.endpoint and gcs.proxy"
-            ) from error
-        raise ObjectChangedError(
-            f"it was overwritten after it was listed (generation {now.version}, listed {native.version})",
-            location=native.location,
+        raise self._replaced(
+            native,
+            f"does not give it (HTTP {answer.status}); when that stays so, what answers does not serve /download/, or no ranges: "
+            "check gcs.endpoint and gcs.proxy",
         ) from error
+
+    def _replaced(self, native: NativeObject, mistake: str) -> SourceError:
+        """Return the error of a listed generation that is not there, by the description of what has its key now.
+
+        Args:
+            native: the object as listed.
+            mistake: what the store does, if it shows this generation.
+
+        Raises:
+            ObjectNotFoundError: nothing has that key: in a document of the store's own.
+        """
+        now = self.stat(native.key)
+        if (now.version, now.size) != (native.version, native.size):
+            return other_generation(native, now.version)
+        return StoreUnavailableError(f"{native.location}: the store shows generation {now.version}, and {mistake}")
 
     def _get(self, url: str, asked: Mapping[str, str], failed: Failed) -> tuple[bytes, Mapping[str, str]]:
         """Return body and head of a complete answer."""

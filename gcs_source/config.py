@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_bytes, customer_key_errors
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_errors
 from framework.config.option import option
 
 MAX_PAGE_SIZE = 5000
@@ -59,15 +59,6 @@ class GcsConfig(BucketConfig):
         yield from address_errors(endpoint=self.endpoint, proxy=self.proxy)
         yield from _identity(self)
         yield from customer_key_errors(customer_key=self.customer_key)
-
-
-def customer_key(config: GcsConfig) -> bytes:
-    """Return the 32 bytes of the customer's key; empty without one.
-
-    Raises:
-        ValueError: it is not the base64 form of 32 bytes; `validate_options` reports this earlier.
-    """
-    return customer_key_bytes(config.customer_key, "gcs.customer_key")
 
 
 def _names(config: GcsConfig) -> Iterator[str]:

@@ -147,12 +147,17 @@ def parse_metadata(body: bytes, native: NativeObject) -> dict[str, str]:
             f"{native.location}: its description cannot be read ({exc}); when that stays so, {_CHECK}"
         ) from exc
     if found.generation != native.version:
-        raise ObjectChangedError(
-            f"it was overwritten after it was listed (generation {found.generation}, listed {native.version})",
-            location=native.location,
-        )
+        raise other_generation(native, found.generation)
     own = {f"meta:{name.lower()}": value for name, value in found.metadata.items()}
     return {"content-type": found.content_type, **own}
+
+
+def other_generation(native: NativeObject, generation: str) -> ObjectChangedError:
+    """Return the error of a key that has another generation than the listed one."""
+    return ObjectChangedError(
+        f"it was overwritten after it was listed (generation {generation}, listed {native.version})",
+        location=native.location,
+    )
 
 
 def _native(item: Item, bucket: str) -> NativeObject:

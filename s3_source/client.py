@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote_plus
 
 from typing_extensions import override
 
+from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
     ListingError,
@@ -40,7 +41,7 @@ from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
-from s3_source.config import S3Config, sse_customer_key
+from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.pages import (
     CHECKSUM_HEADERS,
@@ -173,7 +174,7 @@ class S3Store(HttpStore):
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
         self._options |= self._owner
-        key = sse_customer_key(config)
+        key = customer_key_bytes(config.sse_customer_key, "s3.sse_customer_key")
         self._get_options = dict(self._options)
         if key:
             self._get_options |= {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_bytes, customer_key_errors
+from framework.config.bucket import BucketConfig, address_errors, bucket_errors, customer_key_errors
 from framework.config.option import Seconds, option
 
 ROLE_SECONDS = (900, 43_200)
@@ -75,15 +75,6 @@ class S3Config(BucketConfig):
         if owner and re.fullmatch(r"\d{12}", owner, re.ASCII) is None:
             yield "expected_bucket_owner: an account's number, 12 digits"
         yield from customer_key_errors(sse_customer_key=self.sse_customer_key)
-
-
-def sse_customer_key(config: S3Config) -> bytes:
-    """Return the 32 bytes of the SSE-C key; empty without one.
-
-    Raises:
-        ValueError: it is not the base64 form of 32 bytes; `validate_options` reports this earlier.
-    """
-    return customer_key_bytes(config.sse_customer_key, "s3.sse_customer_key")
 
 
 # https://docs.aws.amazon.com/AmazonS3/latest/userguide/bucketnamingrules.html; other stores keep old, looser names

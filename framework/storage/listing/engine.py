@@ -68,41 +68,34 @@ class ListingCounts:
     idle_seconds: float = 0.0
 
 
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class ListingEngine:
     """The threads of a listing, their planner, and the queue to the consumer. One lock guards all of it."""
 
-    def __init__(
-        self,
-        store: ObjectStore,
-        prefix: str,
-        after: str,
-        page_size: int,
-        policy: RetryPolicy,
-        concurrency: int,
-        histogram: Histogram,
-        limiter: CallLimiter,
-        on_retry: OnRetry | None,
-        *,
-        unordered: bool = False,
-        first: ListPage | None = None,
-    ) -> None:
-        self._store = store
-        self._prefix = prefix
-        self._after = after
-        self._page_size = page_size
-        self._policy = policy
-        self._workers = concurrency
+    _store: ObjectStore
+    _prefix: str
+    _after: str
+    _page_size: int
+    _policy: RetryPolicy
+    _concurrency: int
+    _histogram: Histogram
+    _limiter: CallLimiter
+    _on_retry: OnRetry | None
+    _first: ListPage | None
+    unordered: bool
+
+    def __attrs_post_init__(self) -> None:
+        store, first = self._store, self._first
+        if first is not None and not first.objects and first.continuation is not None:
+            self._first = None
         self._ending = threading.Event()
-        self._limiter = limiter
-        self._on_retry = on_retry
-        self._first = first if first is not None and (first.objects or first.continuation is None) else None
-        self._where = f"{store.scheme}://{store.bucket}/{prefix}"
+        self._where = f"{store.scheme}://{store.bucket}/{self._prefix}"
         self._planner = RangePlanner(
-            prefix=prefix,
-            after=after,
-            page_size=page_size,
-            workers=concurrency,
-            histogram=histogram,
+            prefix=self._prefix,
+            after=self._after,
+            page_size=self._page_size,
+            workers=self._concurrency,
+            histogram=self._histogram,
             ends_are_reliable=store.ends_are_reliable,
         )
         lock = threading.RLock()
@@ -118,11 +111,10 @@ class ListingEngine:
         self._over = False
         self.complete = False
         self.key_range: KeyRange | None = None
-        self._quiet = unordered  # the caller has already reported it
-        self.unordered = unordered or not store.ordered
+        self.unordered = self.unordered or not store.ordered
         # with a start key each page is requested behind the last key, as those of a range: some stores' tokens leave a key
         # out when the start key does not exist (MinIO)
-        self.counts = ListingCounts(serial=self.unordered or (concurrency == 1 and not after))
+        self.counts = ListingCounts(serial=self.unordered or (self._concurrency == 1 and not self._after))
         self.server_time_ms: int | None = None
 
     # ---- the consumer's side
@@ -151,10 +143,6 @@ class ListingEngine:
 
     def _begin(self) -> None:
         if self.counts.serial:
-            if self.unordered and not self._quiet:
-                log.warning(
-                    "%s: the store does not list in the order of keys; one chain of pages lists it", self._where
-                )
             self._start(self._list_serially)
         else:
             if self._first is not None:
@@ -200,7 +188,7 @@ class ListingEngine:
         if self._over or self.counts.serial:
             return
         busy = self._under_way + len(self._ready)
-        wanted = min(self._workers, 2 * self._workers - len(self._queue)) - busy
+        wanted = min(self._concurrency, 2 * self._concurrency - len(self._queue)) - busy
         given = self._limiter.take(wanted) if wanted > 0 else 0
         if not given:
             return
@@ -208,7 +196,7 @@ class ListingEngine:
         self._limiter.give_back(given - len(tasks))
         self._ready.extend(tasks)
         self._work.notify(len(tasks))
-        while self._threads < min(self._workers, self._under_way + len(self._ready)):
+        while self._threads < min(self._concurrency, self._under_way + len(self._ready)):
             self._start(self._list_ranges)
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -399,7 +387,7 @@ class ListingEngine:
             ends: the last keys before this page and of it, if the chain is in order.
         """
         self._count(page, 1)
-        while len(self._queue) >= 2 * self._workers and not self._over:
+        while len(self._queue) >= 2 * self._concurrency and not self._over:
             self._work.wait()
         if objects and not self._over:
             until = ends[1] if ends is not None and page.continuation is not None else None

@@ -118,7 +118,7 @@ def list_parallel(
         policy: the retry policy of each call.
         concurrency: maximum of concurrent calls; 1 = one chain of pages.
         histogram: histogram of the last complete listing of this prefix; empty = none.
-        unordered: the store is known to be unordered: one chain of pages, without a warning.
+        unordered: the store is known to be unordered: one chain of pages.
         limiter: limiter and budget of calls; None = the process's own for this bucket.
         on_retry: called for each failed try, from any thread.
         first: the first page, if already requested: after `after`, or from the start of an unordered store.
@@ -127,15 +127,15 @@ def list_parallel(
         An iterator; close it, or use it in a `with` statement.
     """
     engine = ListingEngine(
-        store,
-        prefix,
-        after,
-        page_size,
-        policy,
-        concurrency,
-        histogram,
-        limiter or limiter_of(store),
-        on_retry,
+        store=store,
+        prefix=prefix,
+        after=after,
+        page_size=page_size,
+        policy=policy,
+        concurrency=concurrency,
+        histogram=histogram,
+        limiter=limiter or limiter_of(store),
+        on_retry=on_retry,
         unordered=unordered,
         first=first,
     )

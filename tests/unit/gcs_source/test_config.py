@@ -5,8 +5,9 @@ import base64
 import attrs
 import pytest
 
+from framework.config.bucket import customer_key_bytes
 from framework.config.option import options_of
-from gcs_source.config import GcsConfig, customer_key
+from gcs_source.config import GcsConfig
 from s3_source.config import S3Config
 
 KEY = base64.b64encode(b"k" * 32).decode()
@@ -83,10 +84,10 @@ def test_secrets_do_not_show_in_a_repr():
 
 
 def test_the_customers_key_is_decoded():
-    assert customer_key(config(customer_key=KEY)) == b"k" * 32
-    assert customer_key(config()) == b""
+    assert customer_key_bytes(KEY, "gcs.customer_key") == b"k" * 32
+    assert customer_key_bytes(config().customer_key, "gcs.customer_key") == b""
     with pytest.raises(ValueError, match=r"gcs\.customer_key"):
-        customer_key(config(customer_key="c2hvcnQ="))
+        customer_key_bytes("c2hvcnQ=", "gcs.customer_key")
 
 
 def test_every_option_is_documented():

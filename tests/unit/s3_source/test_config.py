@@ -5,8 +5,9 @@ import base64
 import attrs
 import pytest
 
+from framework.config.bucket import customer_key_bytes
 from framework.config.option import options_of
-from s3_source.config import S3Config, sse_customer_key
+from s3_source.config import S3Config
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 KEYS = {"access_key_id": "AKIA-visible", "secret_access_key": "very-secret"}
@@ -132,10 +133,11 @@ def test_all_prefixes_is_never_empty():
 
 
 def test_the_customer_key_is_its_bytes():
-    assert sse_customer_key(config()) == b""
-    assert sse_customer_key(config(sse_customer_key=base64.b64encode(bytes(range(32))).decode())) == bytes(range(32))
+    option = "s3.sse_customer_key"
+    assert customer_key_bytes(config().sse_customer_key, option) == b""
+    assert customer_key_bytes(base64.b64encode(bytes(range(32))).decode(), option) == bytes(range(32))
     with pytest.raises(ValueError, match="32 bytes"):
-        sse_customer_key(config(sse_customer_key="AAAA"))
+        customer_key_bytes("AAAA", option)
 
 
 def test_importing_the_package_and_its_configuration_loads_no_vendor_library(tmp_path):
