@@ -334,6 +334,7 @@ def selected_objects(
     )
 
 
+@attrs.define(eq=False, repr=False)
 class RoutedSelection:
     """A selector and a router combined: return a listed object's partition, if any.
 
@@ -343,12 +344,9 @@ class RoutedSelection:
         on_deferred: called with each object that is only deferred, for being too young.
     """
 
-    def __init__(
-        self, selector: Selector, router: Router, *, on_deferred: Callable[[NativeObject], None] | None = None
-    ) -> None:
-        self._selector = selector
-        self._router = router
-        self._on_deferred = on_deferred
+    _selector: Selector
+    _router: Router
+    _on_deferred: Callable[[NativeObject], None] | None = None
 
     def begin_listing(self) -> None:
         """Start a listing."""

@@ -5,6 +5,8 @@ Otherwise a store that lists a version and returns another would be asked a thou
 
 from __future__ import annotations
 
+import attrs
+
 from framework.errors import ObjectChangedError
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerKey
@@ -17,6 +19,7 @@ MAX_LISTINGS = 8
 """Maximum of listings in which an object may be released in the version that was listed."""
 
 
+@attrs.define(eq=False, repr=False)
 class StaleListingGuard:
     """Guard of a feed that lists as soon as an object was released. The caller must lock.
 
@@ -29,10 +32,11 @@ class StaleListingGuard:
         longest_seconds: maximum pause.
     """
 
-    def __init__(self, longest_seconds: float) -> None:
-        self._longest = longest_seconds
-        self._seen: dict[OffsetManagerKey, tuple[str, int, int]] = {}  # version, listings, number of the last listing
-        self.pause_seconds = 0.0
+    _longest_seconds: float
+    _seen: dict[OffsetManagerKey, tuple[str, int, int]] = attrs.field(
+        factory=dict
+    )  # version, listings, the last one's number
+    pause_seconds: float = 0.0
 
     def begin_listing(self) -> None:
         """Reset the pause: earlier releases have been waited for."""
@@ -47,7 +51,7 @@ class StaleListingGuard:
             times += 1
         self._seen[key] = native.version, times, listings
         if times > 1:
-            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (times - 2), self._longest)
+            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** (times - 2), self._longest_seconds)
             self.pause_seconds = max(self.pause_seconds, pause)
 
     def check(self, key: OffsetManagerKey, native: NativeObject) -> None:

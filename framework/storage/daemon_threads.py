@@ -8,9 +8,12 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
+import attrs
+
 T = TypeVar("T")
 
 
+@attrs.define(eq=False, repr=False)
 class DaemonThreads:
     """A bounded pool of daemon threads, created on demand.
 
@@ -22,12 +25,11 @@ class DaemonThreads:
         name: prefix of their names.
     """
 
-    def __init__(self, most: int, *, name: str) -> None:
-        self._most = most
-        self._name = name
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
-        self._threads: list[threading.Thread] = []
+    _most: int
+    _name: str = attrs.field(kw_only=True)
+    _work: SimpleQueue[Callable[[], None] | None] = attrs.field(factory=SimpleQueue)
+    _idle: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
+    _threads: list[threading.Thread] = attrs.field(factory=list)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
         """Queue work; return at once. Not thread-safe."""

@@ -49,6 +49,7 @@ class _Trouble:
         return not 0 < len(self.objects) <= MAX_BROKEN_OBJECTS
 
 
+@attrs.define(eq=False, repr=False)
 class StoreOutage:
     """Tracker of failures of a store, for listing and reading separately. One thread writes; others may read.
 
@@ -60,11 +61,10 @@ class StoreOutage:
         answered: whether any call has succeeded yet.
     """
 
-    def __init__(self, where: str, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._where = where
-        self._clock = clock
-        self._troubles: dict[str, _Trouble] = {}
-        self.answered = False
+    _where: str
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+    _troubles: dict[str, _Trouble] = attrs.field(factory=dict, init=False)
+    answered: bool = attrs.field(default=False, init=False)
 
     @property
     def away(self) -> bool:

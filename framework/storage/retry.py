@@ -221,6 +221,7 @@ class BackoffConfig:
     jitter: float = attrs.field(default=0.2, validator=[attrs.validators.ge(0), attrs.validators.lt(1)])
 
 
+@attrs.define(eq=False, repr=False)
 class Backoff:
     """Exponential waits while there is nothing to read, restarted by `reset`. Not thread-safe.
 
@@ -230,17 +231,10 @@ class Backoff:
         rand: 0 .. 1, for the jitter.
     """
 
-    def __init__(
-        self,
-        config: BackoffConfig | None = None,
-        *,
-        wait: Callable[[float, threading.Event | None], None] = pause,
-        rand: Callable[[], float] = uniform,
-    ) -> None:
-        self._config = config or BackoffConfig()
-        self._wait = wait
-        self._rand = rand
-        self._waits = 0
+    _config: BackoffConfig = attrs.field(factory=BackoffConfig)
+    _wait: Callable[[float, threading.Event | None], None] = attrs.field(default=pause, kw_only=True)
+    _rand: Callable[[], float] = attrs.field(default=uniform, kw_only=True)
+    _waits: int = attrs.field(default=0, init=False)
 
     @property
     def delay_seconds(self) -> float:

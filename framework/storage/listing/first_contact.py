@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
+import attrs
+
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError
 from framework.model.objects import NativeObject
 from framework.storage.daemon_threads import DaemonThreads
@@ -21,6 +23,7 @@ which is made for large objects, would fail only after a minute.
 """
 
 
+@attrs.define(eq=False, repr=False)
 class SinglePages:
     """Requests a store's pages one at a time. Not thread-safe, except `close`.
 
@@ -34,14 +37,13 @@ class SinglePages:
         answered: whether the store has answered once.
     """
 
-    def __init__(self, store: ObjectStore, policy: RetryPolicy, page_size: int, on_retry: OnRetry) -> None:
-        self._store = store
-        self._policy = policy
-        self._page_size = page_size
-        self._on_retry = on_retry
-        self._ending = threading.Event()
-        self._first_contact = threading.Event()  # made, or failed
-        self.answered = False
+    _store: ObjectStore
+    _policy: RetryPolicy
+    _page_size: int
+    _on_retry: OnRetry
+    _ending: threading.Event = attrs.field(factory=threading.Event)
+    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # made, or failed
+    answered: bool = False
 
     def ask(self, prefix: str, after: str) -> ListPage:
         """Return the first page of a prefix after a key.

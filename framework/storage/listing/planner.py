@@ -80,6 +80,7 @@ class _Plan:
     blind: bool = False
 
 
+@attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class RangePlanner:
     """Split a listing into ranges so that all workers stay busy until its end. Not thread-safe.
 
@@ -105,27 +106,22 @@ class RangePlanner:
         disagreements: cuts whose sides disagree, for the caller to examine and remove.
     """
 
-    def __init__(
-        self,
-        *,
-        prefix: str = "",
-        after: str = "",
-        page_size: int = 1000,
-        workers: int,
-        max_pages: int = 1,
-        histogram: Histogram = (),
-        ends_are_reliable: bool = True,
-        shrink: bool = True,
-    ) -> None:
-        self._page_size = page_size
-        self._workers = workers
-        self._max_pages = max_pages
-        self._confirmations = 0 if ends_are_reliable else MAX_CONFIRMATIONS
-        self._shrink = shrink
+    _prefix: str = ""
+    _after: str = ""
+    _page_size: int = 1000
+    _workers: int
+    _max_pages: int = 1
+    _histogram: Histogram = ()
+    _ends_are_reliable: bool = True
+    _shrink: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        prefix, after = self._prefix, self._after
+        self._confirmations = 0 if self._ends_are_reliable else MAX_CONFIRMATIONS
         self._space = KeySpace(prefix)
         self._marks = HistogramBuilder()
         self._past = KeyCountEstimate(
-            [mark for mark in histogram if mark[0] > after and mark[0].startswith(prefix)], self._space
+            [mark for mark in self._histogram if mark[0] > after and mark[0].startswith(prefix)], self._space
         )
         self._ranges = [RemainingRange(after=after, until=None, start=after)]
         self._active: dict[int, RemainingRange] = {}
