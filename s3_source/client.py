@@ -273,16 +273,9 @@ class S3Store(HttpStore):
     @override
     def metadata(self, native: NativeObject) -> Mapping[str, str]:
         """One HEAD of the listed ETag."""
-        self._check_open()
-        self._check_key(native.key)
         etag = etag_of(native)
         pinned = {"IfMatch": f'"{etag}"'} if etag else {}
-        try:
-            answer: dict[str, Any] = self._client.head_object(
-                Bucket=self.bucket, Key=native.key, **pinned, **self._get_options
-            )
-        except Exception as error:
-            raise self._confirmed(native, translate(error, self._failed("HeadObject", native.key))) from error
+        answer = self._ask_about(native, "HeadObject", "head_object", **pinned, **self._get_options)
         if etag and bare_etag(answer.get("ETag", "")) != etag:  # a store that does not look at the condition
             raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
         own = {f"meta:{name.lower()}": value for name, value in answer.get("Metadata", {}).items()}
@@ -291,16 +284,20 @@ class S3Store(HttpStore):
     @override
     def tags(self, native: NativeObject) -> Mapping[str, str]:
         """One GetObjectTagging, which has no condition on the ETag."""
+        answer = self._ask_about(native, "GetObjectTagging", "get_object_tagging", **self._options)
+        with self._complete_answer(native.key):
+            return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+
+    def _ask_about(self, native: NativeObject, operation: str, method: str, **options: object) -> dict[str, Any]:
+        """Return the answer to a request about a listed object, which a method of boto3's client makes."""
         self._check_open()
         self._check_key(native.key)
         try:
-            answer: dict[str, Any] = self._client.get_object_tagging(
-                Bucket=self.bucket, Key=native.key, **self._options
-            )
+            answer: dict[str, Any] = getattr(self._client, method)(Bucket=self.bucket, Key=native.key, **options)
         except Exception as error:
-            raise self._confirmed(native, translate(error, self._failed("GetObjectTagging", native.key))) from error
-        with self._complete_answer(native.key):
-            return {tag["Key"]: tag["Value"] for tag in answer["TagSet"]}
+            made = translate(error, self._failed(operation, native.key))
+            raise (self._missing(native, made) if isinstance(made, ObjectNotFoundError) else made) from error
+        return answer
 
     @contextlib.contextmanager
     def _complete_answer(self, key: str) -> Iterator[None]:
@@ -483,9 +480,6 @@ class S3Store(HttpStore):
         if found is None or found.has_made(answer.url, answer.request_headers):
             raise refused
         self._signer = Signer(found)
-
-    def _confirmed(self, native: NativeObject, error: SourceError) -> SourceError:
-        return self._missing(native, error) if isinstance(error, ObjectNotFoundError) else error
 
     def _missing(self, native: NativeObject, error: ObjectNotFoundError) -> SourceError:
         """Return the error of "no such key" for a listed object: deleted only if a listing confirms it.

@@ -367,7 +367,7 @@ def first_split_says_all():
     real = KeyListResolver._believed
 
     def believed(self, row):
-        entry = self._offsets.get_entry(OffsetManagerKey.of_object(self._store.bucket, row.key))
+        entry = self._offsets.get_entry(OffsetManagerKey.of_object(self._lookups.store.bucket, row.key))
         return None if entry is not None and entry.finished and entry.split_size else real(self, row)
 
     KeyListResolver._believed = believed
@@ -392,7 +392,7 @@ def outdated_row_is_right():
     def believed(self, row):
         if not row.etag:
             return real(self, row)
-        names = {"scheme": self._store.scheme, "bucket": self._store.bucket, "key": row.key}
+        names = {"scheme": self._lookups.store.scheme, "bucket": self._lookups.store.bucket, "key": row.key}
         return NativeObject(**names, size=row.size, version=row.etag, modified_ms=row.modified_ms)
 
     KeyListResolver._believed = believed
