@@ -334,7 +334,7 @@ def selected_objects(
     )
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class RoutedSelection:
     """A selector and a router combined: return a listed object's partition, if any.
 

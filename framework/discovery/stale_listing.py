@@ -19,7 +19,7 @@ MAX_LISTINGS = 8
 """Maximum of listings in which an object may be released in the version that was listed."""
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class StaleListingGuard:
     """Guard of a feed that lists as soon as an object was released. The caller must lock.
 

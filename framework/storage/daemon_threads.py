@@ -13,7 +13,7 @@ import attrs
 T = TypeVar("T")
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class DaemonThreads:
     """A bounded pool of daemon threads, created on demand.
 

@@ -49,7 +49,7 @@ class _Trouble:
         return not 0 < len(self.objects) <= MAX_BROKEN_OBJECTS
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class StoreOutage:
     """Tracker of failures of a store, for listing and reading separately. One thread writes; others may read.
 

@@ -191,7 +191,7 @@ class BegunStream:
         self._room.close()
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class FetchedStream:
     """A stream that a thread fills ahead of its reader. One reader; closing also ends the filling."""
 

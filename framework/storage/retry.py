@@ -221,7 +221,7 @@ class BackoffConfig:
     jitter: float = attrs.field(default=0.2, validator=[attrs.validators.ge(0), attrs.validators.lt(1)])
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class Backoff:
     """Exponential waits while there is nothing to read, restarted by `reset`. Not thread-safe.
 

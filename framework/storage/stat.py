@@ -19,7 +19,7 @@ BucketOpener = Callable[[str], ObjectStore]
 """Returns the store of another bucket of the same vendor, with the same identity. The creator keeps and closes it."""
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class Lookups:
     """Lookups of single objects. Thread-safe.
 

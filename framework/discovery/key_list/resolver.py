@@ -60,7 +60,7 @@ _Wanted: TypeAlias = "NativeObject | str"
 """A trusted object, or a key to look up."""
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class KeyListResolver:
     """The objects of a list, listing after listing. One thread iterates; `released` and `defer` may come from any.
 

@@ -23,7 +23,7 @@ which is made for large objects, would fail only after a minute.
 """
 
 
-@attrs.define(eq=False, repr=False)
+@attrs.define(eq=False, repr=False, slots=False)
 class SinglePages:
     """Requests a store's pages one at a time. Not thread-safe, except `close`.
 
