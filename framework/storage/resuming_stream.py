@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def _or_default(policy: RetryPolicy | None) -> RetryPolicy:
+    return policy or RetryPolicy()
+
+
 @attrs.define(eq=False, repr=False, slots=False)
 class StoreInput(ObjectInput):
     """One listed object version as the input of a transformer. Thread-safe; each stream belongs to one thread.
@@ -45,7 +49,7 @@ class StoreInput(ObjectInput):
 
     _store: ObjectStore
     native: NativeObject
-    _policy: RetryPolicy = attrs.field(default=None, converter=attrs.converters.default_if_none(factory=RetryPolicy))
+    _policy: RetryPolicy = attrs.field(default=None, converter=_or_default)
     _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
     _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
 
