@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import attrs
 
@@ -40,6 +41,10 @@ class SharedStore:
         return self._shared
 
 
+def is_open(stream):
+    return not stream._closed
+
+
 class StoreRig(SourceRig):
     """A source that ships, over a bucket of `tests.support.stores`."""
 
@@ -52,6 +57,7 @@ class StoreRig(SourceRig):
         self.largest_page = bucket.largest_page
         self.secrets = bucket.secrets
         self.proxy = None  # made when something is to fail: it holds whole answers, which I3 would count
+        self._streams = []  # of its stores, that were not closed when the last one was opened
         self.store = self._open()
         self._task_class = type("SharedStoreTask", (SharedStore, bucket.task_class), {})
         if bucket.kind == "seaweedfs":
@@ -63,7 +69,13 @@ class StoreRig(SourceRig):
             self.bucket.kind == "fake-gcs"
         ):  # it keeps Google's order: so ranges are asked for with their ends, as Google is
             store.bounds_pages = store.order_is_documented = True
+        inner = getattr(store, "inner", store)  # of a place in a live bucket
+        inner._stream = partial(self._noted, inner._stream)
         return store
+
+    def _noted(self, open_stream, *arguments, **options):
+        self._streams = [*filter(is_open, self._streams), open_stream(*arguments, **options)]
+        return self._streams[-1]
 
     def put(self, key, data):
         self.bucket.put(key, data)
@@ -98,7 +110,7 @@ class StoreRig(SourceRig):
         return self.bucket.task_class
 
     def open_handles(self):
-        return len(self.store._streams)
+        return sum(map(is_open, self._streams))
 
     def vendor_errors(self):
         return self.bucket.vendor_errors()

@@ -83,10 +83,6 @@ class PlacedStore(ObjectStore):
     def close(self):
         self.inner.close()
 
-    @property
-    def _streams(self):
-        return self.inner._streams
-
 
 class _Placed:
     """What live buckets of both vendors have in common."""
