@@ -184,7 +184,7 @@ class IncrementalFeed(ListingFeed):
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
-        unfinished = [entry.key for entry in self._table.entries() if not entry.finished]
+        unfinished = [entry.key for entry in self._table.unfinished()]
         for prefix, mark in zip(self._prefixes, known, strict=True):
             prefix.back = self._before(prefix, mark.after, unfinished)
 

@@ -66,6 +66,11 @@ class PositionTable:
         with self.lock:
             return self.positions.view()
 
+    def unfinished(self) -> list[OffsetManagerEntry]:
+        """Return the positions with records left to read; final ones, which may be millions, are not looked at."""
+        with self.lock:
+            return [entry for _, entry in self.positions.pending() if not entry.finished]
+
     def splits_of(self, first: OffsetManagerEntry) -> list[OffsetManagerEntry]:
         """Return the positions of an object's splits after the first."""
         with self.lock:

@@ -220,3 +220,8 @@ def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
     assert table.compact(lambda position: position.key != "stays") == 3
     assert [position.key for position in table.entries()] == ["stays"]
     assert len(table.entries()) == 1
+
+
+def test_unfinished_positions_are_those_with_records_left():
+    known = [entry(1, key="a"), entry(2, key="b", total=2), final(3, key="c"), entry(0, key="d", total=1)]
+    assert [position.key for position in PositionTable(position_map(known)).unfinished()] == ["a", "d"]
