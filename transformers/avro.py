@@ -21,11 +21,13 @@ splits begin where they should, or one of them fails.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from typing import IO, Any, ClassVar, cast
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError
@@ -59,9 +61,9 @@ from transformers.avro_container import (
 )
 from transformers.avro_flat import FlatBlocks
 from transformers.avro_json import JsonEncoder, plain_schema
-from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
+from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer
 from transformers.compression import UnpackedStream
-from transformers.split_input import OnwardInput, SplitInput, is_packed
+from transformers.split_input import OnwardInput, is_packed
 from transformers.unpack import ExactReader, ShortRead
 
 _HEADER_BYTES = 1 << 16
@@ -126,18 +128,15 @@ class AvroTransformer(SplittableTransformer):
                 if mark.byte >= source.size:
                     return
                 (header, _), start, done = self._header_alone(source), mark.byte, mark.record
-            options = self.options
-            with closing(
-                UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
-            ) as stream:
+            with closing(UnpackedStream(source, self.options, start=start)) as stream:
                 packed = ExactReader(iter(stream.read_some, b""))
                 if header is None:
                     if packed.at_end():
                         return  # a compression with nothing in it
-                    header = read_header(packed, source.location)
+                    header = read_header(packed)
                 yield from self._blocks(packed, header, done, skip, start, stream, builder)
         except ShortRead:
-            raise file_cut_short(source.location) from None
+            raise file_cut_short() from None
 
     @override
     def _read_split(
@@ -147,23 +146,18 @@ class AvroTransformer(SplittableTransformer):
         if start >= source.size:
             return
         first = split.number == 1 and mark is None
-        stream = UnpackedStream(
-            OnwardInput(source, split, ahead),
-            self.options.compression if first else "none",
-            start=start,
-            max_window_bytes=self.options.max_window_bytes,
-        )
+        options = self.options if first else attrs.evolve(self.options, compression="none")
         try:
-            with closing(stream):
+            with closing(UnpackedStream(OnwardInput(source, ahead), options, start=start)) as stream:
                 packed = ExactReader(iter(stream.read_some, b""))
                 if packed.at_end():
                     return
                 if first:
-                    header = read_header(packed, stream.location)
+                    header = read_header(packed)
                     end = None if stream.packed else _end_of(split, header)
                     yield from self._blocks(packed, header, 0, skip, 0, stream, builder, end)
                     return
-                found = self._split_header(SplitInput(source, split))
+                found = self._split_header(source)
                 if found is None:
                     return
                 header, header_bytes = found
@@ -173,7 +167,7 @@ class AvroTransformer(SplittableTransformer):
                 done = 0 if mark is None else mark.record
                 yield from self._blocks(packed, header, done, skip, start, stream, builder, end)
         except ShortRead:
-            raise file_cut_short(stream.location) from None
+            raise file_cut_short() from None
 
     def _split_header(self, source: ObjectInput) -> tuple[Header, int] | None:
         """Return the header and its length; None when the object is compressed, so that split 1 owns all of it."""
@@ -190,7 +184,7 @@ class AvroTransformer(SplittableTransformer):
             with closing(source.open(0, end)) as raw:
                 packed = ExactReader(iter(lambda: raw.read(_HEADER_BYTES), b""))
                 try:
-                    return read_header(packed, source.location), packed.taken
+                    return read_header(packed), packed.taken
                 except ShortRead:
                     if end >= source.size:
                         raise
@@ -208,7 +202,6 @@ class AvroTransformer(SplittableTransformer):
         end: int | None = None,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         """Yield the records of the blocks from here on, or of those whose marker before them begins before `end`."""
-        location = stream.location
         limits = Limits(self.options.max_block_bytes, self.options.max_window_bytes)
         decoder: _Decoder | None = None
         while not packed.at_end():
@@ -217,43 +210,39 @@ class AvroTransformer(SplittableTransformer):
                 return
             head = bytearray()
             count, size = read_long(packed, head), read_long(packed, head)
-            self._check_sizes(count, size, done, header, location)
+            self._check_sizes(count, size, done, header)
             # Only a split's last block: what follows it belongs to the next, which searches from `end` on.
             is_last = end is not None and byte + len(head) + size >= end
             if done + count <= skip and not is_last and (count or not size):
                 packed.drop(size)
-                check_sync(packed, header, location)
+                check_sync(packed, header)
                 done += count
                 continue
             stored = packed.take(size)
-            check_sync(packed, header, location)
+            check_sync(packed, header)
             if end is not None:
                 builder.stored_bytes = packed.taken
             if done + count > skip:
-                data = unpack_block(header.codec, stored, limits, location)
-                decoder = decoder or _Decoder(header, location, self.options)
+                data = unpack_block(header.codec, stored, limits)
+                decoder = decoder or _Decoder(header, self.options)
                 drop = max(0, skip - done)
                 if not drop and not stream.packed:
                     builder.border(byte)
                 yield from decoder.decode(count, data, drop, builder)
-            elif not count and unpack_block(header.codec, stored, limits, location):
-                raise CorruptObjectError(_EXCESS, location=location)
+            elif not count and unpack_block(header.codec, stored, limits):
+                raise CorruptObjectError(_EXCESS)
             done += count
             if end is not None and is_last:
-                _check_border(header, bytes(head), stored, end - byte, location)
+                _check_border(header, bytes(head), stored, end - byte)
 
-    def _check_sizes(self, count: int, size: int, done: int, header: Header, location: str) -> None:
+    def _check_sizes(self, count: int, size: int, done: int, header: Header) -> None:
         longest = self.options.max_block_bytes
         if count < 0 or size < 0:
-            raise CorruptObjectError("a block of the Avro file has an impossible size", location=location)
+            raise CorruptObjectError("a block of the Avro file has an impossible size")
         if size > longest:
-            raise CorruptObjectError(
-                f"a block of the Avro file is longer than input.max_block_bytes ({longest} bytes)", location=location
-            )
+            raise CorruptObjectError(f"a block of the Avro file is longer than input.max_block_bytes ({longest} bytes)")
         if not header.weight.least and done + count > EMPTY_DATA:
-            raise CorruptObjectError(
-                f"the Avro file has more than {EMPTY_DATA} records without a single byte", location=location
-            )
+            raise CorruptObjectError(f"the Avro file has more than {EMPTY_DATA} records without a single byte")
 
 
 def _end_of(split: Split, header: Header) -> int | None:
@@ -270,24 +259,22 @@ def _seek(packed: ExactReader, header: Header, header_bytes: int, split: Split, 
     return packed.drop_past(header.sync, split.end - first)
 
 
-def _check_border(header: Header, head: bytes, stored: bytes, end: int, location: str) -> None:
+def _check_border(header: Header, head: bytes, stored: bytes, end: int) -> None:
     """Check that the next split begins behind this block: that from `end` on, which counts from it, no marker is inside."""
     block = b"".join((header.sync, head, stored, header.sync))
     if block.find(header.sync, end + SYNC_BYTES) != len(block) - SYNC_BYTES:
         raise CorruptObjectError(
             "the Avro file's sync marker also stands inside of a block, where the next split searches for it: the splits "
-            "behind it may hold records that are none; read the object whole, without input.split_size",
-            location=location,
+            "behind it may hold records that are none; read the object whole, without input.split_size"
         )
 
 
 class _Decoder:
     """Blocks of one file -> JSON."""
 
-    def __init__(self, header: Header, location: str, options: InputOptions) -> None:
+    def __init__(self, header: Header, options: InputOptions) -> None:
         import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
 
-        self._location = location
         self._limit = options.max_record_bytes
         self._pick: Pick | None = None
         self._schema, self._weight = header.schema, header.weight
@@ -299,7 +286,7 @@ class _Decoder:
             if self._wrapped:
                 name = "iggy_cloud_sources.datum"
                 plain = {"type": "record", "name": name, "fields": [{"name": _WHOLE, "type": plain}]}
-            projection = Projection(self._schema, options.columns, location) if options.columns else None
+            projection = Projection(self._schema, options.columns) if options.columns else None
             self._encoder = JsonEncoder(self._schema, None if projection is None else projection.names)
             self._source = _BlockSource(plain)
             chosen = None
@@ -319,7 +306,7 @@ class _Decoder:
         except (MemoryError, CorruptObjectError):
             raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
-            raise unusable_schema(exc, location) from exc
+            raise unusable_schema(exc) from exc
 
     def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
         flat = self._flat if count >= _FLAT_RECORDS else None
@@ -346,7 +333,7 @@ class _Decoder:
             try:
                 batch, problem = _some(records, here if walker is None else walker.count(here))
             except UnusableDatumError as exc:
-                raise CorruptObjectError(str(exc), location=self._location) from None
+                raise CorruptObjectError(str(exc)) from None
             if self._wrapped:
                 batch = [datum[_WHOLE] for datum in batch]
             if self._pick is not None:
@@ -361,9 +348,10 @@ class _Decoder:
                 drop -= dropped
                 del batch[:dropped]
             if batch:
-                yield from self._encode(batch, builder)
+                encode_all = partial(self._encoder.encode_all, batch)
+                yield from builder.add_encoded(encode_all, partial(iter, batch), self._encoder.encode, _refused)
             if problem is not None:
-                raise CorruptObjectError(problem, location=self._location)
+                raise CorruptObjectError(problem)
 
     def _walker_of(self, data: bytes) -> Walker | None:
         """Return the check that walks through a block before it is decoded, if one is needed."""
@@ -372,32 +360,6 @@ class _Decoder:
         self._walker = self._walker or Walker(self._schema)
         self._walker.put(data)
         return self._walker
-
-    def _encode(self, batch: list[Any], builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
-        try:
-            payloads: Sequence[bytes] = self._encoder.encode_all(batch)
-        except (TypeError, ValueError, ArithmeticError, RecursionError):
-            payloads = []
-        size = size_of(payloads)
-        if payloads and (size <= self._limit or longest(payloads) <= self._limit):
-            yield from builder.add(payloads, size)
-            return
-        del payloads  # they may be as long as memory allows
-        for datum in batch:
-            number = builder.next_record
-            try:
-                payload = self._encoder.encode(datum)
-            except (TypeError, ValueError, ArithmeticError, RecursionError) as exc:
-                error = RecordError(
-                    f"the datum has no JSON form ({_no_form(exc)})", location=self._location, record_number=number
-                )
-                yield from builder.bad(error)
-                continue
-            if len(payload) > self._limit:
-                large = too_large(self._location, number, self._limit)
-                yield from builder.bad(large, payload, length=len(payload))
-            else:
-                yield from builder.add([payload], len(payload))
 
 
 def _some(records: Iterator[Any], count: int) -> tuple[list[Any], str | None]:
@@ -417,12 +379,13 @@ def _some(records: Iterator[Any], count: int) -> tuple[list[Any], str | None]:
     return batch, None if batch else cut_short()
 
 
-def _no_form(failure: Exception) -> str:
-    """Why a datum has no JSON form, without what it holds."""
+def _refused(_datum: object, failure: Exception) -> Bad:
+    """Say why a datum has no JSON form, without what it holds."""
+    cause = type(failure).__name__
     if isinstance(failure, LongDecimalError):
-        return str(failure)
-    if isinstance(failure, UnicodeError):
-        return "text that is not UTF-8"
-    if isinstance(failure, RecursionError):
-        return "nested too deeply"
-    return type(failure).__name__
+        cause = str(failure)
+    elif isinstance(failure, UnicodeError):
+        cause = "text that is not UTF-8"
+    elif isinstance(failure, RecursionError):
+        cause = "nested too deeply"
+    return (RecordError(f"the datum has no JSON form ({cause})"),)

@@ -35,7 +35,7 @@ class _TooLongError(Exception):
     """A block that unpacks to more than is allowed; never leaves this module."""
 
 
-def unpack_block(codec: str, data: bytes, limits: Limits, location: str) -> bytes:
+def unpack_block(codec: str, data: bytes, limits: Limits) -> bytes:
     """The bytes of one block, within the limits.
 
     Raises:
@@ -43,23 +43,18 @@ def unpack_block(codec: str, data: bytes, limits: Limits, location: str) -> byte
     """
     unpack = _CODECS.get(codec)
     if unpack is None:
-        raise CorruptObjectError(
-            f"the Avro codec {codec!r} is not known; known: {', '.join(_CODECS)}", location=location
-        )
+        raise CorruptObjectError(f"the Avro codec {codec!r} is not known; known: {', '.join(_CODECS)}")
     try:
         return unpack(data, limits)
     except _TooLongError:
         raise CorruptObjectError(
-            f"a block unpacks to more than input.max_block_bytes ({limits.block} bytes) with the Avro codec {codec}",
-            location=location,
+            f"a block unpacks to more than input.max_block_bytes ({limits.block} bytes) with the Avro codec {codec}"
         ) from None
     except MemoryError:
         raise
     except Exception as exc:  # each library raises kinds of its own
         message = "".join(filter(str.isprintable, str(exc)))[:_MESSAGE_CHARACTERS]
-        raise CorruptObjectError(
-            f"a block cannot be unpacked with the Avro codec {codec} ({message})", location=location
-        ) from exc
+        raise CorruptObjectError(f"a block cannot be unpacked with the Avro codec {codec} ({message})") from exc
 
 
 def _within(out: bytes, limit: int) -> bytes:

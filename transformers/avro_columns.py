@@ -25,7 +25,6 @@ class Projection:
     Args:
         schema: the writer's.
         columns: their names.
-        location: the object's address.
 
     Attributes:
         pick: returns the chosen part of a datum, of which the decoder may have skipped the rest.
@@ -36,10 +35,10 @@ class Projection:
         CorruptObjectError: a column does not exist.
     """
 
-    def __init__(self, schema: Any, columns: Sequence[str], location: str) -> None:
+    def __init__(self, schema: Any, columns: Sequence[str]) -> None:
         self._named: dict[str, tuple[Any, str]] = {}
         self._collect(schema, "")
-        choice = choose(columns, self._fields(schema, ""), location)
+        choice = choose(columns, self._fields(schema, ""))
         record = self._record(schema, "")
         assert record is not None, "a choice of columns is one of a record"
         fields = record[0]["fields"]

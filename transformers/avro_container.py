@@ -34,21 +34,20 @@ class Header:
     sync: bytes
 
 
-def unusable_schema(failure: Exception, location: str) -> CorruptObjectError:
+def unusable_schema(failure: Exception) -> CorruptObjectError:
     """Return the error for a schema that cannot be used."""
-    return CorruptObjectError(f"the Avro schema cannot be used ({failure})", location=location)
+    return CorruptObjectError(f"the Avro schema cannot be used ({failure})")
 
 
-def read_header(packed: ExactReader, location: str) -> Header:
+def read_header(packed: ExactReader) -> Header:
     """The file header: magic bytes, a map of metadata, the sync marker (Avro 1.12, Object Container Files)."""
     try:
         magic = packed.take(4)
     except ShortRead:
-        raise TruncatedObjectError("too short for an Avro file", location=location) from None
+        raise TruncatedObjectError("too short for an Avro file") from None
     if magic != _MAGIC:
         raise CorruptObjectError(
-            "not an Avro object container file: it does not begin with 'Obj' and 1; see input.format",
-            location=location,
+            "not an Avro object container file: it does not begin with 'Obj' and 1; see input.format"
         )
     meta: dict[bytes, bytes] = {}
     ends = packed.taken + _MAX_HEADER_BYTES
@@ -57,37 +56,35 @@ def read_header(packed: ExactReader, location: str) -> Header:
             entries = -entries
             read_long(packed)
         for _ in range(entries):
-            name = _read_bytes(packed, ends, location)
-            meta[name] = _read_bytes(packed, ends, location)
+            name = _read_bytes(packed, ends)
+            meta[name] = _read_bytes(packed, ends)
     sync = packed.take(SYNC_BYTES)
     try:
         schema = json.loads(meta[b"avro.schema"])
     except (KeyError, ValueError, RecursionError) as exc:
-        raise CorruptObjectError("the Avro file's header holds no schema that can be read", location=location) from exc
+        raise CorruptObjectError("the Avro file's header holds no schema that can be read") from exc
     try:
         check_parts(schema)
         weight = weigh(schema)
     except (UnusableSchemaError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
-        raise unusable_schema(exc, location) from exc
+        raise unusable_schema(exc) from exc
     codec = meta.get(b"avro.codec", b"null").decode("ascii", "replace") or "null"
     return Header(schema, weight, codec, sync)
 
 
-def file_cut_short(location: str) -> TruncatedObjectError:
+def file_cut_short() -> TruncatedObjectError:
     """Return the error for a file that ends too early."""
-    return TruncatedObjectError(
-        "the Avro file ends inside a block or its header: the object was cut short", location=location
-    )
+    return TruncatedObjectError("the Avro file ends inside a block or its header: the object was cut short")
 
 
-def check_sync(packed: ExactReader, header: Header, location: str) -> None:
+def check_sync(packed: ExactReader, header: Header) -> None:
     """Read the marker behind a block.
 
     Raises:
         CorruptObjectError: it is another.
     """
     if packed.take(SYNC_BYTES) != header.sync:
-        raise CorruptObjectError("a block of the Avro file does not end with the sync marker", location=location)
+        raise CorruptObjectError("a block of the Avro file does not end with the sync marker")
 
 
 def read_long(packed: ExactReader, raw: bytearray | None = None) -> int:
@@ -105,14 +102,12 @@ def read_long(packed: ExactReader, raw: bytearray | None = None) -> int:
             return -1 << 63
 
 
-def _read_bytes(packed: ExactReader, ends: int, location: str) -> bytes:
+def _read_bytes(packed: ExactReader, ends: int) -> bytes:
     size = read_long(packed)
     if size < 0:
-        raise CorruptObjectError("the Avro file's header is damaged", location=location)
+        raise CorruptObjectError("the Avro file's header is damaged")
     if packed.taken + size > ends:
-        raise CorruptObjectError(
-            f"the Avro file's header has more than {_MAX_HEADER_BYTES} bytes: it is damaged", location=location
-        )
+        raise CorruptObjectError(f"the Avro file's header has more than {_MAX_HEADER_BYTES} bytes: it is damaged")
     return packed.take(size)
 
 

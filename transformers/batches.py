@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import ClassVar, TypeVar
 
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import PayloadColumn, count_within, join_payloads, size_of
-from framework.model.splits import Split
+from framework.model.payloads import PayloadColumn, count_within, join_payloads, longest, size_of
+from framework.model.splits import Split, count_splits
 from framework.transformer import (
     MAX_DEAD_LETTER_BYTES,
     BatchLimits,
@@ -28,8 +28,15 @@ from transformers.compression import is_plain_by_name
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
 
+T = TypeVar("T")
+Bad = tuple[RecordError] | tuple[RecordError, bytes, int | None]
+"""The arguments of `RunBuilder.bad`."""
+
 RAW_BYTES = MAX_DEAD_LETTER_BYTES
 """How much of a bad record is kept: as much as a dead letter can hold."""
+
+_NO_FORM = (TypeError, ValueError, ArithmeticError, RecursionError)
+"""What encoding raises for a value that has no form in JSON."""
 
 _PARTS = 5
 """A column of a fifth of the longest run, or more, is a run by itself: to gather more would copy it."""
@@ -50,12 +57,18 @@ class RunBuilder:
         next_record: number of the next record that is added, good or bad.
         limits: how long a run may get.
         stored_bytes: how many stored bytes the records so far may come from; see `input.max_expansion`.
+        location: the object, or the split of it, in errors. Whoever raises an error about it leaves the location out.
+        max_record_bytes: a longer record is bad.
     """
 
-    def __init__(self, next_record: int, limits: BatchLimits, stored_bytes: int) -> None:
+    def __init__(
+        self, next_record: int, limits: BatchLimits, stored_bytes: int, location: str, max_record_bytes: int
+    ) -> None:
         self.next_record = next_record
         self.limits = limits
         self.stored_bytes = stored_bytes
+        self.location = location
+        self.max_record_bytes = max_record_bytes
         self._pending: deque[Sequence[bytes]] = deque()
         self._count = 0
         self._size = 0
@@ -94,23 +107,56 @@ class RunBuilder:
         while self._count:
             yield self._cut()
 
+    def add_encoded(
+        self,
+        encode_all: Callable[[], Sequence[bytes]],
+        rows: Callable[[], Iterable[T]],
+        encode: Callable[[T], bytes],
+        refused: Callable[[T, Exception], Bad],
+    ) -> Iterator[PayloadBatch | SkippedRecord]:
+        """Encode rows and take their payloads: all at once, or one after the other where one is bad or too long.
+
+        Args:
+            encode_all: returns the payloads of all rows, or fails.
+            rows: returns the rows.
+            encode: makes the payload of one.
+            refused: returns the arguments of `bad` for a row that cannot be encoded.
+        """
+        limit = self.max_record_bytes
+        try:
+            payloads: Sequence[bytes] = encode_all()
+        except _NO_FORM:
+            payloads = ()
+        size = size_of(payloads)
+        if payloads and (size <= limit or longest(payloads) <= limit):
+            yield from self.add(payloads, size)
+            return
+        del payloads  # they may be as long as memory allows
+        for row in rows():
+            try:
+                payload = encode(row)
+            except _NO_FORM as exc:
+                yield from self.bad(*refused(row, exc))
+                continue
+            if len(payload) > limit:
+                yield from self.bad(too_large(limit), payload, len(payload))
+            else:
+                yield from self.add([payload], len(payload))
+
     def bad(
-        self, error: RecordError, raw: bytes = b"", *, length: int | None = None
+        self, error: RecordError, raw: bytes = b"", length: int | None = None
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         """Take a bad record of which these are the bytes, and yield everything up to it.
 
         Args:
-            error: why; about the record `next_record`.
+            error: why; it gets the location and the number of the record.
             raw: the record, or its beginning; nothing when it has no bytes of its own.
             length: how long it is, when `raw` is a beginning only.
         """
+        yield from self.flush()
+        error.location, error.record_number = self.location, self.next_record
         kept = raw[: RAW_BYTES if length is None else min(RAW_BYTES, length)]
         record = SkippedRecord(record_number=self.next_record, error=error, raw=kept, length=length)
-        return self.skipped(record)
-
-    def skipped(self, record: SkippedRecord) -> Iterator[PayloadBatch | SkippedRecord]:
-        """Take a bad record, which must have the number `next_record`, and yield everything up to it."""
-        yield from self.flush()
         self.next_record += 1
         yield record
 
@@ -167,13 +213,16 @@ class ShippedTransformer(Transformer):
         if source.size == 0:
             # An empty object has no records in any format; opening it would be a request for nothing.
             return
-        builder = RunBuilder(skip + 1, limits or BatchLimits(), source.size)
+        builder = self._builder(skip, limits, source, source.location)
         yield from self._numbered(self._read(source, skip, mark, builder), builder, source)
+
+    def _builder(self, skip: int, limits: BatchLimits | None, source: ObjectInput, location: str) -> RunBuilder:
+        return RunBuilder(skip + 1, limits or BatchLimits(), source.size, location, self.options.max_record_bytes)
 
     def _numbered(
         self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        """The runs and what is left in the builder; an error of the rest gets the number of its record.
+        """The runs and what is left in the builder; an error of the rest gets its location and the number of its record.
 
         The runs end with the one with which they take more than is allowed.
         """
@@ -191,16 +240,16 @@ class ShippedTransformer(Transformer):
                 if factor and total > (most := max(_FREE_EXPANSION_BYTES, factor * builder.stored_bytes)):
                     raise CorruptObjectError(  # noqa: TRY301
                         f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
-                        f"input.max_expansion is {factor}",
-                        location=source.location,
+                        f"input.max_expansion is {factor}"
                     )
             yield from builder.flush()
         except Exception as failure:
             for run in builder.flush():
                 yield run
                 done = run.first_record + len(run.payloads) - 1
-            if isinstance(failure, CorruptObjectError) and failure.record_number is None:
-                failure.record_number = done + 1
+            if isinstance(failure, CorruptObjectError):
+                failure.location = failure.location or builder.location
+                failure.record_number = failure.record_number or done + 1
             error = explained(failure, source.location, done + 1)
             if error is failure:
                 raise
@@ -213,7 +262,7 @@ class ShippedTransformer(Transformer):
             RecordTooLargeError: they are.
         """
         if len(raw) > self.options.max_record_bytes:
-            raise RecordTooLargeError(f"longer than input.max_record_bytes ({self.options.max_record_bytes} bytes)")
+            raise too_large(self.options.max_record_bytes)
         return raw
 
     @abc.abstractmethod
@@ -244,7 +293,8 @@ class SplittableTransformer(ShippedTransformer):
         mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        builder = RunBuilder(skip + 1, limits or BatchLimits(), source.size)
+        place = f"{source.location} (split {split.number} of {count_splits(source.size, split.split_size)})"
+        builder = self._builder(skip, limits, source, place)
         if mark is not None and mark.record > skip:
             mark = None
         yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder, source)
@@ -259,14 +309,9 @@ class SplittableTransformer(ShippedTransformer):
         """
 
 
-def too_large(location: str, record: int, limit: int, *, byte_offset: int | None = None) -> RecordTooLargeError:
+def too_large(limit: int, *, byte_offset: int | None = None) -> RecordTooLargeError:
     """The error of a record that is longer than `limit`."""
-    return RecordTooLargeError(
-        f"longer than input.max_record_bytes ({limit} bytes)",
-        location=location,
-        record_number=record,
-        byte_offset=byte_offset,
-    )
+    return RecordTooLargeError(f"longer than input.max_record_bytes ({limit} bytes)", byte_offset=byte_offset)
 
 
 def check_utf8(data: bytes) -> None:

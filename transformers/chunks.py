@@ -51,8 +51,7 @@ class BytesTransformer(ShippedTransformer):
             start = skip * size
             if start >= source.size:
                 return
-        options = self.options
-        stream = UnpackedStream(source, options.compression, start=start, max_window_bytes=options.max_window_bytes)
+        stream = UnpackedStream(source, self.options, start=start)
         drop = skip * size - start
         # A whole number of chunks, and no more than a run may hold.
         at_once = max(1, min(PIECE_BYTES, builder.limits.size_bytes, builder.limits.records * size) // size) * size
@@ -80,8 +79,7 @@ class BytesTransformer(ShippedTransformer):
                 if len(chunk) <= self.options.max_record_bytes:
                     yield from builder.add([chunk], len(chunk))
                 else:
-                    error = too_large(stream.location, builder.next_record, self.options.max_record_bytes)
-                    yield from builder.bad(error, chunk, length=len(chunk))
+                    yield from builder.bad(too_large(self.options.max_record_bytes), chunk, len(chunk))
             return
         if not stream.packed:
             builder.border((builder.next_record - 1) * self.options.chunk_size, overhead=0)
@@ -91,8 +89,7 @@ class BytesTransformer(ShippedTransformer):
         if skip:
             return
         limit = self.options.max_record_bytes
-        options = self.options
-        stream = UnpackedStream(source, options.compression, max_window_bytes=options.max_window_bytes)
+        stream = UnpackedStream(source, self.options)
         with closing(stream):
             parts: list[bytes] = []
             size = 0
@@ -106,6 +103,6 @@ class BytesTransformer(ShippedTransformer):
                     parts.append(piece[: RAW_BYTES - size])
                 size += len(piece)
             if size > limit:
-                yield from builder.bad(too_large(stream.location, 1, limit), b"".join(parts), length=size)
+                yield from builder.bad(too_large(limit), b"".join(parts), size)
             elif parts:
                 yield from builder.add([b"".join(parts)], size)

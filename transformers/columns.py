@@ -75,13 +75,12 @@ def nothing_inside() -> Sequence[Field]:
     return ()
 
 
-def choose(columns: Sequence[str], fields: Sequence[Field], location: str, *, listed: bool = True) -> Choice:
+def choose(columns: Sequence[str], fields: Sequence[Field], *, listed: bool = True) -> Choice:
     """Return the chosen fields.
 
     Args:
         columns: the names.
         fields: the columns of the file.
-        location: the object's address.
         listed: whether the error may name all columns that exist; False where they may be data.
 
     Raises:
@@ -93,7 +92,7 @@ def choose(columns: Sequence[str], fields: Sequence[Field], location: str, *, li
     if missing:
         names = _names(iter(missing))
         existing = _listed(fields, missing[0]) if listed else _near(fields, missing)
-        raise CorruptObjectError(f"it has no column {names} ([input] columns); {existing}", location=location)
+        raise CorruptObjectError(f"it has no column {names} ([input] columns); {existing}")
     return _in_order(choice)
 
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator
 from itertools import chain
 
 from framework.errors import CorruptObjectError
-from framework.transformer import ObjectInput
-from transformers.unpack import WINDOW_BYTES, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+from framework.transformer import InputOptions, ObjectInput
+from transformers.unpack import unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
 
 PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
@@ -82,15 +82,14 @@ _MAGIC = {
 _MAGICS = tuple(magic for magics in _MAGIC.values() for magic in magics)
 MAX_MAGIC_BYTES = 10
 
-_UNPACKERS: dict[str, Callable[[Iterator[bytes], str], Iterator[bytes]]] = {
+_UNPACKERS: dict[str, Callable[[Iterator[bytes], int], Iterator[bytes]]] = {
     "gzip": unpack_gzip,
+    "zstd": unpack_zstd,
     "snappy": unpack_snappy,
     "bzip2": unpack_bzip2,
-}
-_WINDOWED: dict[str, Callable[[Iterator[bytes], str, int], Iterator[bytes]]] = {
-    "zstd": unpack_zstd,
     "xz": unpack_xz,
 }
+"""Name -> function of the packed pieces and `input.max_window_bytes`."""
 
 
 def compression_of_key(key: str) -> str:
@@ -131,18 +130,18 @@ def is_plain(data: bytes, compression: str, key: str) -> bool:
     return not data.startswith(_MAGICS) and _suffix(key) not in _NAMED
 
 
-def check_text(head: bytes, source: ObjectInput) -> None:
+def check_text(head: bytes, key: str) -> None:
     """Refuse what is packed in a way that is not supported, for a format of text.
 
     Args:
         head: the object's beginning, which is that of no compression here.
-        source: the object.
+        key: the object's key.
 
     Raises:
         CorruptObjectError: its name says that it is packed, and it begins with what text has not.
     """
-    head, foreign = head[:_TEXT_BYTES], unsupported_compression(source.key)
-    named = foreign or compression_of_key(source.key)
+    head, foreign = head[:_TEXT_BYTES], unsupported_compression(key)
+    named = foreign or compression_of_key(key)
     if named == "none":
         return
     packed = head.translate(None, _CONTROLS) != head
@@ -156,8 +155,7 @@ def check_text(head: bytes, source: ObjectInput) -> None:
         if named == "snappy":
             known = "not in its framed form; Hadoop's and Spark's own, and the raw one, are not supported"
         raise CorruptObjectError(
-            f"its name says {named}, and it is {known}; unpack it, or pack it with one of {', '.join(_MAGIC)}",
-            location=source.location,
+            f"its name says {named}, and it is {known}; unpack it, or pack it with one of {', '.join(_MAGIC)}"
         )
 
 
@@ -166,38 +164,31 @@ class UnpackedStream:
 
     Args:
         source: the object.
-        compression: the option.
+        options: how it may be packed.
         start: of the stored bytes; behind 0 nothing is unpacked.
         piece_bytes: about how much to read at a time.
         text: whether it must be text inside: see `check_text`.
-        max_window_bytes: the option.
     """
 
     def __init__(
         self,
         source: ObjectInput,
-        compression: str,
+        options: InputOptions,
         *,
         start: int = 0,
         piece_bytes: int = PIECE_BYTES,
         text: bool = False,
-        max_window_bytes: int = WINDOW_BYTES,
     ) -> None:
         self._piece_bytes = min(piece_bytes, PIECE_BYTES)
         self._source = source
         self._text = text
-        self._window = max_window_bytes
+        self._window = options.max_window_bytes
         self._start = start
-        self._compression = "none" if start else compression
+        self._compression = "none" if start else options.compression
         self._pieces: Iterator[bytes] | None = None
         self._failure: Exception | None = None
         self._raw_close: Callable[[], None] | None = None
         self._missing = PIECE_BYTES
-
-    @property
-    def location(self) -> str:
-        """The object's address."""
-        return self._source.location
 
     @property
     def packed(self) -> bool:
@@ -256,21 +247,18 @@ class UnpackedStream:
                 failure = exc
             self._compression = detect_compression(head, self._source.key)
             if self._text and self._compression == "none":
-                check_text(head, self._source)
+                check_text(head, self._source.key)
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
             pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
-            if (windowed := _WINDOWED.get(self._compression)) is not None:
-                pieces = windowed(pieces, self.location, self._window)
-            else:
-                pieces = _UNPACKERS[self._compression](pieces, self.location)
+            pieces = _UNPACKERS[self._compression](pieces, self._window)
             if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
-                pieces = _without_tar(pieces, self.location)
+                pieces = _without_tar(pieces)
         self._pieces = pieces
         return pieces
 
 
-def _without_tar(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:
     head = b""
     for piece in pieces:
         head += piece
@@ -278,8 +266,7 @@ def _without_tar(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
             break
     if head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
         raise CorruptObjectError(
-            "its name says tar, an archive of files, which is not supported; upload the files that are in it",
-            location=location,
+            "its name says tar, an archive of files, which is not supported; upload the files that are in it"
         )
     if head:
         yield head

@@ -18,6 +18,7 @@ import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import chain, islice, repeat, starmap
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,9 +28,9 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import PayloadColumn, longest, size_of
+from framework.model.payloads import PayloadColumn, longest
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, check_utf8, too_large
+from transformers.batches import RAW_BYTES, Bad, RunBuilder, ShippedTransformer, check_utf8, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
@@ -91,14 +92,7 @@ class CsvTransformer(ShippedTransformer):
         # it refuses it reads on as if no quote were open. So it must lie above what ends an object here.
         if csv.field_size_limit() < _NO_LIMIT:
             csv.field_size_limit(_NO_LIMIT)
-        stream = UnpackedStream(
-            source,
-            self.options.compression,
-            piece_bytes=_PIECE_BYTES,
-            text=True,
-            max_window_bytes=self.options.max_window_bytes,
-        )
-        with closing(stream):
+        with closing(UnpackedStream(source, self.options, piece_bytes=_PIECE_BYTES, text=True)) as stream:
             yield from _RowReader(self.options, self._dialect, stream, builder, skip).read()
 
 
@@ -110,7 +104,6 @@ class _RowReader:
     ) -> None:
         self._options = options
         self._dialect = dialect
-        self._stream = stream
         self._builder = builder
         self._left = skip
         self._rows: list[list[str]] = []
@@ -170,9 +163,9 @@ class _RowReader:
                 problem, exhausted, failure = self._fill(reader)
                 yield from self._take(self._rows)
                 if problem is not None and self._width is None and self._options.csv_header:
-                    raise CorruptObjectError(f"the header is {problem}", location=self._stream.location)
+                    raise CorruptObjectError(f"the header is {problem}")
                 if problem is not None:
-                    yield from self._bad(problem, b"")
+                    yield from self._skipped(RecordError(problem), b"", 0)
                 if failure is not None:
                     raise failure
             if self._giant is not None:
@@ -223,8 +216,7 @@ class _RowReader:
             if open_bytes > self._options.max_record_bytes or open_fields > _MAX_FIELDS:
                 raise CorruptObjectError(
                     f"a row goes on for more than {self._options.max_record_bytes} bytes or {_MAX_FIELDS} fields (is a "
-                    "quote never closed?), so the rows behind it cannot be told apart; see input.csv_quote",
-                    location=self._stream.location,
+                    "quote never closed?), so the rows behind it cannot be told apart; see input.csv_quote"
                 )
             self._text = _decode(span.data)
             self._lines = io.StringIO(self._text, newline="\n")
@@ -243,17 +235,13 @@ class _RowReader:
                 problem = str(exc) if not str(exc).startswith("new-line") else "a CR alone in it, which ends no line"
                 if not self._leaves_open(reader.line_num - lines_before):
                     return f"not a row of CSV ({problem})", False, None
-                return f"not a row of CSV ({problem})", True, self._left_open("text behind a quoted field")
-            error = TruncatedObjectError(
-                "the last row ends inside quotes: the object was cut short, or a quote is never closed",
-                location=self._stream.location,
-            )
+                return f"not a row of CSV ({problem})", True, _left_open("text behind a quoted field")
+            cause = "the last row ends inside quotes: the object was cut short, or a quote is never closed"
             if self._giant is not None:
-                error = TruncatedObjectError(
-                    "a line in quotes is longer than input.max_record_bytes, so the rows behind it cannot be told apart",
-                    location=self._stream.location,
+                cause = (
+                    "a line in quotes is longer than input.max_record_bytes, so the rows behind it cannot be told apart"
                 )
-            return None, True, error
+            return None, True, TruncatedObjectError(cause)
         except Exception as exc:  # noqa: BLE001 - raised again once the rows before it are out
             return None, True, exc
         return None, len(self._rows) < self._at_once, None
@@ -267,12 +255,6 @@ class _RowReader:
         begun_before = lines - whole > 1  # then its last line begins inside quotes
         return (quotes + begun_before) % 2 == 1
 
-    def _left_open(self, what: str) -> CorruptObjectError:
-        return CorruptObjectError(
-            f"{what} leaves a quote open, so the rows behind it cannot be told apart; see input.csv_quote",
-            location=self._stream.location,
-        )
-
     def _take_header(self, rows: list[list[str]]) -> None:
         while rows and not rows[0]:
             del rows[0]
@@ -283,18 +265,11 @@ class _RowReader:
             return
         names = rows.pop(0)
         if len(names) > _MAX_COLUMNS:
-            raise CorruptObjectError(
-                f"the header names more than {_MAX_COLUMNS} columns; is this CSV?", location=self._stream.location
-            )
+            raise CorruptObjectError(f"the header names more than {_MAX_COLUMNS} columns; is this CSV?")
         if any("\0" in name or (not name.isprintable() and not _is_text(name)) for name in names):
-            raise CorruptObjectError(
-                "the header is not text in UTF-8: this is not CSV; see input.format", location=self._stream.location
-            )
+            raise CorruptObjectError("the header is not text in UTF-8: this is not CSV; see input.format")
         if _JSON_BEGIN.match(names[0]) and names[-1].rstrip().endswith("}"):
-            raise CorruptObjectError(
-                'the header is a JSON object, so this is no CSV; set input.format = "jsonl"',
-                location=self._stream.location,
-            )
+            raise CorruptObjectError('the header is a JSON object, so this is no CSV; set input.format = "jsonl"')
         if len(set(names)) < len(names):
             # By number: of a file without a header, the names would be a record.
             places: dict[str, int] = {}
@@ -303,15 +278,14 @@ class _RowReader:
             )
             raise CorruptObjectError(
                 f"the header names a column twice (columns {first + 1} and {second + 1}); set input.csv_header = false to read "
-                "rows as arrays",
-                location=self._stream.location,
+                "rows as arrays"
             )
         self._width = len(names)
         chosen = list(range(len(names)))
         if self._options.columns:
             # Not listed in an error: of a file without a header, the names would be a record.
             fields = [Field(name, nothing_inside) for name in names]
-            chosen = list(choose(self._options.columns, fields, self._stream.location, listed=False))
+            chosen = list(choose(self._options.columns, fields, listed=False))
             names = [names[place] for place in chosen]
             self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
         self._make = row_maker(tuple(names))
@@ -332,17 +306,10 @@ class _RowReader:
             yield from self._encode(rows[at : at + self._encoded_rows])
 
     def _encode(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
-        try:
-            payloads: Sequence[bytes] = self._dump(rows)
-        except (TypeError, ValueError):
-            payloads = []  # a row with too many or too few fields, or with text that is not UTF-8
-        size, limit = size_of(payloads), self._options.max_record_bytes
-        if payloads and (size <= limit or longest(payloads) <= limit):
-            yield from self._builder.add(payloads, size)
-            return
-        del payloads  # they may be as long as memory allows
-        for row in rows:
-            yield from self._encode_one(row)
+        return self._builder.add_encoded(partial(self._dump, rows), partial(iter, rows), self._dump_one, self._refused)
+
+    def _dump_one(self, row: list[str]) -> bytes:
+        return self._dump([row])[0]
 
     def _dump(self, rows: list[list[str]]) -> Sequence[bytes]:
         if self._chosen is not None and self._make is not None:
@@ -351,35 +318,21 @@ class _RowReader:
             return encode_all(starmap(self._make, map(self._chosen, rows)), len(rows))
         return encode_all(rows if self._make is None else starmap(self._make, rows), len(rows))
 
-    def _encode_one(self, row: list[str]) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _refused(self, row: list[str], failure: Exception) -> Bad:
+        del failure
+        raw, reason = self._raw(row), "not UTF-8"
         if self._make is not None and len(row) != self._width:
-            yield from self._bad(f"{len(row)} fields where the header has {self._width}", self._raw(row))
-            return
-        try:
-            (payload,) = self._dump([row])
-        except ValueError:
-            yield from self._bad("not UTF-8", self._raw(row))
-            return
-        if len(payload) > self._options.max_record_bytes:
-            error = too_large(self._stream.location, self._builder.next_record, self._options.max_record_bytes)
-            yield from self._skipped(error, payload, len(payload))
-            return
-        yield from self._builder.add([payload], len(payload))
+            reason = f"{len(row)} fields where the header has {self._width}"
+        return RecordError(reason), raw, len(raw)
 
     def _take_giant(self, span: Span) -> Iterator[PayloadBatch | SkippedRecord]:
-        location, limit = self._stream.location, self._options.max_record_bytes
+        limit = self._options.max_record_bytes
         if self._width is None and self._options.csv_header:
-            raise CorruptObjectError(
-                "the header is longer than input.max_record_bytes; is this CSV?", location=location
-            )
-        error = too_large(location, self._builder.next_record, limit)
-        if span.length <= limit:
-            error = RecordTooLargeError(
-                f"more than {_MAX_FIELDS} fields", location=location, record_number=self._builder.next_record
-            )
+            raise CorruptObjectError("the header is longer than input.max_record_bytes; is this CSV?")
+        error = too_large(limit) if span.length > limit else RecordTooLargeError(f"more than {_MAX_FIELDS} fields")
         yield from self._skipped(error, span.data, None)
         if span.quotes % 2:
-            raise self._left_open("a line that is too long")
+            raise _left_open("a line that is too long")
 
     def _raw(self, row: list[str]) -> bytes:
         """The row written again: its bytes are gone, and may have had quotes where none were needed."""
@@ -390,15 +343,17 @@ class _RowReader:
             for field in row
         ).encode("utf-8", "surrogateescape")
 
-    def _bad(self, message: str, raw: bytes) -> Iterator[PayloadBatch | SkippedRecord]:
-        error = RecordError(message, location=self._stream.location, record_number=self._builder.next_record)
-        yield from self._skipped(error, raw, len(raw))
-
     def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Iterator[PayloadBatch | SkippedRecord]:
         if self._left:
             self._left -= 1
             return
-        yield from self._builder.bad(error, raw, length=length)
+        yield from self._builder.bad(error, raw, length)
+
+
+def _left_open(what: str) -> CorruptObjectError:
+    return CorruptObjectError(
+        f"{what} leaves a quote open, so the rows behind it cannot be told apart; see input.csv_quote"
+    )
 
 
 class _Frames:

@@ -74,27 +74,18 @@ class JsonArrayTransformer(ShippedTransformer):
         self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
-        options = self.options
-        stream = UnpackedStream(
-            source,
-            options.compression,
-            piece_bytes=piece_bytes,
-            text=True,
-            max_window_bytes=options.max_window_bytes,
-        )
+        stream = UnpackedStream(source, self.options, piece_bytes=piece_bytes, text=True)
         with closing(stream):
-            yield from _ArrayReader(stream, piece_bytes, self.options.max_record_bytes, skip, builder).read()
+            yield from _ArrayReader(stream, piece_bytes, skip, builder).read()
 
 
 class _ArrayReader:
     """The state of one read: `_data` is what was read of the array and not handed out."""
 
-    def __init__(
-        self, stream: UnpackedStream, piece_bytes: int, max_bytes: int, skip: int, builder: RunBuilder
-    ) -> None:
+    def __init__(self, stream: UnpackedStream, piece_bytes: int, skip: int, builder: RunBuilder) -> None:
         self._stream = stream
         self._piece_bytes = piece_bytes
-        self._max_bytes = max_bytes
+        self._max_bytes = builder.max_record_bytes
         self._left = skip
         self._builder = builder
         self._data = b""
@@ -116,12 +107,10 @@ class _ArrayReader:
             if len(self._data) > min(_SCANNED_BYTES, self._max_bytes + self._piece_bytes):
                 closed = yield from self._take_long()
             elif not self._more():
-                raise TruncatedObjectError(
-                    "the JSON array has no end: the object was cut short", location=self._stream.location
-                )
+                raise TruncatedObjectError("the JSON array has no end: the object was cut short")
         while self._data or self._more():
             if self._data.strip(_WHITESPACE):
-                raise self._corrupt("something follows the end of the JSON array")
+                raise CorruptObjectError("something follows the end of the JSON array")
             self._data = b""
 
     def _begin(self) -> bool:
@@ -134,7 +123,7 @@ class _ArrayReader:
                 return False
             self._data = self._data.lstrip(_WHITESPACE)
         if not self._data.startswith(b"["):
-            raise self._corrupt(
+            raise CorruptObjectError(
                 'not a JSON array: it does not begin with "["; if every line is a value, set input.format = "jsonl"'
             )
         self._data = self._data[1:]
@@ -194,7 +183,7 @@ class _ArrayReader:
             if end is None or comma == len(text) or _begun_fraction(text, end):
                 break  # what follows decides: a number may go on
             if text[comma] not in ",]":
-                raise self._corrupt("there is no comma between two elements of the JSON array")
+                raise CorruptObjectError("there is no comma between two elements of the JSON array")
             self._first = False
             yield from self._take_one(text[start:end].encode("utf-8", "surrogateescape"))
             taken, closed = comma + 1, text[comma] == "]"
@@ -212,32 +201,28 @@ class _ArrayReader:
         try:
             return _scan(text, start)[1]
         except RecursionError:
-            raise self._corrupt("an element is nested too deeply to find its end (about 1,000 levels)") from None
+            raise CorruptObjectError("an element is nested too deeply to find its end (about 1,000 levels)") from None
         except json.JSONDecodeError as exc:
             near_end = exc.pos >= len(text.rstrip(" \t\r\n")) - _MAX_WORD_BYTES
             if exc.msg.startswith("Unterminated string") or (near_end and text.find("]", exc.pos) < 0):
                 return None
-            raise self._corrupt(f"an element of the JSON array is not JSON ({exc.msg})") from None
+            raise CorruptObjectError(f"an element of the JSON array is not JSON ({exc.msg})") from None
 
     def _take_one(self, element: bytes, length: int = 0) -> Iterator[PayloadBatch | SkippedRecord]:
         """Hand out one element; `length` is that of a long one, of which there may be the beginning only."""
         if self._left and not length:
             self._left -= 1
             return
-        number, location = self._builder.next_record, self._stream.location
-        error: RecordError | None = None
         too_long = max(length, len(element)) > self._max_bytes
-        if not too_long and (problem := _problem(element)) is not None:
-            if length and problem != _NOT_UTF8 and not _is_whole(element):
-                raise self._corrupt(f"an element of the JSON array is {problem}")
-            error = RecordError(problem, location=location, record_number=number)
+        problem = None if too_long else _problem(element)
+        if problem not in {None, _NOT_UTF8} and length and not _is_whole(element):
+            raise CorruptObjectError(f"an element of the JSON array is {problem}")
         if self._left:
             self._left -= 1
         elif too_long:
-            error = too_large(location, number, self._max_bytes)
-            yield from self._builder.bad(error, element, length=length or len(element))
-        elif error is not None:
-            yield from self._builder.bad(error, element, length=len(element))
+            yield from self._builder.bad(too_large(self._max_bytes), element, length or len(element))
+        elif problem is not None:
+            yield from self._builder.bad(RecordError(problem), element, len(element))
         else:
             yield from self._builder.add([element], len(element))
 
@@ -260,10 +245,7 @@ class _ArrayReader:
                 length += self._keep(parts, part, length)
                 self._data = b""
                 if not self._more():
-                    raise TruncatedObjectError(
-                        "the JSON array ends inside an element: the object was cut short",
-                        location=self._stream.location,
-                    )
+                    raise TruncatedObjectError("the JSON array ends inside an element: the object was cut short")
                 continue
             at, char = found.end(), found.group()
             if char == b"\\":
@@ -277,7 +259,7 @@ class _ArrayReader:
             elif not depth:
                 break
         if char == b"}":
-            raise self._corrupt("an element of the JSON array is not JSON")
+            raise CorruptObjectError("an element of the JSON array is not JSON")
         length += self._keep(parts, (gap + self._data[: at - 1]).rstrip(_WHITESPACE), length)
         self._data = self._data[at:]
         element = b"".join(parts)
@@ -285,7 +267,7 @@ class _ArrayReader:
         if element:
             yield from self._take_one(element, length)
         elif not self._first or char != b"]":
-            raise self._corrupt("an element of the JSON array is not JSON")
+            raise CorruptObjectError("an element of the JSON array is not JSON")
         self._first = False
         return char == b"]"
 
@@ -300,9 +282,6 @@ class _ArrayReader:
         elif length < RAW_BYTES:
             parts.append(part[: RAW_BYTES - length])
         return len(part)
-
-    def _corrupt(self, message: str) -> CorruptObjectError:
-        return CorruptObjectError(message, location=self._stream.location)
 
 
 def _without_end(part: bytes) -> tuple[bytes, bytes]:

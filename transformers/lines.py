@@ -257,14 +257,8 @@ class LineTransformer(SplittableTransformer):
             done, start = mark.record, mark.byte
         if start >= source.size:
             return
-        stream = UnpackedStream(
-            source,
-            self.options.compression,
-            start=start,
-            piece_bytes=_piece_bytes(builder.limits),
-            text=True,
-            max_window_bytes=self.options.max_window_bytes,
-        )
+        piece_bytes = _piece_bytes(builder.limits)
+        stream = UnpackedStream(source, self.options, start=start, piece_bytes=piece_bytes, text=True)
         with closing(stream):
             yield from self._lines_of(stream, start, skip - done, builder)
 
@@ -272,14 +266,7 @@ class LineTransformer(SplittableTransformer):
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        stream = SplitLines(
-            source,
-            split,
-            self.options.compression,
-            mark=mark,
-            piece_bytes=_piece_bytes(builder.limits),
-            max_window_bytes=self.options.max_window_bytes,
-        )
+        stream = SplitLines(source, split, self.options, mark=mark, piece_bytes=_piece_bytes(builder.limits))
         with closing(stream):
             start = stream.seek()
             if start is not None:
@@ -310,8 +297,8 @@ class LineTransformer(SplittableTransformer):
             builder.border(block.start, overhead=block.overhead if good is not None else None)
         if block.too_long:
             offset = None if stream.packed else block.start
-            error = too_large(stream.location, builder.next_record, self.options.max_record_bytes, byte_offset=offset)
-            return builder.bad(error, lines[0], length=block.length)
+            error = too_large(self.options.max_record_bytes, byte_offset=offset)
+            return builder.bad(error, lines[0], block.length)
         if good is None:
             good = self._good_lines(list(filter(bytes.strip, lines))[drop:], ascii_only=block.ascii)
         if good is not None:
@@ -333,10 +320,7 @@ class LineTransformer(SplittableTransformer):
                     if good:
                         yield from builder.add(good, size_of(good))
                         good = []
-                    error = RecordError(
-                        problem, location=stream.location, record_number=builder.next_record, byte_offset=offset
-                    )
-                    yield from builder.bad(error, line, length=len(line))
+                    yield from builder.bad(RecordError(problem, byte_offset=offset), line, len(line))
             if offset is not None:
                 offset = None if block.overhead is None else offset + len(line) + block.overhead
         if good:

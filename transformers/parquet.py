@@ -21,21 +21,22 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import longest, size_of
+from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.model.temporary import temporary_for
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import SHARED_MODULES, RunBuilder, SplittableTransformer, too_large
+from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream, detect_compression
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
 from transformers.row_json import NAMES_BYTES, encode
-from transformers.split_input import SplitInput, is_packed
+from transformers.split_input import is_packed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,7 @@ class RangedFile(SeekableFile):
             self.failure = exc
             raise
         if self._at < end:
-            self.failure = TruncatedObjectError("shorter than listed", location=self._source.location)
+            self.failure = TruncatedObjectError("shorter than listed")
             raise self.failure
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -195,26 +196,25 @@ class ParquetTransformer(SplittableTransformer):
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
             file.seek(0)
-            yield from self._read_rows(file, source.location, skip, builder, None)
+            yield from self._read_rows(file, skip, builder, None)
 
     @override
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        part = SplitInput(source, split)
-        if self.options.compression != "none" and is_packed(part):
+        if self.options.compression != "none" and is_packed(source):
             if split.number == 1:  # it owns all of what is compressed although its name does not show it
-                yield from self._read(part, skip, None, builder)
+                yield from self._read(source, skip, None, builder)
             return
-        with closing(RangedFile(part)) as file:
-            yield from self._read_rows(file, part.location, skip, builder, split)
+        with closing(RangedFile(source)) as file:
+            yield from self._read_rows(file, skip, builder, split)
 
     def _read_rows(
-        self, file: BinaryIO | RangedFile, location: str, skip: int, builder: RunBuilder, split: Split | None
+        self, file: BinaryIO | RangedFile, skip: int, builder: RunBuilder, split: Split | None
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         failure: Exception
         try:
-            yield from _RowReader(file, location, self.options, builder, split).read(skip)
+            yield from _RowReader(file, self.options, builder, split).read(skip)
         except SourceError:
             raise
         except MemoryError as exc:
@@ -227,7 +227,7 @@ class ParquetTransformer(SplittableTransformer):
             return
         if isinstance(file, RangedFile) and file.failure is not None:
             raise file.failure
-        raise _explain(failure, file, location) from failure
+        raise _explain(failure, file) from failure
 
 
 @contextmanager
@@ -243,14 +243,12 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
             yield ranged
         return
     with ExitStack() as stack:
-        stream = UnpackedStream(source, compression, max_window_bytes=options.max_window_bytes)
-        stack.enter_context(closing(stream))
+        stream = stack.enter_context(closing(UnpackedStream(source, attrs.evolve(options, compression=compression))))
         file: BinaryIO = stack.enter_context(io.BytesIO())
         for piece in iter(stream.read_some, b""):
             if file.tell() + len(piece) > most:
                 raise CorruptObjectError(
-                    f"the Parquet file unpacks to more than input.max_temporary_bytes ({most} bytes)",
-                    location=source.location,
+                    f"the Parquet file unpacks to more than input.max_temporary_bytes ({most} bytes)"
                 )
             with temporary_for(source.location, made="unpacked"):
                 file.write(piece)
@@ -265,7 +263,7 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
         yield file
 
 
-def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> CorruptObjectError:
+def _explain(failure: Exception, file: BinaryIO | RangedFile) -> CorruptObjectError:
     """Return the framework's error for an error of pyarrow."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
@@ -274,19 +272,16 @@ def _explain(failure: Exception, file: BinaryIO | RangedFile, location: str) -> 
     tail = file.read(4)
     if head != _MAGIC:
         if head == b"PARE":
-            return CorruptObjectError("the Parquet file is encrypted, which is not supported", location=location)
+            return CorruptObjectError("the Parquet file is encrypted, which is not supported")
         if size < len(_MAGIC) and _MAGIC.startswith(head):
-            return TruncatedObjectError("too short for a Parquet file: the object was cut short", location=location)
-        return CorruptObjectError(
-            "not a Parquet file: it does not begin with PAR1; see input.format", location=location
-        )
+            return TruncatedObjectError("too short for a Parquet file: the object was cut short")
+        return CorruptObjectError("not a Parquet file: it does not begin with PAR1; see input.format")
     if tail != _MAGIC:
-        return TruncatedObjectError("the Parquet file has no footer: the object was cut short", location=location)
+        return TruncatedObjectError("the Parquet file has no footer: the object was cut short")
     message = "".join(filter(str.isprintable, str(failure).strip().partition("\n")[0]))[:_MESSAGE_CHARACTERS]
     return CorruptObjectError(
         f"the Parquet file cannot be read further ({type(failure).__name__}: {message}): it is damaged, or holds something that "
-        "the installed pyarrow cannot read",
-        location=location,
+        "the installed pyarrow cannot read"
     )
 
 
@@ -294,15 +289,9 @@ class _RowReader:
     """The state of one read, of all rows or of those of a split."""
 
     def __init__(
-        self,
-        file: BinaryIO | RangedFile,
-        location: str,
-        options: InputOptions,
-        builder: RunBuilder,
-        split: Split | None,
+        self, file: BinaryIO | RangedFile, options: InputOptions, builder: RunBuilder, split: Split | None
     ) -> None:
         self._file = file
-        self._location = location
         self._limit = options.max_record_bytes
         self._page_limit = options.max_page_bytes
         self._columns = options.columns
@@ -337,7 +326,7 @@ class _RowReader:
         except Exception as exc:
             if watched.failure is not None:
                 # The library may wrap it, or say something of its own.
-                raise CorruptObjectError(str(watched.failure), location=self._location) from exc
+                raise CorruptObjectError(str(watched.failure)) from exc
             raise
 
     def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
@@ -348,18 +337,16 @@ class _RowReader:
                 # pyarrow ends the process when it is asked for a column that is in one of both only.
                 if group.num_columns != meta.num_columns:
                     raise CorruptObjectError(
-                        f"a row group of the Parquet file has {group.num_columns} columns, its schema {meta.num_columns}",
-                        location=self._location,
+                        f"a row group of the Parquet file has {group.num_columns} columns, its schema {meta.num_columns}"
                     )
                 counts.append(group.num_rows)
             # First: behind a row that is missing all numbers are wrong. Some writers leave the sum at 0.
             if min(counts, default=0) < 0 or meta.num_rows not in {sum(counts), 0}:
                 raise CorruptObjectError(
-                    f"the Parquet file's footer counts {meta.num_rows} rows, its row groups {sum(counts)}",
-                    location=self._location,
+                    f"the Parquet file's footer counts {meta.num_rows} rows, its row groups {sum(counts)}"
                 )
             if self._columns:
-                self._leaves = _chosen_leaves(self._columns, parquet, self._location)
+                self._leaves = _chosen_leaves(self._columns, parquet)
             own = list(enumerate(counts))
             if self._split is not None:
                 own = [own[index] for index in self._own_row_groups(parquet, counts, self._split)]
@@ -404,7 +391,9 @@ class _RowReader:
             if not isinstance(exc, MemoryError) or not _is_absurd(exc):
                 raise
         except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; what cannot be read raises again below
-            log.debug("%s: row group %d is read again, row by row: %s", self._location, index + 1, type(exc).__name__)
+            log.debug(
+                "%s: row group %d is read again, row by row: %s", self._builder.location, index + 1, type(exc).__name__
+            )
         else:
             return
         if isinstance(self._file, RangedFile) and self._file.failure is not None:
@@ -435,7 +424,7 @@ class _RowReader:
         except OSError as exc:
             if "DictAccumulator" not in str(exc):  # pyarrow cannot keep them for every encoding
                 raise
-            raise CorruptObjectError(str(too_much), location=self._location) from exc
+            raise CorruptObjectError(str(too_much)) from exc
         finally:
             self._encoder, self._in_dictionaries = encoder, {}
 
@@ -443,8 +432,7 @@ class _RowReader:
         if row_bytes > _MAX_ROW_BYTES:
             raise CorruptObjectError(
                 f"a row of row group {index + 1} of the Parquet file has about {row_bytes} bytes, more than the "
-                f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}",
-                location=self._location,
+                f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}"
             )
 
     def _rows(
@@ -457,7 +445,7 @@ class _RowReader:
                 from transformers.arrow_sizes import RowSizes  # noqa: PLC0415 - imports pyarrow
                 from transformers.parquet_json import RowEncoder  # noqa: PLC0415
 
-                self._encoder = RowEncoder(batch.schema, parquet.schema, self._location, self._leaves)
+                self._encoder = RowEncoder(batch.schema, parquet.schema, self._leaves)
                 self._sizes = RowSizes(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
@@ -466,8 +454,7 @@ class _RowReader:
                 part = batch.slice(cut), None if seconds is None else seconds.slice(cut)
                 for piece in self._pieces(*part):
                     if piece[0].num_rows == 1 and self._is_too_large(piece[0]):
-                        number = self._builder.next_record
-                        yield from self._builder.bad(too_large(self._location, number, self._limit), b"", length=None)
+                        yield from self._builder.bad(too_large(self._limit))
                     else:
                         yield from self._encode(*piece, self._encoder)
             if seen == batch.num_rows < group.num_rows and isinstance(rows, _Rows):
@@ -478,8 +465,7 @@ class _RowReader:
             rows.saw(batch, self._json_bytes - json_before)
         if seen != group.num_rows:
             raise TruncatedObjectError(
-                f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}",
-                location=self._location,
+                f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}"
             )
 
     @staticmethod
@@ -572,30 +558,18 @@ class _RowReader:
     def _encode(
         self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        payloads = encoder.payloads(batch, seconds)
-        size = size_of(payloads)
-        self._json_bytes += size
-        if payloads and (size <= self._limit or longest(payloads) <= self._limit):
-            yield from self._builder.add(payloads, size)
-            return
-        del payloads  # they may be as long as memory allows
-        for row in encoder.rows(batch, seconds):
-            number = self._builder.next_record
-            try:
-                payload = encode(row)
-            except (TypeError, ValueError):
-                error = RecordError(
-                    "the row has no JSON form (text that is not UTF-8, or an INT96 that is no time)",
-                    location=self._location,
-                    record_number=number,
-                )
-                yield from self._builder.bad(error)
-                continue
-            if len(payload) > self._limit:
-                large = too_large(self._location, number, self._limit)
-                yield from self._builder.bad(large, payload, length=len(payload))
-            else:
-                yield from self._builder.add([payload], len(payload))
+        def encode_all() -> Sequence[bytes]:
+            payloads = encoder.payloads(batch, seconds)
+            self._json_bytes += size_of(payloads)
+            return payloads
+
+        return self._builder.add_encoded(encode_all, partial(encoder.rows, batch, seconds), encode, _refused)
+
+
+def _refused(_row: object, failure: Exception) -> Bad:
+    if not isinstance(failure, TypeError | ValueError):
+        raise failure
+    return (RecordError("the row has no JSON form (text that is not UTF-8, or an INT96 that is no time)"),)
 
 
 class _Rows:
@@ -694,14 +668,14 @@ def _int96_leaves(parquet: pq.ParquetFile, chosen: list[int] | None) -> list[int
     return found
 
 
-def _chosen_leaves(columns: Sequence[str], parquet: pq.ParquetFile, location: str) -> list[int]:
+def _chosen_leaves(columns: Sequence[str], parquet: pq.ParquetFile) -> list[int]:
     """Return the places of the chosen columns' leaves, in the file's order.
 
     Raises:
         CorruptObjectError: a column does not exist.
     """
     kinds = [(field.name, field.type) for field in parquet.schema_arrow]
-    choice = choose(columns, [_field(*kind) for kind in kinds], location)
+    choice = choose(columns, [_field(*kind) for kind in kinds])
     return list(_leaves_of(choice, [kind for _, kind in kinds], 0))
 
 

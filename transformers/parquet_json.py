@@ -37,37 +37,34 @@ class RowEncoder:
     Args:
         schema: of the batches.
         file_schema: of the file.
-        location: the object's address.
         leaves: the places of the file's columns that are in the batches; None: all.
     """
 
-    def __init__(
-        self, schema: pa.Schema, file_schema: pq.ParquetSchema, location: str, leaves: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, schema: pa.Schema, file_schema: pq.ParquetSchema, leaves: Sequence[int] | None = None) -> None:
         names = tuple(schema.names)
         if len(set(names)) < len(names):
             raise CorruptObjectError(
-                f"two columns of the Parquet file have the same name, {_twice(names)}: as JSON one of them would be lost",
-                location=location,
+                f"two columns of the Parquet file have the same name, {_twice(names)}: as JSON one of them would be lost"
             )
         self._make = row_maker(names)
         places = range(len(file_schema)) if leaves is None else leaves
         self._int96 = _Int96()
-        build = _Columns([file_schema.column(place) for place in places], location, self._int96)
+        build = _Columns([file_schema.column(place) for place in places], self._int96)
         self._columns = [build.column(field.type) for field in schema]
         self._by_name = dict(zip(names, self._columns, strict=True))
         self._writer = LineWriter.of(schema)
 
     def payloads(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None = None) -> Sequence[bytes]:
-        """The JSON of all rows; nothing when one of them has none. The arguments are those of `rows`."""
+        """The JSON of all rows. The arguments are those of `rows`.
+
+        Raises:
+            TypeError, ValueError: one of them has none.
+        """
         if self._writer is not None and seconds is None and batch.num_rows >= _LINES_ROWS:
             lines = self._writer.lines(batch)
             if lines is not None:
                 return lines
-        try:
-            return encode_all(self.rows(batch, seconds), batch.num_rows)
-        except (TypeError, ValueError):
-            return ()
+        return encode_all(self.rows(batch, seconds), batch.num_rows)
 
     def rows(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None = None) -> list[Any]:
         """One object per row.
@@ -144,9 +141,8 @@ def _int96_text(seconds: int, nanos: int) -> Any:
 class _Columns:
     """Builds the function for each column, taking the file's leaf columns in their order."""
 
-    def __init__(self, leaves: list[Any], location: str, int96: _Int96) -> None:
+    def __init__(self, leaves: list[Any], int96: _Int96) -> None:
         self._leaves = iter(leaves)
-        self._location = location
         self._int96 = int96
 
     def column(self, kind: pa.DataType) -> Column:  # noqa: PLR0911 - one for each kind of nesting
@@ -195,14 +191,13 @@ class _Columns:
         if types.is_duration(kind):
             digits = DIGITS[kind.unit]
             return lambda array: _each(counts_of(array).to_pylist(), lambda value: _duration_text(value, digits))
-        raise CorruptObjectError(f"there is no JSON form for the Arrow type {kind}", location=self._location)
+        raise CorruptObjectError(f"there is no JSON form for the Arrow type {kind}")
 
     def _struct(self, kind: pa.StructType) -> Column:
         names = [kind.field(index).name for index in range(kind.num_fields)]
         if len(set(names)) < len(names):
             raise CorruptObjectError(
-                f"two fields of a struct have the same name, {_twice(names)}: as JSON one of them would be lost",
-                location=self._location,
+                f"two fields of a struct have the same name, {_twice(names)}: as JSON one of them would be lost"
             )
         columns = [self.column(kind.field(index).type) for index in range(kind.num_fields)]
 

@@ -1,4 +1,4 @@
-"""A split of an object, as the formats read it: named in messages, and requested as far as it reaches."""
+"""A split of an object, as the formats read it: requested as far as it reaches."""
 
 from __future__ import annotations
 
@@ -6,25 +6,23 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
-from framework.model.splits import Split, count_splits
 from framework.transformer import ObjectInput, ReadStream
 from transformers.compression import MAX_MAGIC_BYTES, detect_compression
 
 _FIRST_MORE_BYTES = 1 << 16
 
 
-class SplitInput(ObjectInput):
-    """An object whose location names a split of it. It opens what is asked for."""
+class OnwardInput(ObjectInput):
+    """An object whose bytes up to `end` are requested at once, and later bytes only when they are read."""
 
-    def __init__(self, source: ObjectInput, split: Split) -> None:
+    def __init__(self, source: ObjectInput, end: int) -> None:
         self._source = source
-        self._split = split
+        self._end = end
 
     @property
     @override
     def location(self) -> str:
-        splits = count_splits(self._source.size, self._split.split_size)
-        return f"{self._source.location} (split {self._split.number} of {splits})"
+        return self._source.location
 
     @property
     @override
@@ -35,18 +33,6 @@ class SplitInput(ObjectInput):
     @override
     def size(self) -> int:
         return self._source.size
-
-    @override
-    def open(self, start: int = 0, end: int | None = None) -> ReadStream:
-        return self._source.open(start, end)
-
-
-class OnwardInput(SplitInput):
-    """A split whose bytes up to `end` are requested at once, and later bytes only when they are read."""
-
-    def __init__(self, source: ObjectInput, split: Split, end: int) -> None:
-        super().__init__(source, split)
-        self._end = end
 
     @override
     def open(self, start: int = 0, end: int | None = None) -> ReadStream:

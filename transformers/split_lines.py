@@ -6,14 +6,14 @@ there, and continues to the end of its last line. A split within one long line o
 
 from __future__ import annotations
 
+import attrs
 from typing_extensions import override
 
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
-from framework.transformer import ObjectInput
+from framework.transformer import InputOptions, ObjectInput
 from transformers.compression import PIECE_BYTES, UnpackedStream
 from transformers.split_input import OnwardInput, is_packed
-from transformers.unpack import WINDOW_BYTES
 
 
 class SplitLines(UnpackedStream):
@@ -25,35 +25,26 @@ class SplitLines(UnpackedStream):
     Args:
         source: the object.
         split: the split.
-        compression: the option; `none` or `auto`.
+        options: whose compression is `none` or `auto`.
         mark: where a line of this split begins; None to search for its first line.
         piece_bytes: approximate bytes per read.
-        max_window_bytes: the option.
     """
 
     def __init__(
         self,
         source: ObjectInput,
         split: Split,
-        compression: str,
+        options: InputOptions,
         *,
         mark: ResumePoint | None = None,
         piece_bytes: int = PIECE_BYTES,
-        max_window_bytes: int = WINDOW_BYTES,
     ) -> None:
         start, end = split.window(source.size, mark)
-        outer = compression if split.number == 1 else "none"
-        super().__init__(
-            OnwardInput(source, split, end),
-            outer,
-            start=start,
-            piece_bytes=piece_bytes,
-            text=True,
-            max_window_bytes=max_window_bytes,
-        )
+        outer = options if split.number == 1 else attrs.evolve(options, compression="none")
+        super().__init__(OnwardInput(source, end), outer, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
         self._split = split
-        self._may_be_packed = compression == "auto"
+        self._may_be_packed = options.compression == "auto"
         self._begins_line = mark is not None or split.number == 1
         self._at = start  # of the next byte that comes from below
         self._rest = b""

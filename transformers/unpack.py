@@ -9,6 +9,7 @@ only groups of blocks are given to the library.
 from __future__ import annotations
 
 import bz2
+import functools
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
@@ -17,9 +18,6 @@ from typing import Protocol
 from framework.errors import CorruptObjectError, TruncatedObjectError
 
 _OUTPUT_BYTES = 1 << 20
-
-WINDOW_BYTES = 1 << 27
-"""The default of `input.max_window_bytes`. `xz -9` has a dictionary of 64 MiB."""
 
 _XZ_BESIDE_BYTES = 2 << 20
 """What unpacking xz takes besides the dictionary."""
@@ -63,26 +61,20 @@ class _GzipMember:
         return out
 
 
-def unpack_gzip(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def unpack_gzip(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """RFC 1952: members in a row; zero bytes may follow (tape and some uploaders pad)."""
-    return _unpack_members(pieces, location, "gzip", b"\x1f\x8b", _GzipMember, padding=1)
+    return _unpack_members(pieces, window, "gzip", b"\x1f\x8b", _GzipMember, padding=1)
 
 
-def unpack_bzip2(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def unpack_bzip2(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """Streams in a row, as pbzip2 writes them."""
-    return _unpack_members(pieces, location, "bzip2", b"BZh", bz2.BZ2Decompressor, padding=0)
+    return _unpack_members(pieces, window, "bzip2", b"BZh", bz2.BZ2Decompressor, padding=0)
 
 
-def unpack_xz(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYTES) -> Iterator[bytes]:
+def unpack_xz(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """Streams in a row with stream padding, also between them: zero bytes, a multiple of four."""
-    try:
-        yield from _unpack_members(
-            pieces, location, "xz", b"\xfd7zXZ\x00", lambda: xz_member(lzma.FORMAT_XZ, window), padding=4
-        )
-    except _TooLargeError as exc:
-        raise CorruptObjectError(
-            f"the xz data needs more than input.max_window_bytes ({window} bytes) for its dictionary", location=location
-        ) from exc.__cause__
+    start = functools.partial(xz_member, lzma.FORMAT_XZ, window)
+    return _unpack_members(pieces, window, "xz", b"\xfd7zXZ\x00", start, padding=4)
 
 
 def xz_member(form: int, window: int) -> lzma.LZMADecompressor:
@@ -90,12 +82,8 @@ def xz_member(form: int, window: int) -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(format=form, memlimit=window + _XZ_BESIDE_BYTES)
 
 
-class _TooLargeError(Exception):
-    """A dictionary that is larger than allowed; never leaves this module."""
-
-
 def _unpack_members(  # noqa: C901 - what may stand between members is most of it
-    pieces: Iterator[bytes], location: str, name: str, magic: bytes, start: Callable[[], _Member], *, padding: int
+    pieces: Iterator[bytes], window: int, name: str, magic: bytes, start: Callable[[], _Member], *, padding: int
 ) -> Iterator[bytes]:
     """Members in a row. Zero bytes may follow one in multiples of `padding`; none when that is 0, the last when it is 1."""
     data = b""
@@ -107,31 +95,33 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
             return
         if not data.startswith(magic):
             if not first and padding and data[0] == 0:
-                data = _behind_padding(data, pieces, location, name, padding)
+                data = _behind_padding(data, pieces, name, padding)
                 continue
             if data == magic[: len(data)]:
-                raise _cut(location, name)
-            raise _not_packed(location, name) if first else _rubbish(location, name)
+                raise _cut(name)
+            raise _not_packed(name) if first else _rubbish(name)
         first = False
         member = start()
         while not member.eof:
             if not data and member.needs_input:
                 data = next(pieces, b"")
                 if not data:
-                    raise _cut(location, name)
+                    raise _cut(name)
             try:
                 out = member.decompress(data, _OUTPUT_BYTES)
             except (zlib.error, OSError, lzma.LZMAError, ValueError) as exc:
                 if "emory usage limit" in str(exc):
-                    raise _TooLargeError from exc
-                raise _damaged(location, name) from exc
+                    raise CorruptObjectError(
+                        f"the {name} data needs more than input.max_window_bytes ({window} bytes) for its dictionary"
+                    ) from exc
+                raise _damaged(name) from exc
             data = b""
             if out:
                 yield out
         data = member.unused_data
 
 
-def _behind_padding(data: bytes, pieces: Iterator[bytes], location: str, name: str, multiple: int) -> bytes:
+def _behind_padding(data: bytes, pieces: Iterator[bytes], name: str, multiple: int) -> bytes:
     """Return what follows zero bytes: nothing, or the next member where padding is allowed."""
     total = 0
     while data:
@@ -141,7 +131,7 @@ def _behind_padding(data: bytes, pieces: Iterator[bytes], location: str, name: s
         if rest:
             break
     if total % multiple or (data and multiple == 1):
-        raise _rubbish(location, name)
+        raise _rubbish(name)
     return data
 
 
@@ -215,7 +205,7 @@ class ExactReader:
             size -= step
 
 
-def unpack_zstd(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYTES) -> Iterator[bytes]:
+def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """RFC 8878: frames in a row. At most eight blocks (of at most 128 KiB unpacked) go to the library at a time."""
     import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
 
@@ -228,44 +218,40 @@ def unpack_zstd(pieces: Iterator[bytes], location: str, window: int = WINDOW_BYT
                 packed.drop(int.from_bytes(packed.take(4), "little"))
             elif magic == b"\x28\xb5\x2f\xfd":
                 unpacker = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
-                yield from _zstd_frame(packed, magic, unpacker.decompress, window, location)
+                yield from _zstd_frame(packed, magic, unpacker.decompress, window)
             else:
-                raise _not_packed(location, "zstd") if first else _rubbish(location, "zstd")
+                raise _not_packed("zstd") if first else _rubbish("zstd")
             first = False
     except ShortRead:
-        raise _cut(location, "zstd") from None
+        raise _cut("zstd") from None
     except zstandard.ZstdError as exc:
         if "not enough memory" in str(exc):
             raise MemoryError(f"for the window of zstd: {exc}") from exc
+        if "too much memory" in str(exc):  # more than any decoder takes
+            raise CorruptObjectError(
+                f"the zstd data needs a larger window than input.max_window_bytes ({window})"
+            ) from exc
         raise CorruptObjectError(
-            "the zstd data is damaged, or was packed with a dictionary that it does not name: it cannot be unpacked further",
-            location=location,
+            "the zstd data is damaged, or was packed with a dictionary that it does not name: it cannot be unpacked further"
         ) from exc
 
 
-def _zstd_frame(
-    packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes], window: int, location: str
-) -> Iterator[bytes]:
-    descriptor = packed.take(1)
-    flags = descriptor[0]
-    single_segment, checksum = flags >> 5 & 1, flags >> 2 & 1
-    header_rest = (1 - single_segment) + (0, 1, 2, 4)[flags & 3] + (single_segment, 2, 4, 8)[flags >> 6]
-    rest = packed.take(header_rest)
-    at, named = 1 - single_segment, (0, 1, 2, 4)[flags & 3]
-    if dictionary := int.from_bytes(rest[at : at + named], "little"):
+def _zstd_frame(packed: ExactReader, magic: bytes, feed: Callable[[bytes], bytes], window: int) -> Iterator[bytes]:
+    import zstandard  # noqa: PLC0415
+
+    head = magic + packed.take(1)
+    head += packed.take(zstandard.frame_header_size(head) - len(head))
+    frame = zstandard.get_frame_parameters(head)
+    if frame.dict_id:
         raise CorruptObjectError(
-            f"the zstd data was packed with a dictionary (number {dictionary}), which cannot be given here; pack it "
-            "without one",
-            location=location,
+            f"the zstd data was packed with a dictionary (number {frame.dict_id}), which cannot be given here; pack it "
+            "without one"
         )
-    # Without a window's own byte (RFC 8878, 3.1.1.1.2) it is as large as the content, which follows the dictionary's number.
-    needed = int.from_bytes(rest[named:], "little") if single_segment else _zstd_window(rest[0])
-    if needed > window:
+    if frame.window_size > window:
         raise CorruptObjectError(
-            f"the zstd data needs a window of {needed} bytes, more than input.max_window_bytes ({window})",
-            location=location,
+            f"the zstd data needs a window of {frame.window_size} bytes, more than input.max_window_bytes ({window})"
         )
-    waiting = [magic, descriptor, rest]
+    waiting = [head]
     blocks, last = 0, 0
     while not last:
         try:
@@ -273,9 +259,9 @@ def _zstd_frame(
             value = int.from_bytes(head, "little")
             last, kind, size = value & 1, value >> 1 & 3, value >> 3
             if kind == 3:  # noqa: PLR2004 - reserved
-                raise _damaged(location, "zstd")
+                raise _damaged("zstd")
             waiting += (head, packed.take(1 if kind == 1 else size))
-            if last and checksum:
+            if last and frame.has_checksum:
                 waiting.append(packed.take(4))
         except ShortRead:
             # What came whole goes out before the cut is reported.
@@ -290,19 +276,13 @@ def _zstd_frame(
                 yield out
 
 
-def _zstd_window(descriptor: int) -> int:
-    """The bytes of a window by its descriptor: an exponent in five bits, a mantissa in three."""
-    base = 1 << 10 + (descriptor >> 3)
-    return base + base // 8 * (descriptor & 7)
-
-
 _SNAPPY_CHUNK_BYTES = 76_490 + 4
 """The longest that 64 KiB can take with their CRC: what snappy does not compress grows by a sixth and 32 bytes."""
 
 _SNAPPY_HEAD = b"\xff\x06\x00\x00sNaPpY"
 
 
-def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
+def unpack_snappy(pieces: Iterator[bytes], _window: int) -> Iterator[bytes]:
     """The framed format (framing_format.txt of google/snappy). Sixteen chunks of at most 64 KiB at a time.
 
     Every group of chunks is given to the library behind a stream identifier of its own, so that it checks their CRCs.
@@ -316,7 +296,7 @@ def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
         if packed.at_end():
             return  # what the libraries write for no data
         if packed.take(10) != _SNAPPY_HEAD:
-            raise _not_packed(location, "framed snappy")
+            raise _not_packed("framed snappy")
         while not packed.at_end():
             head = packed.take(4)
             kind, size = head[0], int.from_bytes(head[1:], "little")
@@ -327,19 +307,19 @@ def unpack_snappy(pieces: Iterator[bytes], location: str) -> Iterator[bytes]:
             elif 0x80 <= kind <= 0xFE:  # noqa: PLR2004 - padding, or to be skipped
                 packed.drop(size)
             else:
-                problem = (_damaged if kind <= 1 else _rubbish)(location, "snappy")
+                problem = (_damaged if kind <= 1 else _rubbish)("snappy")
                 break
             if len(waiting) > 32:  # noqa: PLR2004
-                yield from _snappy_chunks(snappy.decompress, waiting, location)
+                yield from _snappy_chunks(snappy.decompress, waiting)
                 waiting = [_SNAPPY_HEAD]
     except ShortRead:
-        problem = _cut(location, "snappy")
-    yield from _snappy_chunks(snappy.decompress, waiting, location)
+        problem = _cut("snappy")
+    yield from _snappy_chunks(snappy.decompress, waiting)
     if problem is not None:
         raise problem
 
 
-def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes], location: str) -> Iterator[bytes]:
+def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes]) -> Iterator[bytes]:
     if len(waiting) == 1:
         return
     try:
@@ -347,26 +327,22 @@ def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes], 
     except MemoryError:
         raise
     except Exception as exc:  # cramjam has one error class, and its module path differs between versions
-        raise _damaged(location, "snappy") from exc
+        raise _damaged("snappy") from exc
     if out:
         yield out
 
 
-def _cut(location: str, name: str) -> TruncatedObjectError:
-    return TruncatedObjectError(f"the {name} data ends too early: the object was cut short", location=location)
+def _cut(name: str) -> TruncatedObjectError:
+    return TruncatedObjectError(f"the {name} data ends too early: the object was cut short")
 
 
-def _damaged(location: str, name: str) -> CorruptObjectError:
-    return CorruptObjectError(f"the {name} data is damaged: it cannot be unpacked further", location=location)
+def _damaged(name: str) -> CorruptObjectError:
+    return CorruptObjectError(f"the {name} data is damaged: it cannot be unpacked further")
 
 
-def _rubbish(location: str, name: str) -> CorruptObjectError:
-    return CorruptObjectError(
-        f"behind the end of the {name} data stands something that is not {name}", location=location
-    )
+def _rubbish(name: str) -> CorruptObjectError:
+    return CorruptObjectError(f"behind the end of the {name} data stands something that is not {name}")
 
 
-def _not_packed(location: str, name: str) -> CorruptObjectError:
-    return CorruptObjectError(
-        f"this is not {name} data; set input.compression to what it is, or to auto", location=location
-    )
+def _not_packed(name: str) -> CorruptObjectError:
+    return CorruptObjectError(f"this is not {name} data; set input.compression to what it is, or to auto")

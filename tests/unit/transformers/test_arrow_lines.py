@@ -91,7 +91,7 @@ def both_ways(table, drop=0):
     pq.write_table(table, file)
     file = pq.ParquetFile(file)
     batch = next(file.iter_batches()).slice(drop)
-    encoder = RowEncoder(batch.schema, file.schema, "k.parquet")
+    encoder = RowEncoder(batch.schema, file.schema)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_json, "_LINES_ROWS", 0)
         quick = list(encoder.payloads(batch))

@@ -26,7 +26,7 @@ TEXT = b"".join(b"%d some text\n" % number for number in range(307))
 
 
 def unpack(source, compression="auto"):
-    stream = UnpackedStream(source, compression)
+    stream = UnpackedStream(source, InputOptions(compression=compression))
     return b"".join(iter(stream.read_some, b""))
 
 
@@ -39,7 +39,7 @@ def test_unpacks_whatever_the_reads_are(name, step):
 
 @pytest.mark.parametrize("compression", ["none", "auto"])
 def test_plain_bytes_come_in_the_sizes_asked_for(compression):
-    stream = UnpackedStream(Dribble(TEXT, step=100), compression)
+    stream = UnpackedStream(Dribble(TEXT, step=100), InputOptions(compression=compression))
     sizes = [len(piece) for piece in iter(lambda: stream.read_about(250), b"")]
     assert sizes == [250] * (len(TEXT) // 250) + [len(TEXT) % 250]
 
@@ -86,7 +86,7 @@ def _ends_cleanly(data, name):
 @pytest.mark.parametrize("name", PACKED)
 def test_rubbish_behind_the_end_is_an_error_after_the_data(name):
     for rubbish in (b"hello world", b"\x01", b"\0\0\0x", PACK["none"](TEXT)):
-        stream = UnpackedStream(Dribble(PACK[name](TEXT) + rubbish, step=100), name)
+        stream = UnpackedStream(Dribble(PACK[name](TEXT) + rubbish, step=100), InputOptions(compression=name))
         out = []
         with pytest.raises(CorruptObjectError):
             out.extend(iter(stream.read_some, b""))
@@ -120,7 +120,7 @@ def test_what_is_not_packed_so_is_an_error_that_names_the_option(name):
 @pytest.mark.parametrize("name", PACKED)
 def test_pieces_stay_small_however_much_is_packed(name):
     packed = PACK[name](b"\0" * 50_000_000)
-    stream = UnpackedStream(BytesInput(packed), name)
+    stream = UnpackedStream(BytesInput(packed), InputOptions(compression=name))
     sizes = [len(piece) for piece in iter(stream.read_some, b"")]
     assert sum(sizes) == 50_000_000
     assert max(sizes) <= 1 << 20
@@ -212,6 +212,12 @@ def test_a_window_that_is_too_large_is_named_and_can_be_allowed(name):
         assert f"input.max_window_bytes ({options.get('max_window_bytes', 1 << 27)}" in message
     allowed = InputOptions(format="text", max_window_bytes=window)
     assert b"\n".join(make_transformer(allowed).records(BytesInput(data))) + b"\n" == TEXT
+
+
+def test_a_window_that_no_decoder_takes_is_named():
+    data = bytearray(zstd_with_window(20))
+    data[5] = 22 << 3  # 4 GiB
+    assert "needs a larger window than input.max_window_bytes (134217728)" in error_of(bytes(data), format="text")
 
 
 def test_a_window_within_the_default_is_read():

@@ -435,7 +435,7 @@ def test_a_mark_saves_reading_what_is_before_it():
 
 
 def test_a_long_block_is_a_run_by_itself_and_shares_its_bytes():
-    builder = RunBuilder(1, BatchLimits(records=10_000, size_bytes=1000), 0)
+    builder = RunBuilder(1, BatchLimits(records=10_000, size_bytes=1000), 0, "s3://b/k", 100)
     short = PayloadColumn(b"ab\n" * 50)
     long = PayloadColumn(b"cd\n" * 100)
     assert list(builder.add(short, 100)) == []
@@ -492,9 +492,10 @@ def test_quotes_in_lines_that_are_too_long_are_counted_wherever_the_reads_end(en
     giant = b'"x" ' * 5 + b'"'
     data = end.join([b'a"', giant, b'"b"', b" " * 30, giant[::-1] + b"\r.", b"c"]) + end + giant + last
     starts = [data.index(giant), data.index(giant[::-1] + b"\r."), data.rindex(giant)]
+    plain = InputOptions(compression="none")
     for piece in range(1, len(data) + 1):
         for quote, quotes in ((b'"', 11), (b"", 0)):
-            spans = list(whole_lines(UnpackedStream(BytesInput(data), "none", piece_bytes=piece), 0, piece, 9, quote))
+            spans = list(whole_lines(UnpackedStream(BytesInput(data), plain, piece_bytes=piece), 0, piece, 9, quote))
             long = [span for span in spans if span.too_long]
             assert [(span.start, span.length, span.quotes) for span in long] == [
                 (start, length, quotes) for start, length in zip(starts, (21, 23, 21), strict=True)

@@ -12,7 +12,7 @@ from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
 from transformers import BytesInput, make_transformer
-from transformers.split_input import OnwardInput, SplitInput
+from transformers.split_input import OnwardInput
 
 BOM = b"\xef\xbb\xbf"
 MAX = 9
@@ -155,9 +155,7 @@ def test_a_split_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lin
 
 def test_a_split_that_is_opened_from_its_objects_first_byte_asks_for_more_once_it_is_read():
     source = Watched(b"0123456789")
-    assert SplitInput(BytesInput(b"01234"), Split(1, 4)).open().read(99) == b"01234"
-    assert SplitInput(BytesInput(b"01234"), Split(1, 4)).open(1, 3).read(99) == b"12"
-    stream = OnwardInput(source, Split(1, 4), 4).open()
+    stream = OnwardInput(source, 4).open()
     assert stream.read(99) == b"0123"
     assert source.asked == [(0, 4)]
     assert (stream.read(99), stream.read(99)) == (b"456789", b"")
