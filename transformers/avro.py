@@ -63,7 +63,7 @@ from transformers.avro_flat import FlatBlocks
 from transformers.avro_json import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer
 from transformers.compression import UnpackedStream
-from transformers.split_input import OnwardInput, is_packed
+from transformers.split_input import OnwardInput, packing_of
 from transformers.unpack import ExactReader, ShortRead
 
 _HEADER_BYTES = 1 << 16
@@ -174,7 +174,7 @@ class AvroTransformer(SplittableTransformer):
         try:
             return self._header_alone(source)
         except CorruptObjectError:
-            if self.options.compression != "none" and is_packed(source):
+            if self.options.compression != "none" and packing_of(source) != "none":
                 return None
             raise
 

@@ -19,8 +19,8 @@ import attrs
 
 from framework.model.avro_limits import Weight, name_of, type_of
 from transformers.avro_container import SYNC_BYTES, encode_long, file_header
-from transformers.avro_json import Convert, converter, float_form
-from transformers.row_json import encode_all, row_maker
+from transformers.avro_json import Convert, converter
+from transformers.row_json import encode_all, float_form, row_maker
 
 if TYPE_CHECKING:
     import numpy as np

@@ -10,7 +10,6 @@ The schema is rewritten before fastavro sees it, without a change to what the by
 from __future__ import annotations
 
 import math
-import uuid
 from base64 import b64encode
 from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
@@ -19,7 +18,7 @@ from typing import Any
 from framework.model.avro_decimals import decimal_text
 from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, full_name, is_decimal, name_of, type_of
 from transformers.json_time import date_text, time_text, timestamp_text
-from transformers.row_json import encode, encode_all
+from transformers.row_json import encode, encode_all, float_form, interval_form, uuid_text
 
 Convert = Callable[[Any], Any]
 
@@ -250,9 +249,9 @@ def _leaf(schema: Any, kind: str) -> Convert | None:
         scale = schema.get("scale", 0)
         return lambda value: decimal_text(value, scale)
     if logical == "uuid" and kind == "fixed" and schema["size"] == 16:  # noqa: PLR2004
-        return lambda value: str(uuid.UUID(bytes=value))
+        return uuid_text
     if logical == "duration" and kind == "fixed" and schema["size"] == 12:  # noqa: PLR2004
-        return _duration
+        return interval_form
     if kind in {"bytes", "fixed"}:
         return lambda value: b64encode(value).decode()
     return _TIMES.get((kind, logical))
@@ -277,15 +276,3 @@ def _times() -> dict[tuple[str, str | None], Convert]:
 
 
 _TIMES = _times()
-
-
-def _duration(value: bytes) -> dict[str, int]:
-    months, days, millis = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
-    return {"months": months, "days": days, "milliseconds": millis}
-
-
-def float_form(value: float) -> float | str:
-    """A number, or the text for one that JSON does not have."""
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

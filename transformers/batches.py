@@ -314,6 +314,16 @@ def too_large(limit: int, *, byte_offset: int | None = None) -> RecordTooLargeEr
     return RecordTooLargeError(f"longer than input.max_record_bytes ({limit} bytes)", byte_offset=byte_offset)
 
 
+def keep_part(parts: list[bytes], part: bytes, length: int, limit: int) -> None:
+    """Add a part to the `length` bytes of a record that came before; of one that is too long the beginning is kept."""
+    if length <= limit < length + len(part):
+        parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
+    elif length <= limit:
+        parts.append(part)
+    elif length < RAW_BYTES:
+        parts.append(part[: RAW_BYTES - length])
+
+
 def check_utf8(data: bytes) -> None:
     """Check that bytes are UTF-8, whatever their length in little memory: text may take four times as much as its bytes.
 

@@ -14,7 +14,7 @@ from typing_extensions import override
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, too_large
+from transformers.batches import RunBuilder, ShippedTransformer, keep_part, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
 
 
@@ -95,12 +95,7 @@ class BytesTransformer(ShippedTransformer):
             size = 0
             while piece := stream.read_some():
                 # Read to the end even when it is too long: only then it is known to be whole.
-                if size <= limit < size + len(piece):
-                    parts = [b"".join((*parts, piece))[:RAW_BYTES]]
-                elif size <= limit:
-                    parts.append(piece)
-                elif size < RAW_BYTES:
-                    parts.append(piece[: RAW_BYTES - size])
+                keep_part(parts, piece, size, limit)
                 size += len(piece)
             if size > limit:
                 yield from builder.bad(too_large(limit), b"".join(parts), size)

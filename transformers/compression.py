@@ -125,9 +125,7 @@ def is_plain_by_name(compression: str, key: str) -> bool:
 
 def is_plain(data: bytes, compression: str, key: str) -> bool:
     """Return whether neither option, key nor first bytes say that an object is compressed."""
-    if compression != "auto":
-        return compression == "none"
-    return not data.startswith(_MAGICS) and _suffix(key) not in _NAMED
+    return is_plain_by_name(compression, key) and not (compression == "auto" and data.startswith(_MAGICS))
 
 
 def check_text(head: bytes, key: str) -> None:

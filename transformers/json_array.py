@@ -25,7 +25,7 @@ from framework.errors import CorruptObjectError, RecordError, TruncatedObjectErr
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, ShippedTransformer, check_utf8, too_large
+from transformers.batches import RunBuilder, ShippedTransformer, check_utf8, keep_part, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
 
 _WHITESPACE = b" \t\r\n"
@@ -275,12 +275,7 @@ class _ArrayReader:
         """Add a part to those of a long element, of which only the beginning is kept when it is too long."""
         if not length:
             part = part.lstrip(_WHITESPACE)
-        if length <= self._max_bytes < length + len(part):
-            parts[:] = [b"".join((*parts, part))[:RAW_BYTES]]
-        elif length <= self._max_bytes:
-            parts.append(part)
-        elif length < RAW_BYTES:
-            parts.append(part[: RAW_BYTES - length])
+        keep_part(parts, part, length, self._max_bytes)
         return len(part)
 
 

@@ -24,7 +24,7 @@ from framework.model.json_limits import MAX_JSON_VALUES
 from framework.model.payloads import ParsedRows, PayloadColumn, decode_objects
 from framework.transformer import InputOptions
 from transformers.batches import check_utf8
-from transformers.lines import LineTransformer, none_blank
+from transformers.lines import LineTransformer
 
 
 class _Object(msgspec.Struct, gc=False):
@@ -48,7 +48,7 @@ class JsonlTransformer(LineTransformer):
     @override
     def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
         if not self._validate:
-            return lines if none_blank(lines) else None
+            return super()._good_lines(lines, ascii_only=ascii_only)
         try:
             if type(lines) is PayloadColumn and lines.all_braced:
                 lines = self._parsed(lines)

@@ -6,7 +6,6 @@ order mark at the object's start is dropped. No line is held whole once it is lo
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from string import whitespace
@@ -219,16 +218,18 @@ class LineTransformer(SplittableTransformer):
     def numbering_options(self) -> Mapping[str, str]:
         return {"format": self.name, "compression": self.options.compression}
 
-    @abc.abstractmethod
     def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
         """Return the lines when surely none is bad or blank, else None; the quick test of every block.
 
         A column may come back with what the test made of its lines.
         """
+        del ascii_only
+        return lines if none_blank(lines) else None
 
-    @abc.abstractmethod
     def _problem(self, line: bytes) -> str | None:
         """Return the fault of a line that is not blank; called for each line of a block with bad lines."""
+        del line
+        return None
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:

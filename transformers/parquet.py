@@ -33,10 +33,10 @@ from framework.model.temporary import temporary_for
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
-from transformers.compression import UnpackedStream, detect_compression
+from transformers.compression import UnpackedStream
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
 from transformers.row_json import NAMES_BYTES, encode
-from transformers.split_input import is_packed
+from transformers.split_input import packing_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MAGIC = b"PAR1"
-_HEAD_BYTES = 16
 _SMALL_OBJECT_BYTES = 1 << 22
 """Up to this an object is read whole: with ranges it would take a request for each column of each row group, one by one."""
 _BUFFER_BYTES = 1 << 20
@@ -82,7 +81,7 @@ class RangedFile(SeekableFile):
     """
 
     def __init__(self, source: ObjectInput) -> None:
-        super().__init__()
+        super().__init__(source.size)
         self._source = source
         self.keeps = False
         self.fetched = 0
@@ -102,13 +101,8 @@ class RangedFile(SeekableFile):
         self._kept_bytes = 0
 
     @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._source.size}[whence]
-        return self._at
-
-    @override
     def read(self, size: int = -1, /) -> bytes:
-        end = self._source.size if size < 0 else min(self._source.size, self._at + size)
+        end = self._size if size < 0 else min(self._size, self._at + size)
         if self._at >= end:
             return b""
         place = self._at, end
@@ -143,8 +137,7 @@ class _ProbeFile(SeekableFile):
     """A file that is never read: it shows whether pyarrow can open columns."""
 
     def __init__(self, size: int) -> None:
-        super().__init__()
-        self._size = size
+        super().__init__(size)
         self._asked = False
 
     def is_asked(self, read: Callable[[], object]) -> bool:
@@ -153,11 +146,6 @@ class _ProbeFile(SeekableFile):
         with suppress(Exception):
             read()
         return self._asked
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
 
     @override
     def read(self, size: int = -1, /) -> bytes:
@@ -202,7 +190,7 @@ class ParquetTransformer(SplittableTransformer):
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
-        if self.options.compression != "none" and is_packed(source):
+        if self.options.compression != "none" and packing_of(source) != "none":
             if split.number == 1:  # it owns all of what is compressed although its name does not show it
                 yield from self._read(source, skip, None, builder)
             return
@@ -235,9 +223,7 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
     """The Parquet file as a seekable one."""
     compression, most = options.compression, options.max_temporary_bytes
     if compression == "auto" and source.size > _SMALL_OBJECT_BYTES:
-        with closing(source.open(0, _HEAD_BYTES)) as raw:
-            head = b"".join(iter(lambda: raw.read(_HEAD_BYTES), b""))
-        compression = detect_compression(head, source.key)
+        compression = packing_of(source)
     if compression == "none" and source.size > _SMALL_OBJECT_BYTES:
         with closing(RangedFile(source)) as ranged:
             yield ranged

@@ -21,7 +21,7 @@ from framework.errors import CorruptObjectError
 from transformers.arrow_lines import LineWriter
 from transformers.arrow_texts import DIGITS, all_within, counts_of, texts_of, timestamp_texts
 from transformers.json_time import timestamp_text
-from transformers.row_json import encode_all, row_maker
+from transformers.row_json import encode_all, float_form, interval_form, row_maker, uuid_text
 
 Column = Callable[[Any], list[Any]]
 """An array -> one value for the encoder per row."""
@@ -150,7 +150,7 @@ class _Columns:
         if isinstance(kind, pa.BaseExtensionType):
             inner = self.column(kind.storage_type)
             if kind.extension_name == "arrow.uuid":
-                return lambda array: _each(array.storage.to_pylist(), _uuid)
+                return lambda array: _each(array.storage.to_pylist(), uuid_text)
             return lambda array: inner(array.storage)
         if types.is_struct(kind):
             return self._struct(kind)
@@ -285,13 +285,7 @@ def _floats(array: Any) -> list[Any]:
         values = array.to_numpy(zero_copy_only=False).tolist()
         finite = math.isfinite(sum(values))
     # A sum is finite only if all that it adds is.
-    return values if finite else _each(values, _float)
-
-
-def _float(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return values if finite else _each(values, float_form)
 
 
 def _strings(array: Any) -> list[Any]:
@@ -308,20 +302,10 @@ def _binary_column(leaf: Any) -> Column:
     if logical in {"ENUM", "JSON", "STRING"}:
         return lambda array: _each(array.to_pylist(), lambda value: value.decode("utf-8", "surrogateescape"))
     if logical == "UUID":
-        return lambda array: _each(array.to_pylist(), _uuid)
+        return lambda array: _each(array.to_pylist(), uuid_text)
     if leaf is not None and leaf.converted_type == "INTERVAL":
-        return lambda array: _each(array.to_pylist(), _interval)
+        return lambda array: _each(array.to_pylist(), interval_form)
     return lambda array: _each(array.to_pylist(), lambda value: b64encode(value).decode())
-
-
-def _uuid(value: bytes) -> str:
-    text = value.hex()  # `uuid.UUID` takes four times as long
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def _interval(value: bytes) -> dict[str, int]:
-    months, days, millis = (int.from_bytes(value[at : at + 4], "little") for at in (0, 4, 8))
-    return {"months": months, "days": days, "milliseconds": millis}
 
 
 def _duration_text(value: int, digits: int) -> str:

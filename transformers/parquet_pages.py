@@ -96,10 +96,11 @@ class _Column:
 
 
 class SeekableFile(io.RawIOBase):
-    """Base of the files that pyarrow reads; a subclass moves `_at`."""
+    """Base of the files that pyarrow reads; a subclass reads from `_at` on, and moves it."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
+        self._size = size
         self._at = 0
 
     @override
@@ -112,6 +113,11 @@ class SeekableFile(io.RawIOBase):
 
     @override
     def tell(self) -> int:
+        return self._at
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         return self._at
 
 
@@ -129,7 +135,7 @@ class WatchedFile(SeekableFile):
     """
 
     def __init__(self, file: Any, limit: int, *, footer_fits: bool = False, keeps_dictionaries: bool = False) -> None:
-        super().__init__()
+        super().__init__(file.seek(0, io.SEEK_END))
         self._file = file
         self._limit = limit
         self._starts: list[int] = []
@@ -190,14 +196,6 @@ class WatchedFile(SeekableFile):
         """Return the length of the longest string in the dictionary of a column; 0 when no dictionary was read."""
         column = self._by_leaf.get(leaf)
         return 0 if column is None else column.longest
-
-    @override
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_END:
-            self._at = self._file.seek(offset, whence)
-        else:
-            self._at = offset + (self._at if whence == io.SEEK_CUR else 0)
-        return self._at
 
     @override
     def read(self, size: int = -1, /) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 
 from typing_extensions import override
 
@@ -65,13 +66,8 @@ class _OnwardStream(ReadStream):
         self._stream.close()
 
 
-def is_packed(source: ObjectInput) -> bool:
-    """Return whether the object begins with the magic bytes of a compression; makes a request."""
-    head = b""
-    stream = source.open(0, min(MAX_MAGIC_BYTES, source.size))
-    try:
-        while piece := stream.read(MAX_MAGIC_BYTES):
-            head += piece
-    finally:
-        stream.close()
-    return detect_compression(head, source.key) != "none"
+def packing_of(source: ObjectInput) -> str:
+    """Return the compression with whose magic bytes the object begins, or `none`; makes a request."""
+    with closing(source.open(0, min(MAX_MAGIC_BYTES, source.size))) as stream:
+        head = b"".join(iter(lambda: stream.read(MAX_MAGIC_BYTES), b""))
+    return detect_compression(head, source.key)

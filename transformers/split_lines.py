@@ -13,7 +13,7 @@ from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
 from transformers.compression import PIECE_BYTES, UnpackedStream
-from transformers.split_input import OnwardInput, is_packed
+from transformers.split_input import OnwardInput, packing_of
 
 
 class SplitLines(UnpackedStream):
@@ -58,7 +58,7 @@ class SplitLines(UnpackedStream):
             return self._at
         asked = False
         while self._at < self._split.end - 1 and (piece := super().read_some()):
-            if not asked and self._may_be_packed and is_packed(self._object):
+            if not asked and self._may_be_packed and packing_of(self._object) != "none":
                 return None
             asked = True
             cut = piece.find(b"\n") + 1
