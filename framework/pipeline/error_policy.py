@@ -39,11 +39,9 @@ class ErrorPolicy:
     ) -> None:
         self._tolerance = tolerance
         self._per_object = per_object
-        self._per_hour = per_hour
-        self._clock = clock
-        self._times: deque[float] = deque()
-        for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
-            self._times.extend([clock() - skipped.seconds_ago] * min(skipped.count, per_hour))
+        self._watch = SkipWatch(per_hour=per_hour, clock=clock)
+        self._watch.expect(before)
+        self._counted = 0
 
     @property
     def skips_records(self) -> bool:
@@ -90,20 +88,12 @@ class ErrorPolicy:
         self._count(f"{location} from record {number:,} on")
 
     def _count(self, place: str) -> None:
-        now = self._clock()
-        times = self._times
-        while times and times[0] <= now - HOUR_SECONDS:
-            times.popleft()
-        if len(times) >= self._per_hour:
-            raise TooManySkippedError(
-                f"{len(times) + 1:,} bad records and objects within an hour, the last one {place} (earlier starts count): is "
-                f"[input] format right? If it is, allow more with [errors] max_bad_records_per_hour (now {self._per_hour:,})"
-            )
-        times.append(now)
+        self._watch.observe(self._counted + 1, f"the last one {place} (earlier starts count)")
+        self._counted += 1
 
 
 class SkipWatch:
-    """Enforce the hourly limit over all tasks of an epoch, by their sums. Single-threaded.
+    """Enforce the hourly limit of a task, or over all tasks of an epoch by their sums. Single-threaded.
 
     Args:
         per_hour: allowed bad records and failed objects within an hour.
@@ -124,8 +114,12 @@ class SkipWatch:
             self._before += skipped.count
             sums.append((now - skipped.seconds_ago, self._before))
 
-    def observe(self, total: int) -> None:
+    def observe(self, total: int, what: str = "over all tasks and earlier starts") -> None:
         """Update the total of skips and failures since the epoch began.
+
+        Args:
+            total: their number.
+            what: of what, for the message.
 
         Raises:
             TooManySkippedError: the last hour exceeds the limit.
@@ -138,6 +132,6 @@ class SkipWatch:
             sums.append((now, total))
         if total - sums[0][1] > self._per_hour:
             raise TooManySkippedError(
-                f"{total - sums[0][1]:,} bad records and objects within an hour, over all tasks and earlier starts: is [input] "
-                f"format right? If it is, allow more with [errors] max_bad_records_per_hour (now {self._per_hour:,})"
+                f"{total - sums[0][1]:,} bad records and objects within an hour, {what}: is [input] format right? If it is, "
+                f"allow more with [errors] max_bad_records_per_hour (now {self._per_hour:,})"
             )
