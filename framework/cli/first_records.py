@@ -107,7 +107,7 @@ def _look(iterator: AbstractSourceRecordIterator, native: NativeObject, topic_pa
                 if chain is None:
                     looked.left += len(run.payloads)
                 else:
-                    for _, result in chain.parts(run, context):
+                    for result in chain.parts(run, context):
                         looked.bad += result.bad
                         looked.left += len(result.batch)
             if looked.read >= MAX_RECORDS or size >= MAX_BYTES or len(looked.bad) >= MAX_BAD:

@@ -18,7 +18,7 @@ from typing_extensions import override
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
 from framework.envelopes.headers import HeaderDecoder, HeaderError
 from framework.envelopes.layout import Layout, Origin
-from framework.model.headers import HeaderValue, SharedHeaders
+from framework.model.headers import EncodedHeaders, HeaderValue
 from framework.model.payloads import PayloadColumn, decode_objects
 from framework.transform import Transform, TransformBatch, TransformContext
 
@@ -165,7 +165,7 @@ class _KnownHeaders(dict[bytes, Headers | None]):
         if len(self) >= self.MAX_KEPT:
             self.clear()
         found = self.decoder.decode(text) if text else None  # a record without the field has no text
-        made = SharedHeaders(found) if found else None
+        made = EncodedHeaders(found) if found else None
         if len(text) <= self.MAX_KEPT_BYTES:
             self[text] = made
         return made

@@ -7,9 +7,10 @@ from itertools import repeat
 from typing import TYPE_CHECKING
 
 from framework.errors import IggyProtocolError
-from framework.iggy.headers import BOOL, STRING, header_fields
+from framework.iggy.headers import header_fields
 from framework.iggy.wire import Segment
 from framework.model.header_kinds import number_of
+from framework.model.headers import BOOL, STRING
 
 if TYPE_CHECKING:
     from apache_iggy import HeaderValue, SendMessage

@@ -1,31 +1,20 @@
-"""Headers of a message: encoding a mapping to Iggy's bytes; long values are divided into pieces and joined again.
+"""Headers of stored messages: decoding their bytes, joining long values, and what they say of a record's object.
 
-A header's value holds 1 to 255 bytes, a key of S3 up to 1,024. A longer value continues in `key.1`,
-`key.2` ..., divided between characters: a string header with half a character makes every consumer's
-`user_headers()` raise.
-
-Layout (version 0.9): for each header its key, then its value, each as `kind u8 | length u32 | bytes`,
-little-endian. Kinds: 1 raw, 2 UTF-8 string, 3 truth value, 7 signed and 12 unsigned 64-bit number, 15 64-bit float.
+`framework.model.headers` encodes them and describes the layout.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 
 from framework.iggy.values import HeaderScalar
-from framework.model.header_kinds import HeaderNumber, number_of
-from framework.model.headers import MAX_HEADERS_BYTES, MAX_VALUE_BYTES, HeaderValue, SharedHeaders, provenance
+from framework.model.header_kinds import number_of
+from framework.model.headers import BOOL, STRING, HeaderValue, provenance
+from framework.model.headers import encode_headers as encode_headers  # noqa: PLC0414 - readers of messages find it here
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
-
-_RAW, STRING, BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
-_NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64: struct.Struct("<d")}
-_CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
-_field = struct.Struct("<BI").pack
-
 
 REPLAY_HEADER = "replay"
 """Marks a record that was replayed from a dead letter: recovery does not count it."""
@@ -51,61 +40,6 @@ def division_of(headers: Mapping[str, str]) -> Split | KeyPart | None:
     """Parse the split or part that `position_headers` wrote; None when the object has one position."""
     found = _PART.fullmatch(headers.get("part", ""))
     return KeyPart(int(found[1]), int(found[2])) if found else split_of(headers)
-
-
-def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
-    """Encode the header block of a message, to follow its payload.
-
-    Text becomes a string, bytes become raw, numbers have 64 bits unless a kind is given.
-
-    An empty value gets no header (Iggy has no empty values), so a reader finds it missing. A value that
-    is not valid Unicode (a lone surrogate, from a file's name) is stored raw.
-
-    Raises:
-        ValueError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
-            because a piece of another value has it; or the block exceeds Iggy's limit.
-    """
-    if not isinstance(headers, SharedHeaders):
-        return _encode(headers)
-    if headers.encoded is None:
-        headers.encoded = _encode(headers)
-    return headers.encoded
-
-
-def _encode(headers: Mapping[str, HeaderValue]) -> bytes:
-    parts: list[bytes] = []
-    for name, value in headers.items():
-        raw, kind = (value.encode(), STRING) if type(value) is str and value.isascii() else _raw_and_kind(value)
-        if len(raw) > MAX_VALUE_BYTES:
-            return _encode_pieces(headers)
-        if raw:
-            parts += (_name_field(name), _field(kind, len(raw)), raw)
-    block = b"".join(parts)
-    if len(block) > MAX_HEADERS_BYTES:
-        raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
-    return block
-
-
-@lru_cache(maxsize=1000)
-def _name_field(name: str) -> bytes:
-    raw = name.encode()
-    if not 1 <= len(raw) <= MAX_VALUE_BYTES:
-        raise ValueError(f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, not {len(raw)}")
-    return _field(STRING, len(raw)) + raw
-
-
-def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
-    """The header block when a value is longer than a header's."""
-    block = bytearray()
-    seen: set[str] = set()
-    for name, value, kind in _pieces(headers):
-        if name in seen:
-            raise ValueError(f"header {name!r} stands twice: once by itself, once as a piece of a longer value")
-        seen.add(name)
-        block += _name_field(name) + _field(kind, len(value)) + value
-    if len(block) > MAX_HEADERS_BYTES:
-        raise ValueError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
-    return bytes(block)
 
 
 def merge_headers(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
@@ -181,40 +115,3 @@ def _scalar(kind: int, data: bytes) -> HeaderScalar:
 
 def _to_bytes(value: HeaderScalar) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
-
-
-def _pieces(headers: Mapping[str, HeaderValue]) -> Iterator[tuple[str, bytes, int]]:
-    for name, value in headers.items():
-        raw, kind = _raw_and_kind(value)
-        if len(raw) <= MAX_VALUE_BYTES:
-            if raw:
-                yield name, raw, kind
-            continue
-        for number, piece in enumerate(_cut(raw, whole_characters=kind == STRING)):
-            yield (f"{name}.{number}" if number else name), piece, kind
-
-
-def _raw_and_kind(value: HeaderValue) -> tuple[bytes, int]:
-    if isinstance(value, str):
-        try:
-            return value.encode(), STRING
-        except UnicodeEncodeError:
-            return value.encode("utf-8", "surrogatepass"), _RAW
-    if isinstance(value, bool):
-        return (b"\x01" if value else b"\x00"), BOOL
-    if isinstance(value, int):
-        kind = _INT64 if value < 1 << 63 else _UINT64
-        return _NUMBERS[kind].pack(value), kind
-    if isinstance(value, float):
-        return _NUMBERS[_FLOAT64].pack(value), _FLOAT64
-    return (value.data, value.kind) if isinstance(value, HeaderNumber) else (value, _RAW)
-
-
-def _cut(raw: bytes, *, whole_characters: bool) -> Iterator[bytes]:
-    start = 0
-    while start < len(raw):
-        end = start + MAX_VALUE_BYTES
-        while whole_characters and end < len(raw) and raw[end] >> 6 == _CONTINUATION:
-            end -= 1
-        yield raw[start:end]
-        start = end

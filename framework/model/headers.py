@@ -1,12 +1,18 @@
-"""Headers of a message as values: their limits, before Iggy's bytes are made of them.
+"""Headers of a message: values, their limits, and the bytes that Iggy stores.
 
-A header's name holds 1 to 255 bytes. A value is text, bytes, a truth value or a number. A text or bytes longer than 255
-bytes continue in `name.1`, `name.2` and so on (`framework.iggy.headers`).
+A header's name holds 1 to 255 bytes, its value too, and a key of S3 has up to 1,024. A longer text or longer bytes continue
+in `name.1`, `name.2` and so on, divided between characters: a string header with half a character makes every consumer's
+`user_headers()` raise.
+
+Layout (version 0.9): for each header its name, then its value, each as `kind u8 | length u32 | bytes`, little-endian.
+Kinds: 1 raw, 2 UTF-8 string, 3 truth value, 7 signed and 12 unsigned 64-bit number, 15 64-bit float.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import struct
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 
 from framework.model.header_kinds import HeaderNumber
 from framework.model.message_ids import MAX_SPLIT
@@ -16,35 +22,49 @@ from framework.model.splits import Split
 HeaderValue = str | bytes | bool | int | float | HeaderNumber
 """The value of a header: text, raw bytes, a truth value, a 64-bit number, a number of a certain kind."""
 
-MAX_NAME_BYTES = 255
 MAX_VALUE_BYTES = 255
+"""Maximum bytes of a value, and of a name."""
+
 MAX_HEADERS_BYTES = 100_000
 """Maximum bytes of a message's headers in Iggy."""
 
 MAX_OWN_HEADERS_BYTES = 90_000
 """Maximum bytes of a record's own headers; the rest is for the headers that name the object, see `own_headers_room`."""
 
-_FIELD_BYTES = 2 * 5
-"""Bytes of a header beyond its name and value: kind and length of both."""
+RAW, STRING, BOOL, _INT64, _UINT64, _FLOAT64 = 1, 2, 3, 7, 12, 15
+_NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64: struct.Struct("<d")}
+_CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
+_field = struct.Struct("<BI").pack
+_LONGEST_SPLIT = Split(MAX_SPLIT, 10**18)
 
-_MAX_PIECE_DIGITS = 4
-"""Digits of the numbers that pieces of a value have; the block's limit allows fewer than 400 pieces."""
+
+class HeaderError(ValueError):
+    """Iggy cannot store headers. The text is the reason."""
 
 
-class SharedHeaders(dict[str, HeaderValue]):
-    """Headers that many records share. They never change, so they are checked and encoded once.
+class EncodedHeaders(dict[str, HeaderValue]):
+    """Headers that never change, encoded once: many records may share them.
 
     Attributes:
-        error: the reason why Iggy cannot store them; None when it can.
-        encoded: their header block, once it is made.
+        encoded: their header block; empty when Iggy cannot store them.
+        error: the reason why it cannot; None when it can.
     """
 
-    __slots__ = ("encoded", "error", "size_bytes")
+    __slots__ = ("encoded", "error")
 
     def __init__(self, headers: Mapping[str, HeaderValue]) -> None:
         super().__init__(headers)
-        self.encoded: bytes | None = None
-        self.size_bytes, self.error = _checked(headers)
+        self.encoded = b""
+        self.error: str | None = None
+        try:
+            self.encoded = _encode(headers)
+        except HeaderError as exc:
+            self.error = str(exc)
+
+    @classmethod
+    def of(cls, headers: Mapping[str, HeaderValue]) -> EncodedHeaders:
+        """Return the headers with their block."""
+        return headers if isinstance(headers, EncodedHeaders) else cls(headers)
 
 
 def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:
@@ -54,10 +74,10 @@ def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_
         headers: a record's own headers.
         most_bytes: how many bytes they may take beside those of the object.
     """
-    size, error = (headers.size_bytes, headers.error) if isinstance(headers, SharedHeaders) else _checked(headers)
-    if error is None and size > most_bytes:
-        return f"its headers take {size:,} bytes, at most {most_bytes:,} can be stored"
-    return error
+    made = EncodedHeaders.of(headers)
+    if len(made.encoded) > most_bytes:
+        return f"its headers take {len(made.encoded):,} bytes, at most {most_bytes:,} can be stored"
+    return made.error
 
 
 def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:
@@ -70,90 +90,111 @@ def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str,
 
 def own_headers_room(native: NativeObject) -> int:
     """Return how many bytes a record's own headers may take, beside those that name its object or split."""
-    of_object = provenance(native, split=_LONGEST_SPLIT)
-    return min(MAX_OWN_HEADERS_BYTES, MAX_HEADERS_BYTES - sum(_size_of(*header)[0] for header in of_object.items()))
+    of_object = encode_headers(provenance(native, split=_LONGEST_SPLIT))
+    return min(MAX_OWN_HEADERS_BYTES, MAX_HEADERS_BYTES - len(of_object))
 
 
-def _checked(headers: Mapping[str, HeaderValue]) -> tuple[int, str | None]:
-    """Return how many bytes headers take at most, and the reason why Iggy cannot store them, whatever their number."""
-    if len(headers) <= _FEW and _are_short(headers):
-        return len(headers) * _SHORT_BYTES, None
-    total = 0
-    continued: Collection[object] | None = None
+def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
+    """Encode the header block of a message, to follow its payload.
+
+    Text becomes a string, bytes become raw, numbers have 64 bits unless a kind is given.
+
+    An empty value gets no header (Iggy has no empty values), so a reader finds it missing. A value that
+    is not valid Unicode (a lone surrogate, from a file's name) is stored raw.
+
+    Raises:
+        HeaderError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
+            because a piece of another value has it; a value is of another type; or the block exceeds Iggy's limit.
+    """
+    made = headers if isinstance(headers, EncodedHeaders) else None
+    if made is not None and made.error is not None:
+        raise HeaderError(made.error)
+    block = made.encoded if made is not None else _encode(headers)
+    if len(block) > MAX_HEADERS_BYTES:
+        raise HeaderError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
+    return block
+
+
+def _encode(headers: Mapping[str, HeaderValue]) -> bytes:
+    parts: list[bytes] = []
     for name, value in headers.items():
-        size, reason = _size_of(name, value)
-        if reason is not None:
-            return total, reason
-        total += size
-        if size > MAX_VALUE_BYTES:
-            continued = _continued(headers) if continued is None else continued
-            if name in continued and _has_pieces(value):
-                reason = f"header {name!r} is longer than {MAX_VALUE_BYTES} bytes, and another has the name of its continuation"
-                return total, reason
-    return total, None
+        field = _name_field(name)
+        raw, kind = (value.encode(), STRING) if type(value) is str and value.isascii() else _raw_and_kind(name, value)
+        if len(raw) > MAX_VALUE_BYTES:
+            return _encode_pieces(headers)
+        if raw:
+            parts += (field, _field(kind, len(raw)), raw)
+    return b"".join(parts)
 
 
-def _continued(headers: Mapping[str, HeaderValue]) -> Collection[object]:
-    """Return the names of values, there or not, of which a header has the name of a continuation."""
-    parts = (str(name).rpartition(".") for name in headers)
-    return {name for name, _, number in parts if number.isdigit()}
-
-
-def _has_pieces(value: HeaderValue) -> bool:
-    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
-    return isinstance(raw, bytes) and len(raw) > MAX_VALUE_BYTES
-
-
-_LONGEST_SPLIT = Split(MAX_SPLIT, 10**18)
-_FEW = 100
-_SHORT = 60
-"""Characters of a text that is within every limit, whatever they are."""
-
-_SHORT_BYTES = _SHORT + 4 * _SHORT + _FIELD_BYTES
-"""Bytes of a header with such a name and such a value, at most."""
-
-
-def _are_short(headers: Mapping[str, HeaderValue]) -> bool:
-    """Whether no header needs a closer look. By type, without a call for each: every record may have some."""
-    for name, value in headers.items():
-        kind = type(value)
-        if kind is str:
-            if len(value) > _SHORT:  # type: ignore[arg-type]
-                return False
-        elif kind is int:
-            if not 0 <= value < 1 << 63:  # type: ignore[operator]
-                return False
-        elif kind is not float and kind is not bool:
-            return False
-        if type(name) is not str or not (0 < len(name) <= _SHORT and name.isascii()):
-            return False
-    return True
-
-
-def _size_of(name: object, value: object) -> tuple[int, str | None]:
-    """Return the bytes that a header takes at most, or the reason why it cannot be stored."""
+@lru_cache(maxsize=1000)
+def _name_field(name: object) -> bytes:
     if not isinstance(name, str):
-        return 0, f"the name of a header is {type(name).__name__}, not text"
+        raise HeaderError(f"the name of a header is {type(name).__name__}, not text")
     try:
-        name_bytes = len(name.encode())
+        raw = name.encode()
     except UnicodeEncodeError:
-        return 0, "the name of a header is not valid Unicode"
+        raise HeaderError("the name of a header is not valid Unicode") from None
+    if not 1 <= len(raw) <= MAX_VALUE_BYTES:
+        raise HeaderError(
+            f"a header's name holds 1 to {MAX_VALUE_BYTES} bytes, with the number of its continuation, not {len(raw)}"
+        )
+    return _field(STRING, len(raw)) + raw
+
+
+def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
+    """The header block when a value is longer than a header's."""
+    block = bytearray()
+    seen: set[str] = set()
+    for name, value, kind in _pieces(headers):
+        if name in seen:
+            raise HeaderError(
+                f"header {name.rpartition('.')[0]!r} is longer than {MAX_VALUE_BYTES} bytes, and another has the name of its "
+                "continuation"
+            )
+        seen.add(name)
+        block += _name_field(name) + _field(kind, len(value)) + value
+    return bytes(block)
+
+
+def _pieces(headers: Mapping[str, HeaderValue]) -> Iterator[tuple[str, bytes, int]]:
+    for name, value in headers.items():
+        raw, kind = _raw_and_kind(name, value)
+        if len(raw) <= MAX_VALUE_BYTES:
+            if raw:
+                yield name, raw, kind
+            continue
+        for number, piece in enumerate(_cut(raw, whole_characters=kind == STRING)):
+            yield (f"{name}.{number}" if number else name), piece, kind
+
+
+def _raw_and_kind(name: str, value: object) -> tuple[bytes, int]:
     if isinstance(value, str):
-        length = len(value) * 4 if len(value) > MAX_VALUE_BYTES // 4 else len(value.encode("utf-8", "surrogatepass"))
-    elif isinstance(value, bytes):
-        length = len(value)
-    elif isinstance(value, HeaderNumber):
-        length = len(value.data)
-    elif isinstance(value, bool | float):
-        length = 8
-    elif isinstance(value, int):
+        try:
+            return value.encode(), STRING
+        except UnicodeEncodeError:
+            return value.encode("utf-8", "surrogatepass"), RAW
+    if isinstance(value, bool):
+        return (b"\x01" if value else b"\x00"), BOOL
+    if isinstance(value, int):
+        kind = _INT64 if value < 1 << 63 else _UINT64
         if not -(1 << 63) <= value < 1 << 64:
-            return 0, f"header {name!r} holds a number of more than 64 bits"
-        length = 8
-    else:
-        return 0, f"header {name!r} is {type(value).__name__}; a header is text, bytes, a number or a truth value"
-    pieces = max(1, -(-length // (MAX_VALUE_BYTES - 3)))
-    most = name_bytes + (1 + _MAX_PIECE_DIGITS if pieces > 1 else 0)
-    if not name_bytes >= 1 or most > MAX_NAME_BYTES:
-        return 0, f"a header's name holds 1 to {MAX_NAME_BYTES} bytes, with the number of its continuation, not {most}"
-    return length + pieces * (most + _FIELD_BYTES), None
+            raise HeaderError(f"header {name!r} holds a number of more than 64 bits")
+        return _NUMBERS[kind].pack(value), kind
+    if isinstance(value, float):
+        return _NUMBERS[_FLOAT64].pack(value), _FLOAT64
+    if not isinstance(value, HeaderNumber | bytes):
+        raise HeaderError(
+            f"header {name!r} is {type(value).__name__}; a header is text, bytes, a number or a truth value"
+        )
+    return (value, RAW) if isinstance(value, bytes) else (value.data, value.kind)
+
+
+def _cut(raw: bytes, *, whole_characters: bool) -> Iterator[bytes]:
+    start = 0
+    while start < len(raw):
+        end = start + MAX_VALUE_BYTES
+        while whole_characters and end < len(raw) and raw[end] >> 6 == _CONTINUATION:
+            end -= 1
+        yield raw[start:end]
+        start = end

@@ -18,7 +18,8 @@ from framework.errors import TransformContractError
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.objects import ObjectState
 from framework.model.payloads import PayloadColumn, size_of
-from framework.pipeline.object_reader import NumberedRun, ObjectOwner, ObjectRead
+from framework.pipeline.object_reader import ObjectOwner, ObjectRead
+from framework.pipeline.transforming import TransformedRun
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,9 +74,9 @@ class KeyedRead(ObjectRead):
 
     @override
     def _batch(
-        self, run: PayloadBatch | NumberedRun | None, state: ObjectState, failure: ObjectFailure | None = None
+        self, run: PayloadBatch | TransformedRun | None, state: ObjectState, failure: ObjectFailure | None = None
     ) -> RecordBatch:
-        self._key_hashes = run.result.batch.key_hashes if isinstance(run, NumberedRun) else None
+        self._key_hashes = run.batch.key_hashes if isinstance(run, TransformedRun) else None
         return super()._batch(run, state, failure)
 
     def _divided(self, batch: RecordBatch) -> Iterator[RecordBatch]:
@@ -160,14 +161,14 @@ class KeyedRead(ObjectRead):
             super()._skip(skipped)
 
     @override
-    def _filtered(self, run: NumberedRun) -> int:
+    def _filtered(self, run: TransformedRun) -> int:
         first = self._parts.get(BAD_RECORDS_PART)
-        if first is None or not run.result.filtered:
+        if first is None or not run.filtered:
             return 0  # the task with part 1 counts
         done = max(first.records_done, run.first_record - 1)
-        good = run.result.number_array()
+        good = run.number_array()
         others = len(good) - int(good.searchsorted(done, side="right"))
-        others += sum(bad.record_number > done for bad in run.result.bad)
+        others += sum(bad.record_number > done for bad in run.bad)
         return max(0, run.last_record - done - others)
 
     @override

@@ -22,7 +22,7 @@ from framework.errors import (
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.objects import ObjectState, ResumePoint
+from framework.model.objects import ObjectState
 from framework.model.payloads import size_of
 from framework.pipeline.transforming import TransformChain, TransformedRun, context_of
 from framework.storage.prefetch import FetchedInput
@@ -89,23 +89,6 @@ class ObjectOwner(Protocol):
         """Record how far an object was handed out before its release to the feed."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class NumberedRun:
-    """A run after the transforms.
-
-    Attributes:
-        result: what the transforms left.
-        first_record: number of the run's first record.
-        last_record: number of the last record that the run accounts for.
-        mark: where to find the record after it.
-    """
-
-    result: TransformedRun
-    first_record: int
-    last_record: int
-    mark: ResumePoint | None
-
-
 class ObjectRead:
     """The reading of an object: batches of a transformer -> batches with positions.
 
@@ -143,7 +126,7 @@ class ObjectRead:
 
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """Yield the batches of the object. It holds back a batch, so that the last batch carries the object's end."""
-        held: PayloadBatch | NumberedRun | None = None
+        held: PayloadBatch | TransformedRun | None = None
         runs = self._runs(limits)
         if self._transforms is not None:
             runs = self._transformed(self._transforms, runs)
@@ -171,7 +154,7 @@ class ObjectRead:
             finally:
                 self._source.close()
 
-    def _runs(self, limits: BatchLimits) -> Iterator[PayloadBatch | NumberedRun | SkippedRecord]:
+    def _runs(self, limits: BatchLimits) -> Iterator[PayloadBatch | TransformedRun | SkippedRecord]:
         """Return the format's batches and bad records."""
         if self._whole is not None:
             return iter((self._whole,))
@@ -216,8 +199,8 @@ class ObjectRead:
         return context_of(self._native, self._entry, owner.config.source.name, metadata=metadata, tags=tags)
 
     def _transformed(
-        self, chain: TransformChain, runs: Iterator[PayloadBatch | NumberedRun | SkippedRecord]
-    ) -> Iterator[PayloadBatch | NumberedRun | SkippedRecord]:
+        self, chain: TransformChain, runs: Iterator[PayloadBatch | TransformedRun | SkippedRecord]
+    ) -> Iterator[PayloadBatch | TransformedRun | SkippedRecord]:
         """Yield a format's batches after the transforms.
 
         Raises:
@@ -228,30 +211,27 @@ class ObjectRead:
                 if not isinstance(run, PayloadBatch):
                     yield run
                     continue
-                for part, result in chain.parts(run, self._context):
-                    last, mark, bad = part.first_record + len(part.payloads) - 1, part.mark, result.bad
-                    if bad and not self._owner.error_policy.skips_records:
-                        last, mark = bad[0].record_number - 1, None
-                        result = result.before(last + 1, first=part.first_record)  # noqa: PLW2901
-                    yield NumberedRun(result=result, first_record=part.first_record, last_record=last, mark=mark)
-                    if bad and not result.bad:
-                        raise bad[0].error
+                for part in chain.parts(run, self._context):
+                    if part.bad and not self._owner.error_policy.skips_records:
+                        yield part.before(part.bad[0].record_number)
+                        raise part.bad[0].error
+                    yield part
         finally:
             close_iterator(runs)
 
-    def _skip_bad(self, run: PayloadBatch | NumberedRun) -> None:
+    def _skip_bad(self, run: PayloadBatch | TransformedRun) -> None:
         """Skip the records that a transform found bad; they wait for the batch of their run."""
-        if isinstance(run, NumberedRun):
-            for skipped in run.result.bad:
+        if isinstance(run, TransformedRun):
+            for skipped in run.bad:
                 self._skip(skipped)
             self._owner.statistics.records_filtered += self._filtered(run)
 
-    def _filtered(self, run: NumberedRun) -> int:
+    def _filtered(self, run: TransformedRun) -> int:
         """Return how many filtered records of a run count."""
-        return run.result.filtered
+        return run.filtered
 
     def _batch(
-        self, run: PayloadBatch | NumberedRun | None, state: ObjectState, failure: ObjectFailure | None = None
+        self, run: PayloadBatch | TransformedRun | None, state: ObjectState, failure: ObjectFailure | None = None
     ) -> RecordBatch:
         entry = self._entry
         if self._skipped:
@@ -259,7 +239,7 @@ class ObjectRead:
         if run is not None or self._skipped:  # bytes arrived
             self._owner.denied_in_a_row = 0
             self._owner.store_works("reading")
-        if isinstance(run, NumberedRun):
+        if isinstance(run, TransformedRun):
             return self._transformed_batch(run, entry, state)
         payloads = run.payloads if run is not None else ()
         first = run.first_record if run is not None else entry.records_done + len(self._skipped) + 1
@@ -277,8 +257,8 @@ class ObjectRead:
             failure=failure,
         )
 
-    def _transformed_batch(self, run: NumberedRun, entry: OffsetManagerEntry, state: ObjectState) -> RecordBatch:
-        batch, complete = run.result.batch, run.result.complete
+    def _transformed_batch(self, run: TransformedRun, entry: OffsetManagerEntry, state: ObjectState) -> RecordBatch:
+        batch, complete = run.batch, run.complete
         self._entry = entry.advanced(run.last_record, mark=run.mark, state=state)
         skipped, self._skipped = tuple(self._skipped), []
         return RecordBatch(
@@ -289,7 +269,7 @@ class ObjectRead:
             size_bytes=size_of(batch.payloads),
             entry=self._entry,
             skipped=skipped,
-            numbers=None if complete else run.result.number_array(),
+            numbers=None if complete else run.number_array(),
             headers=batch.headers,
             timestamps_us=batch.timestamps_us,
         )

@@ -21,7 +21,7 @@ from framework.errors import (
     raised_at,
 )
 from framework.model.batches import SkippedRecord
-from framework.model.headers import headers_error, own_headers_room
+from framework.model.headers import EncodedHeaders, headers_error, own_headers_room
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn, longest, size_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from framework.model.objects import NativeObject
+    from framework.model.objects import NativeObject, ResumePoint
     from framework.model.positions import OffsetManagerEntry
 
 log = logging.getLogger(__name__)
@@ -54,30 +54,39 @@ class TransformedRun:
 
     Attributes:
         batch: the records that are left.
+        first_record: number of the format's first record.
+        last_record: number of the last record that the run accounts for.
+        mark: where to find the record after it.
         bad: the bad records, in the order of their numbers, with their original bytes.
         filtered: number of filtered records.
-        complete: whether every record of the run is left.
     """
 
     batch: TransformBatch
-    bad: tuple[SkippedRecord, ...]
-    filtered: int
-    complete: bool
+    first_record: int
+    last_record: int
+    mark: ResumePoint | None
+    bad: tuple[SkippedRecord, ...] = ()
+    filtered: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every record is left."""
+        return not self.filtered and not self.bad
 
     def number_array(self) -> NDArray[np.int64]:
         """Return the numbers of the records that are left."""
         return number_array(self.batch.numbers)
 
-    def before(self, number: int, *, first: int) -> TransformedRun:
-        """Return the part of the run before a bad record.
-
-        Args:
-            number: number of the first bad record.
-            first: number of the run's first record.
-        """
-        left = int(self.number_array().searchsorted(number))
-        filtered = number - first - left
-        return TransformedRun(batch=self.batch.keep(range(left)), bad=(), filtered=filtered, complete=filtered == 0)
+    def before(self, number: int) -> TransformedRun:
+        """Return the part of the run before its first bad record, which has that number."""
+        left, first = int(self.number_array().searchsorted(number)), self.first_record
+        return TransformedRun(
+            batch=self.batch.keep(range(left)),
+            first_record=first,
+            last_record=number - 1,
+            mark=None,
+            filtered=number - first - left,
+        )
 
 
 class TransformChain:
@@ -102,7 +111,7 @@ class TransformChain:
         self._filtered_objects: set[tuple[int, int]] = set()
         self._warned = False
 
-    def parts(self, run: PayloadBatch, context: TransformContext) -> Iterator[tuple[PayloadBatch, TransformedRun]]:
+    def parts(self, run: PayloadBatch, context: TransformContext) -> Iterator[TransformedRun]:
         """Yield a format's batch after every transform, in smaller batches where it grows. Only the last has the mark.
 
         Raises:
@@ -115,7 +124,7 @@ class TransformChain:
             for part in _halves(run):
                 yield from self.parts(part, context)
         else:
-            yield run, result
+            yield result
 
     def apply(self, run: PayloadBatch, context: TransformContext) -> TransformedRun:
         """Return a format's batch after every transform.
@@ -134,14 +143,18 @@ class TransformChain:
         if self.by_key and batch.key_hashes is None and len(batch):
             raise TransformContractError(f"{self._places} returned records without the hashes of their keys")
         batch = _within_limits(_without_rows(batch), context.native, changed=batch.payloads is not run.payloads)
-        if not batch.bad and len(batch) == count:
-            self._filtered_objects.clear()
-            return TransformedRun(batch=batch, bad=(), filtered=0, complete=True)
         self._watch_filters(len(batch), context)
         bad = tuple(
             _with_raw(skipped, run, context) for skipped in sorted(batch.bad, key=lambda bad: bad.record_number)
         )
-        return TransformedRun(batch=batch, bad=bad, filtered=count - len(batch) - len(bad), complete=False)
+        return TransformedRun(
+            batch=batch,
+            first_record=first,
+            last_record=first + count - 1,
+            mark=run.mark,
+            bad=bad,
+            filtered=count - len(batch) - len(bad),
+        )
 
     def _watch_filters(self, left: int, context: TransformContext) -> None:
         """Warn once when nothing is left of several objects in a row: most likely a condition is wrong."""
@@ -369,14 +382,14 @@ def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool
                     too_long(size) if size else "it is empty after the transforms, and Iggy stores no empty messages"
                 )
     if batch.headers is not None:
-        # records often share a mapping, so each mapping is checked once
-        shared = {id(headers): headers for headers in batch.headers}
+        # records often share a mapping, so each mapping is encoded once
+        shared = {id(headers): EncodedHeaders.of(headers) for headers in batch.headers if headers}
         room = own_headers_room(native)
-        wrong = {key: reason for key, headers in shared.items() if headers and (reason := headers_error(headers, room))}
-        if wrong:
-            for place, headers in enumerate(batch.headers):
-                if id(headers) in wrong:
-                    reasons.setdefault(place, wrong[id(headers)])
+        wrong = {key: reason for key, headers in shared.items() if (reason := headers_error(headers, room))}
+        for place, headers in enumerate(batch.headers) if wrong else ():
+            if id(headers) in wrong:
+                reasons.setdefault(place, wrong[id(headers)])
+        batch = attrs.evolve(batch, headers=list(map(shared.get, map(id, batch.headers))))
     if batch.timestamps_us is not None:
         for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
             reasons.setdefault(place, "its origin timestamp is before 1970")

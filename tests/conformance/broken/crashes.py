@@ -151,7 +151,7 @@ def forgets_what_it_filtered(monkeypatch):
     real = object_reader.ObjectRead._transformed_batch
 
     def transformed_batch(self, run, entry, state):
-        numbers = run.result.number_array()
+        numbers = run.number_array()
         return real(
             self, attrs.evolve(run, last_record=int(numbers[-1]) if len(numbers) else entry.records_done), entry, state
         )
