@@ -19,7 +19,7 @@ from framework.config.values import InvalidValueError, parse_duration, parse_mom
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
-from framework.iggy.dead_letters.topic import StoredDeadLetter, raw_of
+from framework.iggy.dead_letters.topic import IggyDeadLetters, StoredDeadLetter
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.offsets.manager import OffsetManager
@@ -144,7 +144,7 @@ def _write_payload(
         raise ConfigError(
             f"--payload writes the bytes of one dead letter, and {len(found):,} were selected: select one with --letter"
         )
-    raw = raw_of(connection, config.iggy.stream, topic_of(config), found[0])
+    raw = IggyDeadLetters(connection, config, topic_of(config)).raw(found[0])
     if not raw:
         raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")
     try:

@@ -268,27 +268,13 @@ def _at_any_byte(data: bytearray, size: int) -> NDArray[np.void]:
 
 def cut_segments(segments: Sequence[Segment], max_bytes: int) -> Iterator[list[Segment]]:
     """The same messages in requests of at most `max_bytes` each, unless a single message is longer."""
-    group: list[Segment] = []
-    room = max_bytes
-    for segment in segments:
-        whole = segment.size_bytes
-        if whole == 0:
-            continue
-        if whole <= room:
-            group.append(segment)
-            room -= whole
-            continue
-        start = 0
-        for number, size in enumerate(segment.frame_sizes.tolist()):
-            if size > room and (group or number > start):
-                if number > start:
-                    group.append(_slice(segment, start, number))
-                yield group
-                group, room, start = [], max_bytes, number
-            room -= size
-        group.append(_slice(segment, start, len(segment.payloads)))
-    if group:
-        yield group
+    rest = [segment for segment in segments if len(segment.payloads)]
+    while sum(segment.size_bytes for segment in rest) > max_bytes:
+        ends = np.cumsum(np.concatenate([segment.frame_sizes for segment in rest]), dtype=np.int64)
+        head, rest = _cut_at(rest, max(1, int(ends.searchsorted(max_bytes, side="right"))))
+        yield head
+    if rest:
+        yield rest
 
 
 def _slice(segment: Segment, start: int, end: int) -> Segment:

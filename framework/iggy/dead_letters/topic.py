@@ -79,7 +79,7 @@ class StoredDeadLetter:
         format: the format with which it was read.
         payload: which part of the record the message holds.
         raw: the stored bytes of the record; readers of many dead letters leave them in the topic
-            (`raw_of`).
+            (`IggyDeadLetters.raw`).
     """
 
     offset: int
@@ -164,8 +164,12 @@ class IggyDeadLetters:
         self._send([self._segment(dead_letter) for dead_letter in dead_letters])
 
     def raw(self, dead_letter: StoredDeadLetter) -> bytes:
-        """Return the bytes of a dead letter's record; empty when it holds none."""
-        return raw_of(self._connection, self._stream, self._topic, dead_letter)
+        """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
+        if dead_letter.payload == "none":
+            return b""
+        found = self._connection.poll(self._stream, self._topic, PARTITION, offset=dead_letter.offset, count=1)
+        same = bool(found) and (found[0].offset, found[0].message_id) == (dead_letter.offset, dead_letter.message_id)
+        return found[0].payload if same else b""
 
     def note(self, dead_letters: Sequence[StoredDeadLetter], ends: Mapping[TopicPartition, int]) -> None:
         """Record that these dead letters are about to be sent again, after these ends."""
@@ -290,15 +294,6 @@ def claims_dead_letter(message: StoredMessage, source: str) -> bool:
     """Return whether a message says that it is a dead letter of the source, readable or not."""
     headers = join_provenance(message.headers)
     return headers.get("source") == source and headers.get(LETTER) in {"record", "object"}
-
-
-def raw_of(connection: IggyConnection, stream: str, topic: str, dead_letter: StoredDeadLetter) -> bytes:
-    """Read the bytes of a dead letter's record from the topic; empty when it holds none, or is gone."""
-    if dead_letter.payload == "none":
-        return b""
-    found = connection.poll(stream, topic, PARTITION, offset=dead_letter.offset, count=1)
-    same = bool(found) and (found[0].offset, found[0].message_id) == (dead_letter.offset, dead_letter.message_id)
-    return found[0].payload if same else b""
 
 
 def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
