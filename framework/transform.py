@@ -237,7 +237,7 @@ class Transform(abc.ABC):
 
     An instance serves many objects, one batch at a time, and keeps no state between batches.
 
-    An exception makes a record bad, not the batch: the framework then gives the transform one record at a time.
+    An exception makes a record bad, not the batch: the framework then gives the transform smaller parts, down to one record.
 
     Attributes:
         name: the value of `type` in the configuration.
@@ -300,5 +300,5 @@ class Transform(abc.ABC):
             context: their object.
 
         Raises:
-            Exception: a record is bad; which one is found out one by one.
+            Exception: a record is bad; which one is found out with smaller parts.
         """

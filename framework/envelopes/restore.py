@@ -18,6 +18,7 @@ from typing_extensions import override
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
 from framework.envelopes.headers import HeaderDecoder, HeaderError
 from framework.envelopes.layout import Layout, Origin
+from framework.errors import RecordError
 from framework.model.headers import EncodedHeaders, HeaderValue
 from framework.model.payloads import PayloadColumn, decode_objects
 from framework.transform import Transform, TransformBatch, TransformContext
@@ -66,10 +67,7 @@ class EnvelopeTransform(Transform):
         try:
             return self._restore(batch, self._origin_of(context.native.key))
         except _WRONG as error:
-            if len(batch) == 1:
-                return batch.reject({0: _reason(error)})
-        # halves again and again, until each wrong record is alone
-        return batch.join([self.apply(half, context) for half in batch.slices((len(batch) + 1) // 2)])
+            raise RecordError(_reason(error)) from None
 
     def _restore(self, batch: TransformBatch, origin: Origin) -> TransformBatch:
         """Restore records that are all good.

@@ -191,7 +191,7 @@ class _Step:
     parts: tuple[_Step, ...] = ()
 
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        """Apply it. After an exception each record is alone, to find the bad ones.
+        """Apply it. After an exception to halves, again and again, until each bad record is alone.
 
         A bad record of several transforms goes through each of them, so that its reason names the one.
         """
@@ -208,7 +208,7 @@ class _Step:
             if self.parts:
                 return self._apart(batch, context)
             if len(batch) > 1:
-                return batch.join([self.apply(single, context) for single in batch.slices(1)])
+                return batch.join([self.apply(half, context) for half in batch.slices((len(batch) + 1) // 2)])
             return batch.reject({0: _reason(place, failure)})
         _check(place, batch, result)
         if len(result.bad) == len(batch.bad):

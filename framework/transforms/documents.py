@@ -156,7 +156,7 @@ class DocumentTransform(Transform):
         """Change the documents, or drop some of them.
 
         Raises:
-            Exception: a record is bad; which one is found out one by one.
+            Exception: a record is bad; which one is found out with smaller parts.
         """
 
     @override
