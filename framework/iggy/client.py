@@ -264,24 +264,6 @@ class IggyConnection:
             sending=True,
         )
 
-    def submit_messages(
-        self, stream: str, topic: str, partition: int, messages: list[apache_iggy.SendMessage]
-    ) -> Future[tuple[Confirmation, ...]]:
-        """Send the official client's own messages: slower, for servers of unknown layout."""
-
-        def confirmations(response: apache_iggy.SendMessagesResponse) -> tuple[Confirmation, ...]:
-            return tuple(
-                Confirmation(found.stream_id, found.topic_id, found.partition_id, found.base_offset)
-                for found in response.confirmations
-            )
-
-        return self._submit(
-            f"send to {place_of(stream, topic, partition)}",
-            lambda client: client.send_messages(stream, topic, partition, messages),
-            confirmations,
-            sending=True,
-        )
-
     def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> tuple[Confirmation, ...]:
         """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))

@@ -8,7 +8,6 @@ is read back before positions are saved: a torn server confirms what it never de
 from __future__ import annotations
 
 import functools
-import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -19,8 +18,6 @@ from typing import Literal
 from typing_extensions import override
 
 from framework.errors import (
-    IggyAuthError,
-    IggyProtocolError,
     IggyUnavailableError,
     RecordError,
     RecordTooLargeError,
@@ -29,7 +26,6 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
-from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, merge_headers
 from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
@@ -38,8 +34,6 @@ from framework.model.headers import HeaderValue, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.pipeline.producer import Producer
-
-_log = logging.getLogger(__name__)
 
 # A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
 _MAX_REQUEST_BYTES = 8_000_000
@@ -59,7 +53,6 @@ class IggyProducer(Producer):
         headers: `"provenance"` (bucket, key, version, split) or `"none"`.
         max_in_flight: requests under way or waiting; one more makes `send` block.
         hold_back: partition -> number of last messages that a killed server may lose; 0 when it loses none.
-        native: whether to encode requests ourselves; None asks the server for its version and decides.
     """
 
     def __init__(
@@ -71,14 +64,12 @@ class IggyProducer(Producer):
         headers: Literal["provenance", "none"] = "provenance",
         max_in_flight: int = 2,
         hold_back: Callable[[TopicPartition], int] = lambda _: 0,
-        native: bool | None = None,
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._source = source
         self._headers = headers
         self._hold_back = hold_back
-        self._native = native
         self._slots = threading.BoundedSemaphore(max_in_flight)
         self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
         self._ends: dict[TopicPartition, int] = {}
@@ -116,9 +107,7 @@ class IggyProducer(Producer):
             )
         last = segments[-1]
         last_id = message_id(last.id_high, last.split_number, last.last_record)
-        origin_us = sent_us if self._speaks_native() else 0
-        if origin_us and last.times_us is not None:
-            origin_us = int(last.times_us[-1]) or sent_us
+        origin_us = sent_us if last.times_us is None else int(last.times_us[-1]) or sent_us
         number = 0
         submitted: deque[Future[tuple[Confirmation, ...]]] = deque()
         try:
@@ -267,21 +256,8 @@ class IggyProducer(Producer):
         """Return how many messages, and the call that submits them."""
         count = sum(len(segment.payloads) for segment in segments)
         place = self._stream, topic_partition.topic, topic_partition.partition
-        if self._speaks_native():
-            body = wire.encode_send(*place, segments, time_us=sent_us)
-            return count, lambda: self._connection.submit_send(*place, body)
-        messages = client_messages(segments)
-        return count, lambda: self._connection.submit_messages(*place, messages)
-
-    def _speaks_native(self) -> bool:
-        if self._native is None:
-            try:
-                self._native = self._connection.server_version().startswith("0.9.")
-            except (IggyAuthError, IggyProtocolError) as error:
-                # This user may not ask, or the server does not tell: the client's own messages always work.
-                _log.warning("messages are sent the slow way, because the server's version is not known: %s", error)
-                self._native = False
-        return self._native
+        body = wire.encode_send(*place, segments, time_us=sent_us)
+        return count, lambda: self._connection.submit_send(*place, body)
 
     # ---- confirmations, in the connection's thread
 

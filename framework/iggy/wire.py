@@ -1,7 +1,8 @@
 """Bytes of Iggy 0.9's TCP commands that we write and read ourselves; with `framework/model/headers.py` all that 0.10 will change.
 
 A whole batch is encoded here and sent as one raw request (command 101): the stored messages are those that the official
-client's `SendMessage` would give, for a fraction of its time per message.
+client's `SendMessage` would give, for a fraction of its time per message. A server of another layout refuses the login: the
+protocol's version is part of it, and the client's is fixed by the dependency.
 
     request   metadata length u32 | stream | topic | partitioning | count u32 | batch   (the length: stream to count)
     name      kind u8 (2 = text) | length u8 | bytes        partitioning by id: 2, 4, partition u32
@@ -142,11 +143,6 @@ class Segment:
     def last_record(self) -> int:
         """The number of the last payload."""
         return int(self.numbers[-1]) if self.numbers is not None else self.first_record + len(self.payloads) - 1
-
-    def message_ids(self) -> list[int]:
-        """The lower 64 bits of each message's id: split and record number."""
-        numbers = range(self.first_record, self.first_record + len(self.payloads))
-        return [self.split_number << 40 | n for n in (numbers if self.numbers is None else self.numbers.tolist())]
 
 
 def encode_send(

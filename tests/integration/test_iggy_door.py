@@ -28,7 +28,6 @@ from framework.errors import (
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.embedded.launcher import EmbeddedServer
-from framework.iggy.fallback import client_messages
 from framework.iggy.headers import encode_headers, join_provenance
 from framework.iggy.reader import read_partition, read_topic
 from framework.iggy.sender import IggyProducer
@@ -39,6 +38,7 @@ from framework.model.header_kinds import NUMBER_KINDS, header_number
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
+from tests.support.client_messages import send_by_client
 from tests.support.iggy_messages import append
 from tests.support.stopwatch import Stopwatch
 
@@ -315,7 +315,7 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
         for count, split_number, key in [(1, 0, "k"), (1013, 5, "\u00e9" * 511), (7, 2**24 - 1, ""), (2, 0, "x" * 255)]
     ]
     raw = connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, segments))
-    slow = connection.submit_messages(stream_name, "orders", 2, client_messages(segments)).result(60)
+    slow = send_by_client(connection, stream_name, "orders", 2, segments)
     assert (raw[0].partition, raw[0].base_offset) == (0, 0)
     assert (slow[0].partition, slow[0].base_offset) == (2, 0)
     ours, theirs = (list(read_partition(connection, stream_name, "orders", number)) for number in (0, 2))
@@ -349,7 +349,7 @@ def test_both_encoders_give_headers_the_same_kinds(connection, topic_partition, 
         own_headers=[block, encode_headers({"bucket": "lake"})] if own else None,
     )
     connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, [segment]))
-    connection.submit_messages(stream_name, "orders", 2, client_messages([segment])).result(60)
+    send_by_client(connection, stream_name, "orders", 2, [segment])
     monkeypatch.setattr("framework.iggy.client._stored_messages", lambda messages: list(map(kinds_in, messages)))
     ours, theirs = (connection.poll(stream_name, "orders", number, offset=0, count=9) for number in (0, 2))
     assert ours == theirs
@@ -474,10 +474,9 @@ def test_a_wrong_checksum_stores_nothing(address, connection, topic_partition, s
 # ---- the producer
 
 
-@pytest.mark.parametrize("native", [None, False])
-def test_the_producer_end_to_end(address, connection, topic_partition, stream_name, native):
+def test_the_producer_end_to_end(address, connection, topic_partition, stream_name):
     other = NativeObject(bucket="lake", key="b", size=1, version="2")
-    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="src", native=native) as producer:
+    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="src") as producer:
         futures = []
         for number in range(40):
             first = number * 13 + 1

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 from framework.errors import (
-    IggyAuthError,
-    IggyProtocolError,
     IggyTopicError,
     IggyUnavailableError,
     RecordError,
@@ -37,25 +35,16 @@ NATIVE = NativeObject(scheme="s3", bucket="lake", key="a/b.jsonl", size=1, versi
 class Connection:
     call_timeout_seconds = 0.02
 
-    def __init__(self, version="0.9.0"):
-        self.version = version
+    def __init__(self):
         self.sent = []
         self.closed = 0
         self.polls = []
         self.lost_from = self.lost_until = None
         self.topic = None
 
-    def server_version(self):
-        if isinstance(self.version, BaseException):
-            raise self.version
-        return self.version
-
     def submit_send(self, stream, topic, partition, body):
         self.sent.append((stream, topic, partition, body, Future()))
         return self.sent[-1][-1]
-
-    def submit_messages(self, stream, topic, partition, messages):
-        return self.submit_send(stream, topic, partition, messages)
 
     def poll(self, stream, topic, partition, *, offset, count):
         self.polls.append((stream, topic, partition, offset, count))
@@ -130,16 +119,6 @@ def test_the_anchor_of_a_send_in_several_requests_has_the_origin_of_all_of_them(
     connection.confirm(0, 0)
     connection.confirm(1, 1)
     assert future.result(60).anchor == Anchor(1, an_id(2), origin_us(second[3]))
-
-
-def test_an_anchor_of_messages_that_the_client_made_says_nothing_of_their_origin(connection):
-    producer = IggyProducer(connection, stream="lake", source="orders", native=False)
-    future = producer.send(PARTITION, [batch(1, [b"a"])])
-    connection.confirm(0, 7)
-    anchor = future.result(60).anchor
-    assert anchor == Anchor(7, an_id(1), 0)
-    assert anchor.is_at(7, an_id(1), 1_800_000_000_000_000)
-    assert not anchor.is_at(7, an_id(2), 0)
 
 
 def test_the_anchor_is_the_last_message(producer, connection):
@@ -348,23 +327,6 @@ def test_a_batch_of_another_partition_is_refused(producer):
         producer.send(PARTITION, [batch(1, [b"a"], topic_partition=TopicPartition("orders", 3))])
 
 
-def test_an_unknown_version_gets_the_official_messages(producer, connection):
-    connection.version = "0.10.0"
-    producer.send(PARTITION, [batch(1, [b"a", b"b"])])
-    assert len(connection.sent[0][3]) == 2
-    assert isinstance(connection.sent[0][3], list)
-
-
-@pytest.mark.parametrize("error", [IggyAuthError("may not ask"), IggyProtocolError("no such command")])
-def test_a_server_that_does_not_tell_its_version_gets_them_too_and_it_is_said(producer, connection, caplog, error):
-    connection.version = error
-    producer.send(PARTITION, [batch(1, [b"a"])])
-    producer.send(PARTITION, [batch(2, [b"a"])])
-    assert isinstance(connection.sent[0][3], list)
-    assert len(caplog.messages) == 1
-    assert "the slow way" in caplog.text
-
-
 def test_splits_are_in_ids_and_headers(connection):
     producer = IggyProducer(connection, stream="lake", source="orders")
     whole = batch(9, [b"a"])
@@ -463,13 +425,6 @@ def test_a_break_between_such_requests_has_an_unknown_outcome():
     assert len(connection.sent) < 30
     with pytest.raises(UnknownOutcomeError, match="an earlier send failed"):
         producer.send(PARTITION, [batch(31, [b"y"])])
-
-
-def test_own_times_need_a_server_whose_layout_is_known(connection):
-    connection.version = "0.8.0"
-    producer = IggyProducer(connection, stream="lake", source="orders")
-    with pytest.raises(IggyProtocolError, match="origin timestamps"):
-        producer.send(PARTITION, [far_apart(2)])
 
 
 def test_headers_that_records_share_in_turn_are_encoded_once_each(producer, monkeypatch):
