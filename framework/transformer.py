@@ -208,7 +208,7 @@ def explained(failure: Exception, location: str, record: int) -> Exception:
         record: the number of the next record.
     """
     if isinstance(failure, MemoryError):
-        if str(failure).startswith(f"{location}, record "):  # explained already, by a shipped format
+        if str(failure).startswith(f"{location}, record "):  # explained already, by `records` of another format
             return failure
         reason = f" ({failure})" if str(failure) else ""
         return MemoryError(f"{location}, record {record}: there is not enough memory to read it{reason}")
@@ -490,7 +490,7 @@ class Transformer(abc.ABC):
 
     def records(self, source: ObjectInput, *, skip: int = 0) -> Iterator[bytes]:
         """Yield the payloads individually, for library use. The first bad record raises its error."""
-        for run in self.read(source, skip=skip):
+        for run in guarded(lambda: self.read(source, skip=skip), source.location, skip, of=self):
             if isinstance(run, SkippedRecord):
                 raise run.error
             yield from run.payloads

@@ -21,7 +21,6 @@ from framework.transformer import (
     ObjectInput,
     PayloadBatch,
     Transformer,
-    explained,
 )
 from transformers.compression import is_plain_by_name
 
@@ -214,13 +213,13 @@ class ShippedTransformer(Transformer):
             # An empty object has no records in any format; opening it would be a request for nothing.
             return
         builder = self._builder(skip, limits, source, source.location)
-        yield from self._numbered(self._read(source, skip, mark, builder), builder, source)
+        yield from self._numbered(self._read(source, skip, mark, builder), builder)
 
     def _builder(self, skip: int, limits: BatchLimits | None, source: ObjectInput, location: str) -> RunBuilder:
         return RunBuilder(skip + 1, limits or BatchLimits(), source.size, location, self.options.max_record_bytes)
 
     def _numbered(
-        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder, source: ObjectInput
+        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder
     ) -> Iterator[PayloadBatch | SkippedRecord]:
         """The runs and what is left in the builder; an error of the rest gets its location and the number of its record.
 
@@ -250,10 +249,7 @@ class ShippedTransformer(Transformer):
             if isinstance(failure, CorruptObjectError):
                 failure.location = failure.location or builder.location
                 failure.record_number = failure.record_number or done + 1
-            error = explained(failure, source.location, done + 1)
-            if error is failure:
-                raise
-            raise error from failure
+            raise
 
     def _fitting(self, raw: bytes) -> bytes:
         """The bytes of a letter, unless they are too long for a record.
@@ -297,7 +293,7 @@ class SplittableTransformer(ShippedTransformer):
         builder = self._builder(skip, limits, source, place)
         if mark is not None and mark.record > skip:
             mark = None
-        yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder, source)
+        yield from self._numbered(self._read_split(source, split, skip, mark, builder), builder)
 
     @abc.abstractmethod
     def _read_split(

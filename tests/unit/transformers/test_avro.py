@@ -521,4 +521,4 @@ def test_short_memory_is_never_the_objects_fault(monkeypatch):
     data = write(SCHEMA, records(3), "deflate")
     monkeypatch.setitem(avro_codecs._CODECS, "deflate", no_memory)
     with pytest.raises(MemoryError, match=r"memory://memory, record 1: there is not enough memory"):
-        read(data)
+        list(make_transformer(InputOptions(format="avro")).records(BytesInput(data)))
