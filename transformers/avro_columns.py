@@ -7,12 +7,11 @@ schema. What is not chosen further inside is decoded and dropped.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any
 
-from framework.model.avro_indexes import refuse_indexes
+from framework.model.avro_indexes import blocks_of
 from framework.model.avro_limits import full_name, name_of, type_of
 from transformers.columns import Choice, Field, choose
 
@@ -130,9 +129,6 @@ def decode_chosen(blocks: Any) -> None:
 @cache
 def decodes_chosen() -> bool:
     """Return whether the installed fastavro skips fields as this module expects."""
-    import fastavro  # noqa: PLC0415 - only who reads Avro pays for it
-
-    sync = bytes(16)
     kinds = ["string", {"type": "map", "values": "int"}, ["null", "int"], ["null", "long"]]
     schema = {
         "type": "record",
@@ -147,13 +143,8 @@ def decodes_chosen() -> bool:
         (b"\x03\xff" + entries + branch + b"\x02\x0a", None),  # a length below zero
         (text + entries + branch + b"\x02", None),
     ):
-        file = io.BytesIO()
-        fastavro.writer(file, schema, [], sync_marker=sync)
-        file.write(b"\x02" + bytes([2 * len(data)]) + data + sync)
-        file.seek(0)
         try:
-            blocks = fastavro.block_reader(file, reader_schema=chosen)
-            refuse_indexes(blocks.writer_schema)
+            blocks = blocks_of(schema, data, reader_schema=chosen)
             decode_chosen(blocks)
             found = list(next(blocks))
         except Exception:  # noqa: BLE001 - whatever it raises for what cannot be decoded
