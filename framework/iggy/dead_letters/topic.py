@@ -195,16 +195,16 @@ class IggyDeadLetters:
     def _segment(self, dead_letter: DeadLetter) -> wire.Segment:
         kept = dead_letter.raw[: self._max_bytes]
         body: Payload = "none" if not kept else "whole" if len(kept) == dead_letter.length else "beginning"
-        native, division, error = dead_letter.native, dead_letter.division, dead_letter.error
+        native, entry, error = dead_letter.native, dead_letter.entry, dead_letter.error
         headers = {
             LETTER: "object" if dead_letter.whole_object else "record",
             "source": self._source,
-            **position_headers(native, division),
-            "generation": str(dead_letter.generation),
-            NUMBERED_BY: dead_letter.numbering_options,
+            **position_headers(native, entry.division),
+            "generation": str(entry.generation),
+            NUMBERED_BY: entry.numbering_options,
             "record": str(dead_letter.record_number),
-            "topic": dead_letter.topic_partition.topic,
-            "partition": str(dead_letter.topic_partition.partition),
+            "topic": entry.topic_partition.topic,
+            "partition": str(entry.topic_partition.partition),
             "error": type(error).__name__,
             "text": printable(error.message)[:ERROR_TEXT],
             "byte_offset": "" if error.byte_offset is None else str(error.byte_offset),
@@ -212,18 +212,17 @@ class IggyDeadLetters:
             "format": self._format,
             "payload": body,
         }
-        split_size = division.split_size if division is not None else 0
         return wire.Segment(
             id_high=dead_letter_hash64(
                 self._source,
                 native.bucket,
                 native.key,
                 native.version,
-                split_size,
-                generation=dead_letter.generation,
+                entry.split_size,
+                generation=entry.generation,
                 kind="dead object" if dead_letter.whole_object else "dead letter",
             ),
-            split_number=division.number if division is not None else 0,
+            split_number=entry.split_number,
             first_record=dead_letter.record_number,
             payloads=[kept or b'{"payload":"none"}'],
             headers=encode_headers(headers),

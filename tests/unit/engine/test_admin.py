@@ -383,14 +383,11 @@ def bury(source, record, bucket=None):
                 native=NativeObject(
                     scheme="memory", bucket=bucket or entry.bucket, key="b", size=1, version=entry.version
                 ),
-                division=None,
+                entry=entry,
                 record_number=record,
-                whole_object=False,
-                topic_partition=entry.topic_partition,
                 error=RecordError("no"),
                 raw=b"x",
                 length=1,
-                generation=entry.generation,
             )
         ]
     )

@@ -12,6 +12,7 @@ from framework.errors import IggyAuthError, IggyTopicError, IggyUnavailableError
 from framework.iggy.dead_letters.topic import IggyDeadLetters
 from framework.iggy.topic_refusal import topic_refusal
 from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from tests.support.iggy_messages import append
@@ -63,10 +64,8 @@ def test_dead_letters_of_another_source_are_recognised(connection):
     box = IggyDeadLetters.of(connection, other)
     dead_letter = DeadLetter(
         native=native,
-        division=None,
+        entry=OffsetManagerEntry.start(native, TopicPartition("t", 0)),
         record_number=1,
-        whole_object=False,
-        topic_partition=TopicPartition("t", 0),
         error=RecordError("no"),
         raw=b"x",
         length=1,

@@ -335,7 +335,9 @@ class DeadLetterLog:
     def send(self, dead_letters):
         if self.failure is not None:
             raise self.failure
-        self.events += [("letter", dead_letter.record_number, dead_letter.generation) for dead_letter in dead_letters]
+        self.events += [
+            ("letter", dead_letter.record_number, dead_letter.entry.generation) for dead_letter in dead_letters
+        ]
 
 
 def good_and_bad(store, key, kinds):

@@ -16,6 +16,7 @@ from framework.iggy.dead_letters.topic import (
 )
 from framework.iggy.topics import PartitionDamagedError
 from framework.model.objects import NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.dead_letters import DeadLetter
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
@@ -32,10 +33,8 @@ def server():
         native = NativeObject(scheme="s3", bucket="b", key="k", size=1, version="v")
         dead_letter = DeadLetter(
             native=native,
-            division=None,
+            entry=OffsetManagerEntry.start(native, TopicPartition("t", 1)),
             record_number=7,
-            whole_object=False,
-            topic_partition=TopicPartition("t", 1),
             error=RecordError("no", byte_offset=3),
             raw=b"x",
             length=1,
