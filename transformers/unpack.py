@@ -73,13 +73,9 @@ def unpack_bzip2(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
 
 def unpack_xz(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """Streams in a row with stream padding, also between them: zero bytes, a multiple of four."""
-    start = functools.partial(xz_member, lzma.FORMAT_XZ, window)
+    # what unpacking takes besides the dictionary is allowed on top
+    start = functools.partial(lzma.LZMADecompressor, format=lzma.FORMAT_XZ, memlimit=window + _XZ_BESIDE_BYTES)
     return _unpack_members(pieces, window, "xz", b"\xfd7zXZ\x00", start, padding=4)
-
-
-def xz_member(form: int, window: int) -> lzma.LZMADecompressor:
-    """Return a decompressor of a stream with a dictionary of at most `window` bytes."""
-    return lzma.LZMADecompressor(format=form, memlimit=window + _XZ_BESIDE_BYTES)
 
 
 def _unpack_members(  # noqa: C901 - what may stand between members is most of it
