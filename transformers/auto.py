@@ -15,18 +15,17 @@ nothing about an outer compression and is not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import attrs
 from typing_extensions import override
 
 from framework.errors import ObjectError
-from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, Transformer
-from transformers.batches import SHARED_MODULES
+from transformers.batches import SHARED_MODULES, Runs
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
 from transformers.compression import unsupported_compression
 from transformers.lines import LineTransformer
@@ -87,7 +86,7 @@ class AutoTransformer(Transformer):
     @override
     def read(
         self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         yield from self._choose(source).read(source, skip=skip, mark=mark, limits=limits)
 
     @override
@@ -125,7 +124,7 @@ class AutoTransformer(Transformer):
         skip: int = 0,
         mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         yield from self._choose(source).read_split(source, split, skip=skip, mark=mark, limits=limits)
 
     def _choose(self, source: ObjectInput) -> Transformer:

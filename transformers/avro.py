@@ -41,11 +41,10 @@ from framework.model.avro_limits import (
     not_there,
     undecodable,
 )
-from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.model.splits import Split
-from framework.transformer import InputOptions, ObjectInput, PayloadBatch
+from framework.transformer import InputOptions, ObjectInput
 from transformers.avro_codecs import Limits, unpack_block
 from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
 from transformers.avro_container import (
@@ -61,7 +60,7 @@ from transformers.avro_container import (
 )
 from transformers.avro_flat import FlatBlocks
 from transformers.avro_json import JsonEncoder, plain_schema
-from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer
+from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
 from transformers.split_input import OnwardInput, packing_of
 from transformers.unpack import ExactReader, ShortRead
@@ -119,9 +118,7 @@ class AvroTransformer(SplittableTransformer):
         return self._fitting(raw)  # a dead letter holds the JSON that was too long
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         try:
             header, start, done = None, 0, 0
             if mark is not None and 0 < mark.record <= skip:
@@ -141,7 +138,7 @@ class AvroTransformer(SplittableTransformer):
     @override
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         start, ahead = split.window(source.size, mark)
         if start >= source.size:
             return
@@ -200,7 +197,7 @@ class AvroTransformer(SplittableTransformer):
         stream: UnpackedStream,
         builder: RunBuilder,
         end: int | None = None,
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         """Yield the records of the blocks from here on, or of those whose marker before them begins before `end`."""
         limits = Limits(self.options.max_block_bytes, self.options.max_window_bytes)
         decoder: _Decoder | None = None
@@ -308,7 +305,7 @@ class _Decoder:
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
             raise unusable_schema(exc) from exc
 
-    def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
+    def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Runs:
         flat = self._flat if count >= _FLAT_RECORDS else None
         for payloads in () if flat is None else flat.payloads(count, data, drop):
             size = size_of(payloads)
@@ -319,9 +316,7 @@ class _Decoder:
         if drop < count:
             yield from self._decode_rest(count, data, drop, builder)
 
-    def _decode_rest(
-        self, count: int, data: bytes, drop: int, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _decode_rest(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Runs:
         """Decode the records of a block behind the first `drop`, one after the other."""
         walker = self._walker_of(data)
         self._source.put(count, data)

@@ -73,12 +73,7 @@ def _snappy(data: bytes, limits: Limits) -> Iterator[bytes]:
     from cramjam import snappy  # noqa: PLC0415
 
     packed = data[:-4]
-    size = 0
-    for at, byte in enumerate(packed[:5]):  # what it says first: how long it is unpacked
-        size |= (byte & 0x7F) << 7 * at
-        if byte < 0x80:  # noqa: PLR2004
-            break
-    if size > limits.block:
+    if snappy.decompress_raw_len(packed) > limits.block:
         raise _TooLongError
     out = bytes(snappy.decompress_raw(packed))
     if zlib.crc32(out) != int.from_bytes(data[-4:], "big"):

@@ -28,6 +28,9 @@ SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
 
 T = TypeVar("T")
+Runs = Iterator[PayloadBatch | SkippedRecord]
+"""What reading gives: batches of good records, and bad records between them, in the order of their numbers."""
+
 Bad = tuple[RecordError] | tuple[RecordError, bytes, int | None]
 """The arguments of `RunBuilder.bad`."""
 
@@ -112,7 +115,7 @@ class RunBuilder:
         rows: Callable[[], Iterable[T]],
         encode: Callable[[T], bytes],
         refused: Callable[[T, Exception], Bad],
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         """Encode rows and take their payloads: all at once, or one after the other where one is bad or too long.
 
         Args:
@@ -142,9 +145,7 @@ class RunBuilder:
             else:
                 yield from self.add([payload], len(payload))
 
-    def bad(
-        self, error: RecordError, raw: bytes = b"", length: int | None = None
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def bad(self, error: RecordError, raw: bytes = b"", length: int | None = None) -> Runs:
         """Take a bad record of which these are the bytes, and yield everything up to it.
 
         Args:
@@ -208,7 +209,7 @@ class ShippedTransformer(Transformer):
     @override
     def read(
         self, source: ObjectInput, *, skip: int = 0, mark: ResumePoint | None = None, limits: BatchLimits | None = None
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         if source.size == 0:
             # An empty object has no records in any format; opening it would be a request for nothing.
             return
@@ -218,9 +219,7 @@ class ShippedTransformer(Transformer):
     def _builder(self, skip: int, limits: BatchLimits | None, source: ObjectInput, location: str) -> RunBuilder:
         return RunBuilder(skip + 1, limits or BatchLimits(), source.size, location, self.options.max_record_bytes)
 
-    def _numbered(
-        self, runs: Iterator[PayloadBatch | SkippedRecord], builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _numbered(self, runs: Runs, builder: RunBuilder) -> Runs:
         """The runs and what is left in the builder; an error of the rest gets its location and the number of its record.
 
         The runs end with the one with which they take more than is allowed.
@@ -262,9 +261,7 @@ class ShippedTransformer(Transformer):
         return raw
 
     @abc.abstractmethod
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         """Read the records after `skip` into `builder`, yielding what comes out of it but for the last flush.
 
         `builder.next_record` is `skip + 1`. Must close what it opens.
@@ -288,7 +285,7 @@ class SplittableTransformer(ShippedTransformer):
         skip: int = 0,
         mark: ResumePoint | None = None,
         limits: BatchLimits | None = None,
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         place = f"{source.location} (split {split.number} of {count_splits(source.size, split.split_size)})"
         builder = self._builder(skip, limits, source, place)
         if mark is not None and mark.record > skip:
@@ -298,7 +295,7 @@ class SplittableTransformer(ShippedTransformer):
     @abc.abstractmethod
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         """Read the records of a split as `_read` does those of an object; a mark is never behind `skip`.
 
         Where records can unfold to many times their bytes, `builder.stored_bytes` counts the bytes that were read.

@@ -5,16 +5,15 @@ The numbers depend on `chunk_size`: positions of another chunk size are not vali
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from typing import ClassVar
 
 from typing_extensions import override
 
-from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.transformer import ObjectInput, PayloadBatch
-from transformers.batches import RunBuilder, ShippedTransformer, keep_part, too_large
+from framework.transformer import ObjectInput
+from transformers.batches import RunBuilder, Runs, ShippedTransformer, keep_part, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
 
 
@@ -33,17 +32,13 @@ class BytesTransformer(ShippedTransformer):
         return self._fitting(raw)
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         if self.options.whole_object:
             yield from self._whole(source, skip, builder)
         else:
             yield from self._chunks(source, skip, mark, builder)
 
-    def _chunks(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _chunks(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         size = self.options.chunk_size
         start = 0
         if mark is not None and mark.record <= skip:
@@ -71,9 +66,7 @@ class BytesTransformer(ShippedTransformer):
             if rest:
                 yield from self._add([rest], len(rest), stream, builder)
 
-    def _add(
-        self, chunks: list[bytes], size: int, stream: UnpackedStream, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _add(self, chunks: list[bytes], size: int, stream: UnpackedStream, builder: RunBuilder) -> Runs:
         if self.options.chunk_size > self.options.max_record_bytes:
             for chunk in chunks:
                 if len(chunk) <= self.options.max_record_bytes:
@@ -85,7 +78,7 @@ class BytesTransformer(ShippedTransformer):
             builder.border((builder.next_record - 1) * self.options.chunk_size, overhead=0)
         yield from builder.add(chunks, size)
 
-    def _whole(self, source: ObjectInput, skip: int, builder: RunBuilder) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _whole(self, source: ObjectInput, skip: int, builder: RunBuilder) -> Runs:
         if skip:
             return
         limit = self.options.max_record_bytes

@@ -26,11 +26,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
-from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, longest
-from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, Bad, RunBuilder, ShippedTransformer, check_utf8, too_large
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput
+from transformers.batches import RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, check_utf8, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
@@ -85,9 +84,7 @@ class CsvTransformer(ShippedTransformer):
         }
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         # The module's limit on a field, 131,072 by default, is one for the process and knows no records: behind a field that
         # it refuses it reads on as if no quote were open. So it must lie above what ends an object here.
         if csv.field_size_limit() < _NO_LIMIT:
@@ -121,7 +118,7 @@ class _RowReader:
         self._spans: Iterator[Span] = self._narrow(spans)
         self._at_once = max(1, min(_ROWS_AT_ONCE, builder.limits.records))
 
-    def read(self) -> Iterator[PayloadBatch | SkippedRecord]:
+    def read(self) -> Runs:
         for span in self._spans:
             if span.too_long:
                 yield from self._take_giant(span)
@@ -154,7 +151,7 @@ class _RowReader:
                 return None
         return list(filter(None, _decode(data).split("\n")))
 
-    def _read_quoted(self) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read_quoted(self) -> Runs:
         while not self._ended:
             # One reader for all lines up to one that is too long, which ends it.
             reader = csv.reader(chain.from_iterable(self._texts()), **self._dialect)
@@ -293,7 +290,7 @@ class _RowReader:
         if _Frames.fit(self._delimiter, self._width, len(names)):
             self._frames = _Frames(names, chosen, self._width, self._delimiter)
 
-    def _take(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _take(self, rows: list[list[str]]) -> Runs:
         if self._width is None and rows:
             self._take_header(rows)
         if not all(rows):
@@ -305,7 +302,7 @@ class _RowReader:
         for at in range(0, len(rows), self._encoded_rows):
             yield from self._encode(rows[at : at + self._encoded_rows])
 
-    def _encode(self, rows: list[list[str]]) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _encode(self, rows: list[list[str]]) -> Runs:
         return self._builder.add_encoded(partial(self._dump, rows), partial(iter, rows), self._dump_one, self._refused)
 
     def _dump_one(self, row: list[str]) -> bytes:
@@ -325,7 +322,7 @@ class _RowReader:
             reason = f"{len(row)} fields where the header has {self._width}"
         return RecordError(reason), raw, len(raw)
 
-    def _take_giant(self, span: Span) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _take_giant(self, span: Span) -> Runs:
         limit = self._options.max_record_bytes
         if self._width is None and self._options.csv_header:
             raise CorruptObjectError("the header is longer than input.max_record_bytes; is this CSV?")
@@ -343,7 +340,7 @@ class _RowReader:
             for field in row
         ).encode("utf-8", "surrogateescape")
 
-    def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _skipped(self, error: RecordError, raw: bytes, length: int | None) -> Runs:
         if self._left:
             self._left -= 1
             return

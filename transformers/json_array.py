@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from typing import ClassVar
 
@@ -25,7 +25,7 @@ from framework.errors import CorruptObjectError, RecordError, TruncatedObjectErr
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.batches import RunBuilder, ShippedTransformer, check_utf8, keep_part, too_large
+from transformers.batches import RunBuilder, Runs, ShippedTransformer, check_utf8, keep_part, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
 
 _WHITESPACE = b" \t\r\n"
@@ -70,9 +70,7 @@ class JsonArrayTransformer(ShippedTransformer):
         return raw
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         piece_bytes = max(len(_BOM), min(PIECE_BYTES, builder.limits.size_bytes))
         stream = UnpackedStream(source, self.options, piece_bytes=piece_bytes, text=True)
         with closing(stream):
@@ -93,7 +91,7 @@ class _ArrayReader:
         self._between = b""
         self._first = True
 
-    def read(self) -> Iterator[PayloadBatch | SkippedRecord]:
+    def read(self) -> Runs:
         if not self._begin():
             return
         closed = False
@@ -136,7 +134,7 @@ class _ArrayReader:
         self._data = self._data + piece if self._data else piece
         return bool(piece)
 
-    def _take_guessed(self) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _take_guessed(self) -> Runs:
         """Hand out all elements up to a comma near the end, if a guess finds one."""
         comma = self._between.index(b",", 1)
         end = min(len(self._data), _GUESSED_BYTES)
@@ -208,7 +206,7 @@ class _ArrayReader:
                 return None
             raise CorruptObjectError(f"an element of the JSON array is not JSON ({exc.msg})") from None
 
-    def _take_one(self, element: bytes, length: int = 0) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _take_one(self, element: bytes, length: int = 0) -> Runs:
         """Hand out one element; `length` is that of a long one, of which there may be the beginning only."""
         if self._left and not length:
             self._left -= 1

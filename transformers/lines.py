@@ -20,7 +20,7 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, size_of
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
-from transformers.batches import RAW_BYTES, RunBuilder, SplittableTransformer, too_large
+from transformers.batches import RAW_BYTES, RunBuilder, Runs, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream, is_plain
 from transformers.split_lines import SplitLines
 
@@ -250,9 +250,7 @@ class LineTransformer(SplittableTransformer):
         return PayloadBatch(first_record=1, payloads=good, size_bytes=size_of(good)) if good is not None else None
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         done, start = 0, 0
         if mark is not None and mark.record <= skip:
             done, start = mark.record, mark.byte
@@ -266,16 +264,14 @@ class LineTransformer(SplittableTransformer):
     @override
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         stream = SplitLines(source, split, self.options, mark=mark, piece_bytes=_piece_bytes(builder.limits))
         with closing(stream):
             start = stream.seek()
             if start is not None:
                 yield from self._lines_of(stream, start, skip - (mark.record if mark is not None else 0), builder)
 
-    def _lines_of(
-        self, stream: UnpackedStream, start: int, drop_records: int, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _lines_of(self, stream: UnpackedStream, start: int, drop_records: int, builder: RunBuilder) -> Runs:
         """The records of a stream that begins with a line at byte `start`, without the first `drop_records`."""
         for span in whole_lines(stream, start, _piece_bytes(builder.limits), self.options.max_record_bytes):
             block = split_lines(span)
@@ -306,9 +302,7 @@ class LineTransformer(SplittableTransformer):
             return builder.add(good, size_of(good))
         return self._take_one_by_one(block, drop, builder, stream)
 
-    def _take_one_by_one(
-        self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _take_one_by_one(self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream) -> Runs:
         offset = None if stream.packed else block.start
         good: list[bytes] = []
         for line in block.lines:

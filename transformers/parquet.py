@@ -25,13 +25,12 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
-from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.model.temporary import temporary_for
-from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, PayloadBatch
-from transformers.batches import SHARED_MODULES, Bad, RunBuilder, SplittableTransformer, too_large
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput
+from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer, too_large
 from transformers.columns import Choice, Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.parquet_pages import ListStringsError, SeekableFile, WatchedFile
@@ -177,9 +176,7 @@ class ParquetTransformer(SplittableTransformer):
         return (0, None) if split is None and size <= _SMALL_OBJECT_BYTES else None
 
     @override
-    def _read(
-        self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         with _open(source, self.options) as file:
             if file.seek(0, io.SEEK_END) == 0:
                 return  # a compression with nothing in it
@@ -189,7 +186,7 @@ class ParquetTransformer(SplittableTransformer):
     @override
     def _read_split(
         self, source: ObjectInput, split: Split, skip: int, mark: ResumePoint | None, builder: RunBuilder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    ) -> Runs:
         if self.options.compression != "none" and packing_of(source) != "none":
             if split.number == 1:  # it owns all of what is compressed although its name does not show it
                 yield from self._read(source, skip, None, builder)
@@ -197,9 +194,7 @@ class ParquetTransformer(SplittableTransformer):
         with closing(RangedFile(source)) as file:
             yield from self._read_rows(file, skip, builder, split)
 
-    def _read_rows(
-        self, file: BinaryIO | RangedFile, skip: int, builder: RunBuilder, split: Split | None
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _read_rows(self, file: BinaryIO | RangedFile, skip: int, builder: RunBuilder, split: Split | None) -> Runs:
         failure: Exception
         try:
             yield from _RowReader(file, self.options, builder, split).read(skip)
@@ -315,7 +310,7 @@ class _RowReader:
                 raise CorruptObjectError(str(watched.failure)) from exc
             raise
 
-    def read(self, skip: int) -> Iterator[PayloadBatch | SkippedRecord]:
+    def read(self, skip: int) -> Runs:
         with self._open() as parquet:
             meta = parquet.metadata
             counts = []
@@ -365,7 +360,7 @@ class _RowReader:
                 if split.holds(begin):
                     yield index
 
-    def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _row_group(self, parquet: pq.ParquetFile, index: int, drop: int) -> Runs:
         group = parquet.metadata.row_group(index)
         if self._leaves is None:
             self._check_row(index, group.total_byte_size // max(1, group.num_rows))
@@ -391,9 +386,7 @@ class _RowReader:
         else:
             yield from self._rows(parquet, index, done, _OneByOne(done))
 
-    def _rows_with_dictionaries(
-        self, parquet: pq.ParquetFile, index: int, done: int
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _rows_with_dictionaries(self, parquet: pq.ParquetFile, index: int, done: int) -> Runs:
         """Read on with the strings of lists in their dictionaries, until it is known which rows are not too large."""
         too_much, self._watched[parquet].failure = self._watched[parquet].failure, None
         encoder, self._encoder = self._encoder, None
@@ -421,9 +414,7 @@ class _RowReader:
                 f"{_MAX_ROW_BYTES} that are read at once; an Iggy message holds {MAX_MESSAGE_BYTES}"
             )
 
-    def _rows(
-        self, parquet: pq.ParquetFile, index: int, drop: int, rows: _Rows | _OneByOne
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _rows(self, parquet: pq.ParquetFile, index: int, drop: int, rows: _Rows | _OneByOne) -> Runs:
         seen = 0
         group = parquet.metadata.row_group(index)
         for batch, seconds in self._batches(parquet, index, rows):
@@ -541,9 +532,7 @@ class _RowReader:
         # What stands in a null record may count, though it is not written: that is never so much.
         return takes.name_bytes + sum(map(text_bytes, row.columns)) > max(self._limit, NAMES_BYTES)
 
-    def _encode(
-        self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder
-    ) -> Iterator[PayloadBatch | SkippedRecord]:
+    def _encode(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None, encoder: RowEncoder) -> Runs:
         def encode_all() -> Sequence[bytes]:
             payloads = encoder.payloads(batch, seconds)
             self._json_bytes += size_of(payloads)
