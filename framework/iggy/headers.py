@@ -42,9 +42,14 @@ def division_of(headers: Mapping[str, str]) -> Split | KeyPart | None:
     return KeyPart(int(found[1]), int(found[2])) if found else split_of(headers)
 
 
+def replaced_names(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> set[str]:
+    """Return which headers that name the object a record's own replace, by their name or that of a piece."""
+    return {name.partition(".")[0] for name in own} & of_object.keys()
+
+
 def merge_headers(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:
-    """Return the headers of an object's record: its own replace those that name the object, also by a piece's name."""
-    replaced = {name.partition(".")[0] for name in own} & of_object.keys()
+    """Return the headers of an object's record: its own replace those that name the object."""
+    replaced = replaced_names(of_object, own)
     return {**{name: value for name, value in of_object.items() if name not in replaced}, **own}
 
 

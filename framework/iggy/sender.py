@@ -26,7 +26,7 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
-from framework.iggy.headers import encode_headers, merge_headers
+from framework.iggy.headers import encode_headers, merge_headers, replaced_names
 from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
@@ -244,11 +244,9 @@ class IggyProducer(Producer):
 
     @staticmethod
     def _own_block(own: Mapping[str, HeaderValue], of_object: bytes, names: Mapping[str, str]) -> bytes:
-        if not names:
-            return encode_headers(own)
-        headers = merge_headers(names, own)
-        whole = len(headers) == len(names) + len(own)
-        return of_object + encode_headers(own) if whole else encode_headers(headers)
+        if replaced_names(names, own):
+            return encode_headers(merge_headers(names, own))
+        return of_object + encode_headers(own)
 
     def _encode(
         self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int

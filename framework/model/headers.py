@@ -53,18 +53,12 @@ class EncodedHeaders(dict[str, HeaderValue]):
     __slots__ = ("encoded", "error")
 
     def __init__(self, headers: Mapping[str, HeaderValue]) -> None:
-        super().__init__(headers)
-        self.encoded = b""
+        dict.__init__(self, headers)  # each record may have some: `super` takes longer
         self.error: str | None = None
         try:
             self.encoded = _encode(headers)
         except HeaderError as exc:
-            self.error = str(exc)
-
-    @classmethod
-    def of(cls, headers: Mapping[str, HeaderValue]) -> EncodedHeaders:
-        """Return the headers with their block."""
-        return headers if isinstance(headers, EncodedHeaders) else cls(headers)
+            self.encoded, self.error = b"", str(exc)
 
 
 def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:
@@ -74,7 +68,7 @@ def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_
         headers: a record's own headers.
         most_bytes: how many bytes they may take beside those of the object.
     """
-    made = EncodedHeaders.of(headers)
+    made = headers if isinstance(headers, EncodedHeaders) else EncodedHeaders(headers)
     if len(made.encoded) > most_bytes:
         return f"its headers take {len(made.encoded):,} bytes, at most {most_bytes:,} can be stored"
     return made.error
@@ -106,10 +100,12 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
         HeaderError: a name is empty, or longer than 255 bytes with its number; two headers have one name,
             because a piece of another value has it; a value is of another type; or the block exceeds Iggy's limit.
     """
-    made = headers if isinstance(headers, EncodedHeaders) else None
-    if made is not None and made.error is not None:
-        raise HeaderError(made.error)
-    block = made.encoded if made is not None else _encode(headers)
+    if not isinstance(headers, EncodedHeaders):
+        block = _encode(headers)
+    elif headers.error is None:
+        block = headers.encoded
+    else:
+        raise HeaderError(headers.error)
     if len(block) > MAX_HEADERS_BYTES:
         raise HeaderError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
     return block

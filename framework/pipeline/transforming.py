@@ -383,13 +383,19 @@ def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool
                 )
     if batch.headers is not None:
         # records often share a mapping, so each mapping is encoded once
-        shared = {id(headers): EncodedHeaders.of(headers) for headers in batch.headers if headers}
+        keys = list(map(id, batch.headers))
+        shared = dict(zip(keys, batch.headers, strict=True))
+        encoded = {
+            key: headers if type(headers) is EncodedHeaders else EncodedHeaders(headers)
+            for key, headers in shared.items()
+            if headers
+        }
         room = own_headers_room(native)
-        wrong = {key: reason for key, headers in shared.items() if (reason := headers_error(headers, room))}
-        for place, headers in enumerate(batch.headers) if wrong else ():
-            if id(headers) in wrong:
-                reasons.setdefault(place, wrong[id(headers)])
-        batch = attrs.evolve(batch, headers=list(map(shared.get, map(id, batch.headers))))
+        wrong = {key for key, headers in encoded.items() if headers.error or len(headers.encoded) > room}
+        for place, key in enumerate(keys) if wrong else ():
+            if key in wrong and (reason := headers_error(encoded[key], room)):
+                reasons.setdefault(place, reason)
+        batch = attrs.evolve(batch, headers=list(map(encoded.get, keys)))
     if batch.timestamps_us is not None:
         for place in (batch.timestamps_us < 0).nonzero()[0].tolist():
             reasons.setdefault(place, "its origin timestamp is before 1970")
