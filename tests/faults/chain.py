@@ -65,6 +65,10 @@ def nothing_outside():
             os.environ["HTTPS_PROXY"] = kept
 
 
+DAMAGED = "the partition is damaged"
+"""What a source says of a server that did not come back whole."""
+
+
 class BrokenServerError(Exception):
     """A server did not come back whole from a kill: nothing that a source does can mend that."""
 
@@ -360,7 +364,7 @@ class Chain:
     def _count_end(self, ended):
         if ended.code == CONFIGURATION:
             raise RuntimeError(ended.said)
-        if "The partition is damaged" in ended.said:
+        if DAMAGED in ended.said:
             raise BrokenServerError(ended.said)
         self.tally.ended += ended.code != 0
 

@@ -4,6 +4,7 @@ import contextlib
 
 import pytest
 
+from framework.iggy.topics import PartitionDamagedError
 from tests.faults import chain
 
 
@@ -54,3 +55,7 @@ def test_what_failed_to_start_is_started_again(rig, failing, start):
         start(rig)
     assert start(rig) is start(rig)
     assert failing.starts == 2
+
+
+def test_a_damaged_partition_is_told_in_the_words_that_chains_look_for():
+    assert chain.DAMAGED in str(PartitionDamagedError.found("a partition", 9, missing=3))
