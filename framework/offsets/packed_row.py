@@ -52,7 +52,7 @@ _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
 
 
 class RowFacts(NamedTuple):
-    """The facts of an entry for a compaction: `done`, and whether the object is read `whole`, among others."""
+    """The facts of an entry for a compaction: `done`, whether the object is read `whole`, the `records` it adds, and others."""
 
     bucket: str
     key: str
@@ -60,6 +60,7 @@ class RowFacts(NamedTuple):
     generation: int
     done: bool
     whole: bool
+    records: int
 
 
 class _Named(NamedTuple):
@@ -323,24 +324,17 @@ class RowCodec:
         wanted |= old if all(self._whole) else old | ~_of_templates(self._whole, raw, bodies)
         return wanted
 
-    def records_of(self, row: bytes) -> int:
-        """Return how many records a row's entry adds to its source, cheaper than the entry."""
-        at = _HEAD.size + _HEAD.unpack_from(row)[1]
-        if row[at] & _PICKLED:
-            entry = self.entry_of(row)
-            return entry.records_done if entry.counts_object else 0
-        _, template, _, records_done = _BODY.unpack_from(row, at)
-        return int(records_done) if self._counts[template] else 0
-
     def facts(self, row: bytes) -> RowFacts:
         """Return the facts of a row for a compaction, cheaper than its entry."""
         scope, name, at = self._named(row)
         if row[at] & _PICKLED or not isinstance(scope, str):
             entry = self.entry_of(row)
-            return RowFacts(entry.bucket, entry.key, entry.modified_ms, entry.generation, entry.done, entry.whole)
-        _, template, modified_ms, _ = _BODY.unpack_from(row, at)
+            times = entry.modified_ms, entry.generation
+            return RowFacts(entry.bucket, entry.key, *times, entry.done, entry.whole, records_of(entry))
+        _, template, modified_ms, records_done = _BODY.unpack_from(row, at)
         generation: int = self._templates[template]["generation"]
-        return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template])
+        records = records_done if self._counts[template] else 0
+        return RowFacts(scope, name, modified_ms, generation, self._done[template], self._whole[template], records)
 
     def whole_version(self, row: bytes) -> str | None:
         """Return the version of a row's entry, cheaper than the entry; None for the position of a split."""
@@ -351,6 +345,11 @@ class RowCodec:
             return entry.version if entry.whole else None
         _, template, modified_ms, _ = _BODY.unpack_from(row, at)
         return _unpacked_version(row, at + _BODY.size, flags, modified_ms) if self._whole[template] else None
+
+
+def records_of(entry: OffsetManagerEntry) -> int:
+    """Return how many records an entry adds to its source: the parts of an object count once."""
+    return entry.records_done if entry.counts_object else 0
 
 
 @functools.cache

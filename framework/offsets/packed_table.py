@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from framework.offsets.packed_row import RowCodec, records_of
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-    from framework.offsets.packed_row import RowCodec
 
 BLOCK_BITS = 12
 """4,096 rows per block: about 300 kB."""
@@ -168,11 +169,11 @@ class FinishedTable:
             self._bury(known)
             if self._codec is not codec:
                 head, row = self._packed(key, entry)
-        self._append(head, row, entry.records_done if entry.counts_object else 0)
+        self._append(head, row, records_of(entry))
 
     def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         """Store an entry whose key has none: `put` without a search."""
-        self._append(*self._packed(key, entry), entry.records_done if entry.counts_object else 0)
+        self._append(*self._packed(key, entry), records_of(entry))
 
     def _packed(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> tuple[bytes, bytes]:
         """Return the head and the whole row of an entry."""
@@ -224,13 +225,19 @@ class FinishedTable:
         view, codec = self.view(), self._codec
         return view.rows_where(lambda block: codec.may_be_compacted(block.raw, block.bodies, before_ms))
 
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Remove many rows together."""
+    def remove(self, numbers: Sequence[int], records: int) -> None:
+        """Remove many rows together.
+
+        Args:
+            numbers: the rows.
+            records: the sum of their `RowFacts.records`.
+        """
         for number in numbers:
             self._dead[number] = 1
-            self.records_done -= self._codec.records_of(self._row(number))
+        self.records_done -= records
         self._dead_rows += len(numbers)
-        if self._dead_rows > len(self) or self._dead_rows > self._in_block:
+        # enough: some thousands, and a quarter of those that live, since the others are copied
+        if self._dead_rows > max(self._in_block, len(self) >> 2):
             self._clear_away()
 
     def keys(self) -> Iterator[tuple[tuple[str, str], ...]]:
@@ -266,11 +273,7 @@ class FinishedTable:
             self._merge_newest()
 
     def _bury(self, number: int) -> None:
-        self._dead[number] = 1
-        self._dead_rows += 1
-        self.records_done -= self._codec.records_of(self._row(number))
-        if self._dead_rows > max(self._in_block, len(self)):
-            self._clear_away()
+        self.remove([number], records_of(self._codec.entry_of(self._row(number))))
 
     def _clear_away(self) -> None:
         """Copy the live rows, block by block; existing views stay unchanged.
@@ -280,13 +283,15 @@ class FinishedTable:
         blocks, dead, former = self._blocks[::-1], self._dead, self._codec
         if former.is_crowded:
             self.codec = self._codec = former.successor()
+        records = self.records_done
         self._clear()
         first, rows = 0, self._in_block + 1
         while blocks:
             for _, former_row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
                 row = former_row if self._codec is former else self._codec.repack(former_row, former)
-                self._append(self._codec.head_of(row), row, self._codec.records_of(row))
+                self._append(self._codec.head_of(row), row, 0)
             first += rows
+        self.records_done = records
 
     # ---- row numbers
 

@@ -10,7 +10,7 @@ import attrs
 from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import RowCodec
+from framework.offsets.packed_row import RowCodec, RowFacts
 from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
 
 if TYPE_CHECKING:
@@ -140,31 +140,32 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             return Compacted()
         gone: list[int] = []
         objects: dict[str, int] = {}
-        generation = 0
-        splits: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
+        generation = records = 0
+        splits: dict[tuple[str, str, str], list[tuple[int, RowFacts]]] = {}
         kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
         facts = self._finished.codec.facts
-        before = self._finished.records_done
         for number, row in self._finished.rows_to_compact(watermark.latest_ms):
-            bucket, key, modified_ms, row_generation, done, whole = facts(row)
-            prefix = watermark.prefix_over(bucket, key, modified_ms) if done else None
+            found = facts(row)
+            prefix = watermark.prefix_over(found.bucket, found.key, found.modified_ms) if found.done else None
             if prefix is None:
-                if not whole:
-                    kept.add((bucket, key))
-            elif not whole:
-                splits.setdefault((bucket, key, prefix), []).append((number, row_generation))
+                if not found.whole:
+                    kept.add((found.bucket, found.key))
+            elif not found.whole:
+                splits.setdefault((found.bucket, found.key, prefix), []).append((number, found))
             else:
                 gone.append(number)
-                generation = max(generation, row_generation)
+                generation = max(generation, found.generation)
+                records += found.records
                 objects[prefix] = objects.get(prefix, 0) + 1
         for (bucket, key, prefix), rows in splits.items():
             if (bucket, key) not in kept:
                 gone.extend(number for number, _ in rows)
-                generation = max(generation, rows[0][1])
+                generation = max(generation, rows[0][1].generation)
+                records += sum(found.records for _, found in rows)
                 objects[prefix] = objects.get(prefix, 0) + 1
-        self._finished.remove(gone)
+        self._finished.remove(gone, records)
         self.floor = max(self.floor, generation)
-        return Compacted(objects=objects, records=before - self._finished.records_done)
+        return Compacted(objects=objects, records=records)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""

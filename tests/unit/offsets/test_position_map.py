@@ -281,6 +281,20 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
     assert len({bytes(row) for row in looked_at}) == 3
 
 
+def test_a_compaction_of_few_positions_does_not_copy_the_others():
+    """It happens at every snapshot: with a million positions a copy took 1.7 s, while senders wait."""
+    positions = small_map()
+    for number in range(40):
+        entry = done(f"{number:02}", modified_ms=10 + number)
+        positions[entry.get_manager_key()] = entry
+    kept, watermark = positions._finished._blocks[-2], Watermark(bucket="b")
+    for time_ms, is_kept in ((15, True), (17, True), (30, False)):
+        positions.compact(watermark.raised("", [CoveredRange("", None, time_ms)]))
+        assert [int(entry.key) for entry in positions.view()] == list(range(time_ms - 10, 40))
+        assert positions.records_done == 50 - time_ms
+        assert any(block is kept for block in positions._finished._blocks) == is_kept
+
+
 @pytest.mark.parametrize("longest", [packed_row.MAX_STORED_BYTES - 30, 9_990])
 def test_chunks_hold_no_very_long_row_for_parts_of_a_snapshot_are_bounded(longest):
     """4,096 keys of 10,000 characters would be 160 MB, and Iggy stores 64."""
