@@ -997,12 +997,15 @@ class World(Scheduler):
 
     def act_clock(self):
         host = self.rng.choice(self.hosts)
-        host.clock_ahead = self.rng.choice((0.0, -120.0, 120.0, self.rng.uniform(-30, 30)))
+        ahead = self.rng.choice((0.0, -120.0, 120.0, self.rng.uniform(-30, 30)))
+        # Of the two clocks the earlier one counts: what is new looks too old only if both are ahead (`allowed_lateness`).
+        host.clock_ahead = min(ahead, 0.0) if any(bucket.told_ahead_ms > 0 for bucket in self.buckets) else ahead
         self.event("clock stepped", host.name, host.clock_ahead)
 
     def act_date(self):
         """What answers for the store, a proxy or one of its hosts, has another clock than what dates its objects."""
-        self.bucket.told_ahead_ms = self.rng.choice((0, 0, -3_600_000, 10_000, 3_600_000))
+        ahead = self.rng.choice((0, 0, -3_600_000, 10_000, 3_600_000))
+        self.bucket.told_ahead_ms = min(ahead, 0) if any(host.clock_ahead > 0 for host in self.hosts) else ahead
         self.event("dates stepped", self.bucket.told_ahead_ms)
 
     def act_reset(self):
