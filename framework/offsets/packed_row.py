@@ -319,7 +319,8 @@ class RowCodec:
 
     def may_be_compacted(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32], before_ms: int) -> NDArray[np.bool_]:
         """Return which rows a compaction must look at: of older objects, of splits, and what only their entries tell."""
-        old = _numbers(raw, bodies + _MODIFIED_AT, 8).view("i8") < before_ms
+        modified_ms = _numbers(raw, bodies + _MODIFIED_AT, 8).view("i8")
+        old = (modified_ms > 0) & (modified_ms < before_ms)  # an object without a time is never compacted
         wanted: NDArray[np.bool_] = raw[bodies] & _PICKLED != 0
         wanted |= old if all(self._whole) else old | ~_of_templates(self._whole, raw, bodies)
         return wanted

@@ -264,7 +264,8 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
     unusual = done("unusual", modified_ms=1 << 70)
     split = attrs.evolve(done("split", modified_ms=50), split_number=1, split_size=64)
     old = done("old", modified_ms=8)
-    for entry in (unusual, split, old, *(done(f"{number}", modified_ms=50) for number in range(20))):
+    others = [done(f"{number}", modified_ms=50 if number % 2 else 0) for number in range(20)]
+    for entry in (unusual, split, old, *others):
         positions[entry.get_manager_key()] = entry
     looked_at = []
 
