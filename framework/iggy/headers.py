@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from framework.iggy.values import HeaderScalar
 from framework.model.header_kinds import number_of
 from framework.model.headers import BOOL, STRING, HeaderValue, provenance
-from framework.model.headers import encode_headers as encode_headers  # noqa: PLC0414 - readers of messages find it here
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 

@@ -26,11 +26,11 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
-from framework.iggy.headers import encode_headers, merge_headers, replaced_names
+from framework.iggy.headers import merge_headers, replaced_names
 from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
-from framework.model.headers import HeaderValue, provenance
+from framework.model.headers import HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.pipeline.producer import Producer

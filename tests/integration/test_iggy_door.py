@@ -28,13 +28,14 @@ from framework.errors import (
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.embedded.launcher import EmbeddedServer
-from framework.iggy.headers import encode_headers, join_provenance
+from framework.iggy.headers import join_provenance
 from framework.iggy.reader import read_partition, read_topic
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
 from framework.model.batches import RecordBatch
 from framework.model.header_kinds import NUMBER_KINDS, header_number
+from framework.model.headers import encode_headers
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry

@@ -25,8 +25,9 @@ import orjson
 from framework.config.key_template import topic_name_error
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
-from framework.iggy.headers import division_of, encode_headers, join_provenance, position_headers
+from framework.iggy.headers import division_of, join_provenance, position_headers
 from framework.iggy.topics import check_readable, ensure_topic
+from framework.model.headers import encode_headers
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 

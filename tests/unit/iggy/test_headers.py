@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from framework.iggy.headers import (
     decode_headers,
-    encode_headers,
     join_provenance,
     split_of,
 )
@@ -16,6 +15,7 @@ from framework.model.headers import (
     MAX_HEADERS_BYTES,
     MAX_OWN_HEADERS_BYTES,
     EncodedHeaders,
+    encode_headers,
     headers_error,
     own_headers_room,
     provenance,

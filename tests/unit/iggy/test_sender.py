@@ -18,11 +18,12 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy import sender, topics, wire
-from framework.iggy.headers import decode_headers, encode_headers
+from framework.iggy.headers import decode_headers
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import PartitionDamagedError
 from framework.iggy.values import Confirmation, PartitionInfo
 from framework.model.batches import RecordBatch
+from framework.model.headers import encode_headers
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry

@@ -4,9 +4,8 @@ import struct
 
 import pytest
 
-from framework.iggy.headers import encode_headers
 from framework.model.header_kinds import header_number
-from framework.model.headers import headers_error
+from framework.model.headers import encode_headers, headers_error
 
 
 @pytest.mark.parametrize(
