@@ -444,6 +444,7 @@ def test_a_transfer_that_libcurl_cannot_resume_is_requested_again_and_others_go_
     fetch = Prefetcher(objects=1, max_bytes=1 << 20)
     store = Store(server, loop)
     fetched = fetch.fetch(StoreInput(store, native("/k", len(content)), RetryPolicy(base_seconds=0.001)), 0)
+    assert settled(lambda: fetch._budget.used, least=1 << 19) < len(content)  # it waits for room
     assert drain(fetched.open()) == content
     assert [str(error) for error in store.failures] == ["pause/unpause failed"]
     fetch.close()
