@@ -184,7 +184,7 @@ class IncrementalFeed(ListingFeed):
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
-        unfinished = [entry.key for entry in self._table.unfinished()]
+        unfinished = [entry.key for entry in self._objects.offsets.table.unfinished()]
         for prefix, mark in zip(self._prefixes, known, strict=True):
             prefix.back = self._before(prefix, mark.after, unfinished)
 
@@ -192,8 +192,8 @@ class IncrementalFeed(ListingFeed):
         """Keep the resume key: after each full listing, and again once nothing holds it back any longer."""
         if self._marks is None or self._whole_began is None:
             return
-        with self._lock:
-            unfinished = [*self._in_flight.keys(), *self._deferred.waiting()]
+        with self._objects.lock:
+            unfinished = [*self._objects.in_flight.keys(), *self._deferred.waiting()]
         marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
         held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
         if not held or not self._marks:
@@ -201,5 +201,5 @@ class IncrementalFeed(ListingFeed):
                 mark = IncrementalMark(
                     after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._digest
                 )
-                self._offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
+                self._objects.offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
             self._marks = marks if held else None

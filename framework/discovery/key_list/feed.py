@@ -23,7 +23,7 @@ class KeyListFeed(ListingFeed):
 
     Args:
         named: the objects of the list.
-        router: what `selection` asks for the topic of an object.
+        router: what the selection asks for the topic of an object.
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 

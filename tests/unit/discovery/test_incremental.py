@@ -18,6 +18,7 @@ from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
 from tests.support.examples import examples
+from tests.support.feeds import listing_feed
 from tests.support.listing import native
 
 INTERVAL = 1000.0
@@ -61,7 +62,8 @@ class Source:
         self.offsets = OffsetManager(self.stored)
         self.offsets.populate_offset_manager()
         self.hands = {}
-        self.feed = IncrementalFeed(
+        self.feed = listing_feed(
+            IncrementalFeed,
             prefixes=self.prefixes,
             base=self.base,
             lookback_keys=self.lookback,
@@ -643,7 +645,7 @@ def test_young_objects_come_when_they_are_old_enough():
     assert "k010" not in go(iterator)
     assert go(iterator) == {}
     iterator.store_clock = lambda: now + 20
-    iterator.feed._selection._selector._now = iterator.store_clock
+    iterator.feed._objects._selection._selector._now = iterator.store_clock
     assert list(go(iterator)) == ["k010"]
     iterator.close()
 
