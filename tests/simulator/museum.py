@@ -343,7 +343,9 @@ def list_read_once():
     """A list that was rewritten is not read again."""
     from framework.discovery.key_list.location import FileKeyList, StoreKeyList
 
-    FileKeyList.state = StoreKeyList.state = lambda self: "as ever"
+    look = StoreKeyList.state
+    FileKeyList.state = lambda self: "as ever"
+    StoreKeyList.state = lambda self: "as ever" if self._seen is not None else look(self) and "as ever"
 
 
 def finished_is_never_rechecked():
@@ -490,8 +492,8 @@ def trimmed_with_others_in_it():
 
     real = snapshots.trim
 
-    def trim(offset_log, needed):
+    def trim(offset_log, needed, bytes_before):
         offset_log.foreign = 0
-        return real(offset_log, needed)
+        return real(offset_log, needed, bytes_before)
 
     snapshots.trim = trim
