@@ -42,7 +42,7 @@ class CheckedStream(ReadStream):
 
     def __init__(self, source: ObjectInput, start: int, end: int | None) -> None:
         self._location = source.location
-        self._stream = self._call(source.open, start, end)
+        self._stream = self._call(lambda: source.open(start, end))
         if not hasattr(self._stream, "read"):
             raise StoreContractError(
                 f"{self._location}: {type(source).__name__}.open returned {type(self._stream).__name__}, not a ReadStream"
@@ -50,7 +50,7 @@ class CheckedStream(ReadStream):
 
     @override
     def read(self, size: int, /) -> bytes:
-        data = self._call(self._stream.read, size)
+        data = self._call(lambda: self._stream.read(size))
         if not isinstance(data, bytes | bytearray | memoryview):
             raise StoreContractError(
                 f"{self._location}: {type(self._stream).__name__}.read returned {type(data).__name__}, not bytes"
@@ -59,11 +59,11 @@ class CheckedStream(ReadStream):
 
     @override
     def close(self) -> None:
-        self._call(self._stream.close)
+        self._call(lambda: self._stream.close())  # noqa: PLW0108 - it may have none
 
-    def _call(self, call: Callable[..., T], *arguments: object) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
-            return call(*arguments)
+            return call()
         except (SourceError, MemoryError, ImportError):
             raise
         except Exception as failure:

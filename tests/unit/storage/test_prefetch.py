@@ -258,6 +258,31 @@ def test_a_stream_that_cannot_be_closed_is_an_error_and_no_wait_for_ever(ahead):
         stream.read(10)
 
 
+class Endless:
+    """A stream that its author gave no `close`."""
+
+    def read(self, size, /):
+        return b""
+
+
+def test_a_stream_without_close_and_an_input_without_open_are_mistakes_of_the_source(ahead):
+    source = Watched(b"")
+    source.open = lambda *_: Endless()
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Endless' object has no .* 'close'"):
+        ahead().fetch(source, 0).open(0).read(10)
+    stream = FetchedInput(source, 0, None).open(0)
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Endless' object has no .* 'close'"):
+        stream.close()
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Closed' object has no .* 'open'"):
+        FetchedInput(Closed(), 0, None).open(0)
+
+
+class Closed:
+    """An input that its author gave no `open`."""
+
+    key, location, size = "k", "memory://k", 9
+
+
 class Unclosable:
     def __init__(self):
         self.data = [b"x"]
