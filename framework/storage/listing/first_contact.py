@@ -42,7 +42,7 @@ class SinglePages:
     _page_size: int
     _on_retry: OnRetry
     _ending: threading.Event = attrs.field(factory=threading.Event)
-    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # made, or failed
+    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # the last one is made, or failed
     answered: bool = False
 
     def ask(self, prefix: str, after: str) -> ListPage:
@@ -63,9 +63,11 @@ class SinglePages:
         """Request the page in a separate thread, which is abandoned when no answer comes."""
         policy = self._policy.within(FIRST_CONTACT_SECONDS)
         threads = DaemonThreads(1, name="first-page")
+        made = self._first_contact = threading.Event()
         answer = threads.submit(lambda: self._ask(policy, prefix, after))
-        answer.add_done_callback(lambda _: self._first_contact.set())
-        self._first_contact.wait(FIRST_ANSWER_SECONDS)
+        answer.add_done_callback(lambda _: made.set())
+        if not self._ending.is_set():  # `close` sets the event that it finds
+            made.wait(FIRST_ANSWER_SECONDS)
         threads.shutdown()
         if answer.done():
             return answer.result()

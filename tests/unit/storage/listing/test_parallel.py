@@ -463,6 +463,28 @@ def test_a_store_whose_first_page_is_none_is_named(page, found):
         SinglePages(store, POLICY, 7, lambda *_: None).ask("", "")
 
 
+def test_a_first_page_that_failed_is_asked_for_again():
+    store = SortedStore(["a", "b"], delay=0.05)
+    pages = SinglePages(store, RetryPolicy(attempts=1), 7, lambda *_: None)
+    for text in ("away", "still away"):
+        store.before = lambda text=text: (_ for _ in ()).throw(StoreUnavailableError(text))
+        with pytest.raises(StoreUnavailableError, match=rf"^{text} "):
+            pages.ask("", "")
+    store.before = lambda: None
+    assert [native.key for native in pages.ask("", "").objects] == ["a", "b"]
+    assert pages.answered
+
+
+def test_a_first_page_is_not_waited_for_once_it_is_closed():
+    store, gate = SortedStore(["a"]), threading.Event()
+    store.before = lambda: gate.wait(60)
+    pages = SinglePages(store, POLICY, 7, lambda *_: None)
+    pages.close()
+    with pytest.raises(TaskClosedError, match=r"^memory://b/: closed while listing"):
+        pages.ask("", "")
+    gate.set()
+
+
 def test_pages_of_a_range_are_refused_when_out_of_order():
     with pytest.raises(ListingError, match=r"memory://b/p.*'a b' after 'a/b'"):
         checked_keys("memory://b/p", ListPage(objects=[native("a/b"), native("a b")]), "")
