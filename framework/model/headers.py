@@ -13,7 +13,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import NoReturn
 
+from typing_extensions import override
+
+from framework.errors import TransformContractError
 from framework.model.header_kinds import HeaderNumber
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject
@@ -43,7 +47,7 @@ class HeaderError(ValueError):
 
 
 class EncodedHeaders(dict[str, HeaderValue]):
-    """Headers that never change, encoded once: many records may share them.
+    """Headers that never change, encoded once: many records may share them. A copy, such as `{**headers}`, may change.
 
     Attributes:
         encoded: their header block; empty when Iggy cannot store them.
@@ -59,6 +63,18 @@ class EncodedHeaders(dict[str, HeaderValue]):
             self.encoded = _encode(headers)
         except HeaderError as exc:
             self.encoded, self.error = b"", str(exc)
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TransformContractError(
+            "headers that it was given never change, as other records share them: return a copy with the change"
+        )
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    @override
+    def __reduce__(self) -> tuple[type[EncodedHeaders], tuple[dict[str, HeaderValue]]]:
+        return EncodedHeaders, (dict(self),)
 
 
 def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:
