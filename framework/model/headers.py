@@ -40,6 +40,7 @@ _NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64:
 _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 _LONGEST_SPLIT = Split(MAX_SPLIT, 10**18)
+_TOO_MANY = f"the headers take more than {MAX_HEADERS_BYTES:,} bytes, which is all that Iggy stores"
 
 
 class HeaderError(ValueError):
@@ -123,7 +124,7 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     else:
         raise HeaderError(headers.error)
     if len(block) > MAX_HEADERS_BYTES:
-        raise HeaderError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
+        raise HeaderError(_TOO_MANY)
     return block
 
 
@@ -166,6 +167,8 @@ def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
             )
         seen.add(name)
         block += _name_field(name) + _field(kind, len(value)) + value
+        if len(block) > MAX_HEADERS_BYTES:  # the rest may be thousands of pieces
+            raise HeaderError(_TOO_MANY)
     return bytes(block)
 
 

@@ -11,6 +11,7 @@ from framework.iggy.headers import (
     join_provenance,
     split_of,
 )
+from framework.model import headers as headers_module
 from framework.model.headers import (
     MAX_HEADERS_BYTES,
     MAX_OWN_HEADERS_BYTES,
@@ -82,8 +83,22 @@ def test_a_name_of_another_length_is_refused(name):
 
 
 def test_too_many_bytes_are_refused():
-    with pytest.raises(ValueError, match="at most 100000"):
+    with pytest.raises(ValueError, match="more than 100,000 bytes"):
         encode_headers({"key": "x" * 100_000})
+
+
+def test_a_value_of_many_megabytes_is_not_divided_into_more_pieces_than_are_stored(monkeypatch):
+    cut, made = headers_module._cut, []
+
+    def counted(*value, **options):
+        for piece in cut(*value, **options):
+            made.append(piece)
+            yield piece
+
+    monkeypatch.setattr(headers_module, "_cut", counted)
+    reason = "the headers take more than 100,000 bytes, which is all that Iggy stores"
+    assert headers_error({"n": "x" * 10_000_000}) == reason
+    assert len(made) < 400
 
 
 def test_headers_of_others_do_no_harm():
