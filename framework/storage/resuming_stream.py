@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def _or_default(policy: RetryPolicy | None) -> RetryPolicy:
-    return policy or RetryPolicy()
-
-
 @attrs.define(eq=False, repr=False, slots=False)
 class StoreInput(ObjectInput):
     """One listed object version as the input of a transformer. Thread-safe; each stream belongs to one thread.
@@ -49,7 +45,7 @@ class StoreInput(ObjectInput):
 
     _store: ObjectStore
     native: NativeObject
-    _policy: RetryPolicy = attrs.field(default=None, converter=_or_default)
+    _policy: RetryPolicy = attrs.field(factory=RetryPolicy)
     _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
     _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
 

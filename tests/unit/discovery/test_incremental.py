@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from framework.discovery.deferred import KINDS, MAX_DEFERRED, DeferredKeys
 from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, just_before
+from framework.discovery.listing_feed import ListingFeed
+from framework.discovery.new_objects import NewObjects
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
+from framework.storage.resuming_stream import StoreInput
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
@@ -136,6 +139,12 @@ def test_after_a_whole_listing_only_the_look_back_is_listed_until_the_next_is_du
         assert source.go() == HUNDRED[-3:]
     assert source.go(INTERVAL) == HUNDRED
     assert source.go() == HUNDRED[-3:]
+
+
+@pytest.mark.parametrize("kind", [ListingFeed, IncrementalFeed, NewObjects, StoreInput])
+def test_an_assignment_to_what_each_object_needs_costs_no_call(kind):
+    """With a converter attrs looks at each assignment, and a feed makes three for each listed object."""
+    assert kind.__setattr__ is object.__setattr__
 
 
 def test_new_keys_move_the_look_back_on():
