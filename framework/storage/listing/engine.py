@@ -330,9 +330,8 @@ class ListingEngine:
             self.unordered = True
             if self._emitted is None:
                 raise ListingError(
-                    f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
-                    "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is "
-                    "started again"
+                    f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to list it from the start without "
+                    "repeating some: start the source again, which then lists it by one chain of pages"
                 ) from error
             log.warning("%s; one chain of pages lists it from the start", error)
             self.counts.serial = True
