@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 from typing_extensions import override
@@ -18,10 +18,8 @@ from framework.errors import SourceError, StoreContractError, TaskClosedError, r
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
 from framework.storage.http.errors import MAX_REFUSAL_BYTES
+from framework.storage.resuming_stream import ResumingStream, own_bytes
 from framework.transformer import ObjectInput, ReadStream
-
-if TYPE_CHECKING:
-    from framework.storage.resuming_stream import ResumingStream
 
 T = TypeVar("T")
 
@@ -51,11 +49,7 @@ class CheckedStream(ReadStream):
     @override
     def read(self, size: int, /) -> bytes:
         data = self._call(lambda: self._stream.read(size))
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise StoreContractError(
-                f"{self._location}: {type(self._stream).__name__}.read returned {type(data).__name__}, not bytes"
-            )
-        return data
+        return data if type(data) is bytes else own_bytes(data, self._stream, self._location)
 
     @override
     def close(self) -> None:

@@ -224,10 +224,8 @@ class ResumingStream(ReadStream):
         except RetriableError as failed:
             self._drop()
             self._stream, data = self._source.again(failed, self._position, self._end, size)
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise StoreContractError(
-                f"{self._source.location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes"
-            )
+        if type(data) is not bytes:
+            data = own_bytes(data, stream, self._source.location)
         if not data:
             raise _short(self._source.native, self._position, self._end)
         self._position += len(data)
@@ -260,6 +258,17 @@ class ResumingStream(ReadStream):
         abort = getattr(stream, "abort", None)
         if abort is not None:
             abort()
+
+
+def own_bytes(data: object, stream: ReadStream, location: str) -> bytes:
+    """Return what a stream of an author gave in place of `bytes`: a copy, as the stream may use its buffer again.
+
+    Raises:
+        StoreContractError: it is no buffer of bytes.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise StoreContractError(f"{location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes")
+    return bytes(data)
 
 
 def _changed_on_the_way(native: NativeObject, checksum: Checksum) -> CorruptObjectError:
