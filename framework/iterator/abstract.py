@@ -460,10 +460,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             self._single = self._records(batch)
 
     def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
-        split_number, transformed = (
-            batch.entry.split_number,
-            batch.headers is not None or batch.timestamps_us is not None,
-        )
+        split_number = batch.entry.split_number
+        transformed = batch.headers is not None or batch.timestamps_us is not None
         for place, (number, payload) in enumerate(zip(batch.record_numbers, batch.payloads, strict=True)):
             record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
             if split_number or transformed:
