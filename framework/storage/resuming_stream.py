@@ -16,6 +16,7 @@ from framework.errors import (
     CorruptObjectError,
     ObjectChangedError,
     RetriableError,
+    SourceError,
     StoreContractError,
     TaskClosedError,
     TruncatedObjectError,
@@ -72,16 +73,18 @@ class StoreInput(ObjectInput):
         return stream
 
     def begin(self, start: int, end: int | None, room: ReadRoom) -> ResumingStream | None:
-        """Start the request of a stream that is read later; None when the store can only block.
+        """Start the request of a stream that is read later; None when the store can only block, or fails.
 
         Call `connect` before the first read. A retriable failure is retried meanwhile.
         """
         stop_at = self.native.size if end is None else min(end, self.native.size)
         stream = ResumingStream(self, start, stop_at)
         if start < stop_at:
-            stream.pending = self._store.begin(
-                self.native, start, None if stop_at == self.native.size else stop_at, room=room, retry=stream.retry
-            )
+            stop = None if stop_at == self.native.size else stop_at
+            try:
+                stream.pending = self._store.begin(self.native, start, stop, room=room, retry=stream.retry)
+            except SourceError:
+                return None  # `open` tries again, or raises it when it is this object's turn
             if stream.pending is None:
                 return None
         return stream
