@@ -244,9 +244,20 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
             report(f"{variable}: the value of this environment variable is not UTF-8 text")
             continue
         path, option = names[variable]
-        text = environment[variable].replace("${", "$${")  # it is no reference: the variable's value is meant as it is
-        layers.append(Layer(origin=variable, values=_nested(path, override_value(text, option))))
+        value = _without_references(override_value(environment[variable], option))
+        layers.append(Layer(origin=variable, values=_nested(path, value)))
     return layers
+
+
+def _without_references(value: object) -> object:
+    """Return a variable's value with its texts as a file would write them: they are meant as they are."""
+    if isinstance(value, str):
+        return value.replace("${", "$${")
+    if isinstance(value, list):
+        return [_without_references(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_references(item) for name, item in value.items()}
+    return value
 
 
 def check_other_variables(

@@ -210,6 +210,10 @@ def test_a_variable_is_literal_and_a_file_or_set_may_have_references(folder):
     assert read(path, environment).bucket == "lake"
     assert read(path, environment).password == "a${b"
     assert read(path, environment).globs == ("${x",)
+    environment["IGGY_SOURCE__STORE__GLOBS"] = r'["\u0024{env:B}", "$${x"]'
+    environment["IGGY_SOURCE__STORE__CONF"] = '{ "${a}" = "${b}" }'
+    assert read(path, environment).globs == ("${env:B}", "$${x")
+    assert read(path, environment).conf == {"${a}": "${b}"}
     assert read(path, {"B": "x", "C": "y"}, "store.bucket=${env:C}").bucket == "y"
 
 
