@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -160,7 +160,7 @@ def options_of(cls: type) -> tuple[Option, ...]:
         if metadata is not None:
             made = isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
             default = field.default.factory() if made else field.default
-            kind = hints[field.name]
+            kind = bare_type(hints[field.name])
             found.append(
                 Option(name=field.name, type=kind, type_text=type_text(kind), default=default, metadata=metadata)
             )
@@ -205,6 +205,13 @@ _PLAIN_TEXTS = {
 }
 
 
+def bare_type(kind: Any) -> Any:
+    """Return the type of a value: without a name of its own (`NewType`), and without marks that are no unit."""
+    while hasattr(kind, "__supertype__") or (get_origin(kind) is Annotated and unit_of(kind) is None):
+        kind = kind.__supertype__ if hasattr(kind, "__supertype__") else get_args(kind)[0]
+    return kind
+
+
 def union_members(kind: Any) -> tuple[Any, ...]:
     """Return the types of a union without None; empty for another type."""
     origin = get_origin(kind)
@@ -220,7 +227,7 @@ def unit_of(kind: Any) -> Unit | None:
 
 def is_list(kind: Any) -> bool:
     """Return whether the type is a list."""
-    return get_origin(kind) in {list, tuple}
+    return get_origin(kind) in {list, tuple, Sequence}
 
 
 def table_class(kind: Any) -> type | None:
@@ -231,6 +238,11 @@ def table_class(kind: Any) -> type | None:
     return item if isinstance(item, type) and attrs.has(item) else None
 
 
+def literals(kind: Any) -> tuple[Any, ...]:
+    """Return the values of a `Literal`; empty for another type."""
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def is_table(kind: Any) -> bool:
     """Return whether the type is a table of texts."""
     return get_origin(kind) in {dict, Mapping}
@@ -238,6 +250,7 @@ def is_table(kind: Any) -> bool:
 
 def type_text(kind: Any) -> str:
     """Return the type in words that users know: `text`, `whole number`, `list of texts`."""
+    kind = bare_type(kind)
     unit = unit_of(kind)
     if unit is not None:
         return unit.text
@@ -248,6 +261,8 @@ def type_text(kind: Any) -> str:
         return f"list of {type_text(get_args(kind)[0])}s"
     if is_table(kind):
         return "table of texts"
+    if literals(kind):
+        return " or ".join(f'"{value}"' if isinstance(value, str) else f"{value}" for value in literals(kind))
     return "table" if table_class(kind) else _PLAIN_TEXTS.get(kind, getattr(kind, "__name__", str(kind)))
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timezone
 from typing import Any, get_args
 
-from framework.config.option import Moment, is_list, is_table, type_text, union_members, unit_of
+from framework.config.option import Moment, bare_type, is_list, is_table, literals, type_text, union_members, unit_of
 
 
 class SubstitutedText(str):
@@ -128,7 +128,10 @@ def parse_moment(value: object) -> str:
     if not isinstance(value, datetime):
         raise InvalidValueError(_MOMENT_ADVICE)
     aware = value if value.tzinfo is not None else value.replace(tzinfo=timezone.utc)
-    return aware.astimezone(timezone.utc).isoformat()
+    try:
+        return aware.astimezone(timezone.utc).isoformat()
+    except OverflowError:  # in UTC it is before the year 1, or after 9999
+        raise InvalidValueError(_MOMENT_ADVICE) from None
 
 
 def _text(value: object) -> str:
@@ -210,6 +213,7 @@ def converted(value: object, kind: Any) -> object:
     Raises:
         InvalidValueError: it is of another type.
     """
+    kind = bare_type(kind)
     unit = unit_of(kind)
     if isinstance(value, SubstitutedText) and (kind in {int, float, bool} or unit is not None) and kind != Moment:
         value = _parsed(value)
@@ -222,12 +226,7 @@ def converted(value: object, kind: Any) -> object:
         return _table(value)
     if is_list(kind):
         return _items(value, get_args(kind)[0])
-    if kind in _PLAIN:
-        return _PLAIN[kind](value)
-    try:
-        return kind(value)  # an enumeration, a path
-    except (TypeError, ValueError):
-        raise InvalidValueError(f"must be {type_text(kind)}") from None
+    return _PLAIN[kind](value) if kind in _PLAIN else _own(value, kind)
 
 
 def _any_of(value: object, members: Sequence[Any]) -> object:
@@ -247,3 +246,15 @@ def _items(value: object, kind: Any) -> tuple[object, ...]:
         return tuple(converted(item, kind) for item in value)
     except InvalidValueError as mistake:
         raise InvalidValueError(f"every item {mistake}") from None
+
+
+def _own(value: object, kind: Any) -> object:
+    """Return a value of a type that only authors' options have: a literal, or made by a class, as an enumeration or a path."""
+    given = str(value) if isinstance(value, str) else value
+    for literal in literals(kind):
+        if (type(given), given) == (type(literal), literal):
+            return literal
+    try:
+        return kind(value)
+    except (ArithmeticError, TypeError, ValueError):
+        raise InvalidValueError(f"must be {type_text(kind)}") from None

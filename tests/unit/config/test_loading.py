@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 import pickle
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NewType
 
 import attrs
 import pytest
@@ -324,8 +326,18 @@ def test_moments_are_utc():
     assert parse_moment("2024-05-31T00:00:00Z") == "2024-05-31T00:00:00+00:00"
 
 
+@pytest.mark.parametrize("text", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+01:00"])
+def test_a_moment_before_the_first_year_or_after_the_last_is_a_mistake(text):
+    for value in (text, datetime.fromisoformat(text)):
+        with pytest.raises(InvalidValueError, match='must be "now", or a date'):
+            parse_moment(value)
+
+
 class Color(enum.Enum):
     RED = "red"
+
+
+Name = NewType("Name", str)
 
 
 @attrs.frozen(kw_only=True)
@@ -337,6 +349,11 @@ class Own:
     whatever: Any = option(None, doc="Whatever.")
     either: int | bool = option(0, doc="Either.")
     names: Mapping[str, str] = option(attrs.Factory(dict), doc="Names.")
+    words: Sequence[str] = option((), doc="Words.")
+    mode: Literal["fast", "safe", 3] | None = option(None, doc="Mode.")
+    user: Annotated[str, "of the store"] = option("", doc="User.")
+    group: Name = option("", doc="Group.")
+    amount: Decimal = option(Decimal(0), doc="Amount.")
 
 
 @attrs.frozen(kw_only=True)
@@ -345,18 +362,40 @@ class OwnRoot:
 
 
 def test_types_that_no_shipped_option_has():
-    given = {"color": "red", "folder": "a/b", "whatever": [1, "x"], "either": True}
-    made = structure({"own": given}, OwnRoot).own
+    given = {"color": "red", "folder": "a/b", "whatever": [1, "x"], "either": True, "words": ["a"], "mode": "safe"}
+    made = structure({"own": {**given, "user": "u", "group": "g", "amount": "1.5"}}, OwnRoot).own
     assert attrs.asdict(made) == {
-        "color": Color.RED, "folder": Path("a/b"), "whatever": [1, "x"], "either": True, "names": {},
+        "color": Color.RED, "folder": Path("a/b"), "whatever": [1, "x"], "either": True, "names": {}, "words": ("a",),
+        "mode": "safe", "user": "u", "group": "g", "amount": Decimal("1.5"),
     }  # fmt: skip
+    wrong = {"color": "blue", "folder": 5, "either": "x", "words": "abc", "mode": True, "user": 5, "group": 5}
     with pytest.raises(ConfigError) as caught:
-        structure({"own": {"color": "blue", "folder": 5, "either": "x"}}, OwnRoot)
+        structure({"own": {**wrong, "amount": "x"}}, OwnRoot)
     assert list(caught.value.mistakes) == [
         '[own] color = "blue": must be Color',
         "[own] folder = 5: must be Path",
         '[own] either = "x": must be a whole number or must be true or false',
+        '[own] words = "abc": must be a list in square brackets',
+        '[own] mode = true: must be "fast" or "safe" or 3',
+        "[own] user = 5: must be text in quotes",
+        "[own] group = 5: must be text in quotes",
+        '[own] amount = "x": must be Decimal',
     ]
+
+
+def test_types_that_no_shipped_option_has_have_names():
+    texts = {each.name: each.type_text for each in options_of(Own)}
+    assert (texts["words"], texts["mode"], texts["user"], texts["group"]) == (
+        "list of texts", '"fast" or "safe" or 3', "text", "text",
+    )  # fmt: skip
+
+
+def test_an_own_type_takes_the_text_of_a_variable():
+    environment = {"IGGY_SOURCE__OWN__USER": "5", "IGGY_SOURCE__OWN__GROUP": "true", "IGGY_SOURCE__OWN__WORDS": '["5"]'}
+    own = load_config(None, OwnRoot, environment=environment).own
+    assert (own.user, own.group, own.words) == ("5", "true", ("5",))
+    mode = structure({"own": {"mode": "${env:MODE}"}}, OwnRoot, environment={"MODE": "fast"}).own.mode
+    assert (mode, type(mode)) == ("fast", str)
 
 
 def test_a_default_table_is_of_one_configuration_alone():
