@@ -463,10 +463,8 @@ def _found(
         while number > last and error is None:
             try:
                 run = next(runs, None)
-            except ObjectError as failure:
-                error = failure
-            except AccessDeniedError as failure:
-                error = ObjectError(str(failure))
+            except (SkippableError, AccessDeniedError) as failure:
+                error = failure if isinstance(failure, ObjectError) else ObjectError(str(failure))
             else:
                 last = math.inf if run is None else _last_of(run)
         if run is None or number > last:

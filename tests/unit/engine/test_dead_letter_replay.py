@@ -10,7 +10,14 @@ from framework.engine import dead_letter_replay
 from framework.engine.admin import reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.session import Session
-from framework.errors import AccessDeniedError, ConfigError, IggyTopicError, ObjectChangedError, SourceRunningError
+from framework.errors import (
+    AccessDeniedError,
+    ConfigError,
+    IggyTopicError,
+    ObjectChangedError,
+    RecordError,
+    SourceRunningError,
+)
 from framework.iggy.dead_letters import topic as codec_of_dead_letters
 from framework.iggy.dead_letters.log import DeadLetterLog, is_current
 from framework.iggy.headers import REPLAY_HEADER
@@ -622,6 +629,22 @@ def test_an_object_that_the_formats_code_cannot_read_leaves_the_others_to_the_re
     of_d = sum(count for (name, *_), count in source.dead_letters.items() if name == "d")
     assert (counts.sent, counts.stayed) == (of_d, len(source.dead_letters) - of_d)
     assert all("IndexError" in sentence for sentence in counts.bad)
+
+
+def test_a_format_that_raises_the_error_of_a_record_leaves_the_dead_letters_own_bytes(monkeypatch):
+    source = usual()
+    source.live()
+
+    def read(self, source, **options):
+        if source.key == "a":
+            raise RecordError("a format yields it instead")
+        yield from original(self, source, **options)
+
+    original = JsonlTransformer.read
+    monkeypatch.setattr(JsonlTransformer, "read", read)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (len(source.dead_letters), 0)
+    assert source.payloads() == as_text(source)
 
 
 def test_no_more_of_an_object_is_in_memory_than_a_run_and_a_group(monkeypatch):
