@@ -418,7 +418,8 @@ class _Reading:
                 way = f"{name} belongs to {' or '.join(owners)}"
             elif advice:
                 way = advice
-            elif not place and importlib.util.find_spec(f"{name}_source") is not None:
+            # a name with a dot would be looked for in a package, which is imported for it
+            elif not place and name.isidentifier() and importlib.util.find_spec(f"{name}_source") is not None:
                 way = f"it belongs to another program: python -m {name}_source"
             else:
                 way = f"known are {', '.join(known)}" if known else "there are none here"

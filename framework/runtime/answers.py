@@ -347,7 +347,7 @@ def transforms_of(content: Mapping[str, Any]) -> list[Transform]:
     return [
         Transform(type=item["type"], config={name: value for name, value in item.items() if name != "type"})
         for item in (found if isinstance(found, list) else [])
-        if isinstance(item, dict) and item.get("type") in IGGY_TRANSFORMS
+        if isinstance(item, dict) and isinstance(item.get("type"), str) and item["type"] in IGGY_TRANSFORMS
     ]
 
 

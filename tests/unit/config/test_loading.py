@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import pickle
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -186,6 +187,12 @@ def test_an_option_of_another_section_and_one_near_nothing():
         "[other] pages: unknown option; pages belongs to [store]"
     ]
     assert mistakes_of({**GOOD, "qqqq": {}}) == ["[qqqq]: unknown section; known are store, other"]
+
+
+def test_an_unknown_section_with_a_dot_imports_nothing():
+    assert mistakes_of({**GOOD, "this.one": {}}) == ["[this.one]: unknown section; known are store, other"]
+    assert mistakes_of({**GOOD, "none.one": {}}) == ["[none.one]: unknown section; known are store, other"]
+    assert "this" not in sys.modules
     assert mistakes_of({**GOOD, "store": 5}) == ["store: must be a section, [store]"]
     assert nearest("prefetch-objects", ["prefetch_objects", "format"]) == "prefetch_objects"
     assert nearest("Bucket", ["bucket"]) == "bucket"

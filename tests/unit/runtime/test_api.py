@@ -364,6 +364,10 @@ def test_transforms_are_stored_with_a_version_and_shown_in_their_order(orders):
         ({"plugin_config": {**SECTIONS, "name": "x"}}, 400, "name: belongs beside plugin_config"),
         ({"plugin_config": {**SECTIONS, "s3": {"bucket": None}}}, 400, "s3.bucket: null is no value"),
         ({"plugin_config": {**SECTIONS, "s3": {"bucket": "b", "secret_key": "***"}}}, 400, "s3.secret_key: ***"),
+        ({"plugin_config": {**SECTIONS, "source": {}}}, 400, "[source] name: missing"),
+        ({"plugin_config": {**SECTIONS, "source": {"name": 5}}}, 400, "[source] name = 5: must be text"),
+        ({"plugin_config": {**SECTIONS, "this.one": {}}}, 400, "[this.one]: unknown section; known are source, naming"),
+        ({"plugin_config": {**SECTIONS, "transforms": [{"type": []}]}}, 400, "transforms[0].type: missing"),
         ({"path": "libiggy_random"}, 400, 'path: must be "s3_source"'),
         ({"streams": [{"stream": "x", "topic": "y", "schema": "json"}]}, 400, "streams: says other things"),
         ({"transforms": {"add_fields": {}}}, 400, "transforms: says other things"),
@@ -378,6 +382,15 @@ def test_a_wrong_configuration_is_refused_by_name_and_nothing_is_stored(orders, 
     assert (found, said in answer["reason"]) == (status, True), answer
     assert [one["version"] for one in orders.ask("GET", "/sources/orders/configs")[1]] == [0]
     assert sorted(path.name for path in orders.conf.parent.glob("state/*")) == ["worker.lock"]
+
+
+def test_a_file_whose_transform_has_a_type_that_is_no_text_is_shown(rig):
+    (rig.conf / "orders.toml").write_text(text() + '[[transforms]]\ntype = ["filter"]\n')
+    rig.worker.supervisor.tick()
+    for path in ("", "/configs", "/configs/active", "/transforms"):
+        status, answer = rig.ask("GET", f"/sources/orders{path}")
+        assert status == 200, answer
+    assert rig.ask("GET", "/sources/orders")[1]["last_error"]["message"].count("transforms[0].type: missing") == 1
 
 
 @pytest.mark.parametrize(
