@@ -88,6 +88,8 @@ class StopChannel(BoundedServer):
         conf = context.getConf()
         host = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.host", "localhost") or "localhost"
         bind = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.bindAddress", host) or host
+        with contextlib.suppress(OSError):  # it is an IPv6 address, or names no other
+            bind = socket.gethostbyname(bind)  # as Java does, and so Spark: of a name with both, the IPv4 address
         try:
             return cls(host, bind)
         except OSError as error:

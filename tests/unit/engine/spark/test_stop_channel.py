@@ -56,6 +56,21 @@ def test_jobs_of_a_local_master_need_no_name_of_this_machine(master):
         assert broken.wait(SECONDS)
 
 
+def test_a_driver_with_addresses_of_both_kinds_listens_where_spark_does(monkeypatch):
+    """Java takes the IPv4 address of a name, and so do executors whose machines know no other."""
+    own = socket.getaddrinfo
+
+    def both_kinds(host, port, *kinds, **options):
+        first = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", port, 0, 0))] if host == "localhost" else []
+        return [*first, *own(host, port, *kinds, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", both_kinds)
+    conf = {"spark.driver.host": "localhost"}
+    with StopChannel.of(SimpleNamespace(master="spark://localhost", getConf=lambda: conf)) as made:
+        assert made.address[0] == "localhost"
+        assert made.server_address[0] == "127.0.0.1"
+
+
 def test_a_job_that_ends_by_itself_hears_nothing(channel):
     broken, others = threading.Event(), threading.enumerate()
     with held(channel.address, broken.set):
