@@ -6,6 +6,7 @@ It fails where a run would fail, with the same exit code. It sends nothing, and 
 from __future__ import annotations
 
 import importlib.util
+import os
 import socket
 import sys
 from collections import Counter
@@ -264,7 +265,7 @@ def _new_folder(folder: Path) -> CheckResult:
 def _existing(folder: Path) -> Path:
     """Return a folder, or the one in which it would be made."""
     folder = folder.absolute()
-    return next(place for place in (folder, *folder.parents) if place.exists())
+    return next(place for place in (folder, *folder.parents) if os.path.exists(place))  # noqa: PTH110 - never raises
 
 
 def _no_room(folder: Path) -> OSError | None:

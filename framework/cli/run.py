@@ -114,7 +114,7 @@ def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings
     overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(settings, root, _ignore))
     try:
         layers = [*(file_layers(path) if path is not None and not path.is_fifo() else ()), *overrides]
-    except ConfigError:  # the loader says what is wrong with the file
+    except (ConfigError, OSError):  # the loader says what is wrong with the file
         layers = [*overrides]
     return bool(value_at(merge(layers).values, ("log", "format")) == "json")
 

@@ -65,9 +65,13 @@ def run_worker(
         ConfigError: no such folder, or an address that cannot be used.
     """
     allow_open_files()
-    if folder.is_file():
+    try:
+        is_file, is_folder = folder.is_file(), folder.is_dir()
+    except OSError as error:
+        raise ConfigError(f"--config-dir: the folder {folder} cannot be read: {error.strerror}") from error
+    if is_file:
         raise ConfigError(f"--config-dir: {folder} is a file, not a folder; to run its source alone: --config {folder}")
-    if not folder.is_dir():
+    if not is_folder:
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")
     kinds = Kinds(program, task_class)

@@ -9,6 +9,7 @@ A table option (`[spark] conf`) is merged name by name; every other value replac
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -133,7 +134,7 @@ def _file_layers(path: Path, chain: tuple[Path, ...], files: list[Path]) -> Iter
     values = read_toml(path, may_wait=not chain)
     for name in _included(values.pop(INCLUDE, []), path):
         target = path.parent / name
-        if target.resolve() in [known.resolve() for known in (*chain, path)]:
+        if os.path.realpath(target) in map(os.path.realpath, (*chain, path)):  # of links in a circle, `resolve` raises
             way = " -> ".join(str(known) for known in (*chain, path, target))
             raise ConfigError(f"include: a file must not include itself: {way}", origin=str(path))
         try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import Self
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import EXIT_PERSON, ConfigError, IggyUnavailableError
+from framework.errors import EXIT_PERSON, ConfigError, FatalError, IggyUnavailableError
 from framework.iggy.client import IggyConnection
 
 if TYPE_CHECKING:
@@ -45,9 +45,16 @@ class IggyTarget:
 
     @property
     def missing_folder(self) -> Path | None:
-        """The folder that an embedded server would create; None when it exists, or the server is a real one."""
+        """The folder that an embedded server would create; None when it exists, or the server is a real one.
+
+        Raises:
+            FatalError: this user may not look.
+        """
         path = self._address.embedded_path
-        return Path(path) if path is not None and not Path(path).exists() else None
+        try:
+            return Path(path) if path is not None and not Path(path).exists() else None
+        except OSError as exc:
+            raise FatalError(f"[iggy] url: the folder {path} cannot be read: {exc.strerror}") from exc
 
     def connect(self) -> IggyConnection:
         """Open a new connection; starts or joins the embedded server first if configured.

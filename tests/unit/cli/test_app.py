@@ -212,6 +212,34 @@ def test_a_panic_of_a_library_is_an_error_like_any_other(monkeypatch, tmp_path, 
     assert "error: unexpected PanicException: failed to create UnixStream; the trace is in " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--config"], "the configuration file cannot be read: File name too long"),
+        (["check", "--config"], "the configuration file cannot be read: File name too long"),
+        (["worker", "--config-dir", ".", "--config"], "the configuration file cannot be read: File name too long"),
+        (["worker", "--config-dir"], "cannot be read: File name too long"),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_a_mistake_of_the_configuration(arguments, said, capsys):
+    """As it refuses one in a folder that the user may not enter, where root may: a supervisor would try again, for ever."""
+    assert run("s3_source", S3SourceTask, [*arguments, "a" * 300]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["plan"], ["offsets", "show"], ["check"]])
+def test_a_folder_of_the_configuration_that_the_system_refuses_is_named(arguments, tmp_path, capsys):
+    long = "a" * 300
+    content = CONFIG.replace("iggy://iggy:iggy@127.0.0.1:1", f"embedded:{long}")
+    content += f'[runner]\nengine = "local"\n[http]\nenabled = true\naddress = "127.0.0.1:0"\nstate_dir = "{long}"\n'
+    (tmp_path / "s3.toml").write_text(content, encoding="utf-8")
+    settings = ["--set", "s3.max_attempts=1", "--set", "s3.access_key_id=a", "--set", "s3.secret_access_key=b"]
+    assert run("s3_source", S3SourceTask, [*arguments, "--config", str(tmp_path / "s3.toml"), *settings]) == 3
+    said = "".join(capsys.readouterr())
+    assert f"[iggy] url: the folder {long} cannot be read: File name too long" in said
+    assert "unexpected" not in said
+
+
 @pytest.mark.parametrize("arguments", [["s3.toml"], ["check", "s3.toml"], ["offsets", "show", "s3.toml"]])
 def test_a_configuration_without_its_option_is_told_the_option(arguments, capsys):
     assert run("s3_source", S3SourceTask, arguments) == 2

@@ -389,6 +389,13 @@ def test_a_file_may_be_included_twice_but_not_by_itself(folder):
         read(path)
 
 
+def test_an_included_link_that_leads_to_itself_is_a_file_that_cannot_be_read(folder):
+    path = folder(main=f'include = ["one.toml"]\n{MAIN}')
+    (path.parent / "one.toml").symlink_to("one.toml")
+    said = "the configuration file cannot be read: Too many levels of symbolic links (included by main.toml)"
+    assert mistakes(path) == [said]
+
+
 def test_files_that_include_each_other_again_and_again_end(folder):
     files = {f"f{n}": f'include = ["f{n + 1}.toml", "f{n + 1}.toml"]\n' for n in range(30)}
     path = folder(main=f'include = ["f0.toml"]\n{MAIN}', f30="", **files)
