@@ -44,7 +44,7 @@ class LogForwarder(logging.Handler):
     """Log handler that forwards warnings, and the lines about single objects, when enabled.
 
     Args:
-        tell: called with each line, in the thread that logs it.
+        send: called with each line, in the thread that logs it.
     """
 
     def __init__(self, send: Callable[[LogLine], None]) -> None:

@@ -34,7 +34,7 @@ class ManagedSource:
     Attributes:
         id: its number, unique in this worker.
         file: its configuration in the folder.
-        kept: what survives a restart of the worker.
+        kept_state: what a person asked for; it survives a restart of the worker.
         active: the configuration to run.
         running: the configuration of the running process.
         child: the process; None without one.
