@@ -97,8 +97,10 @@ def _merge_into(
             _merge_into(inner, value, origins, path, origin)
             target[name] = inner
             continue
-        for known in [known for known in origins if known[: len(path)] == path]:
-            del origins[known]
+        if isinstance(before, Mapping):
+            for known in [known for known in origins if known[: len(path)] == path]:
+                del origins[known]
+        origins.pop(path, None)  # the last origin stands last
         target[name] = value
         origins[path] = origin
 

@@ -45,10 +45,14 @@ from framework.config.substitution import Substitution
 from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
 from framework.config.values import InvalidValueError, SubstitutedText, converted, flat_table
 from framework.errors import ConfigError
+from framework.model.text import counted
 
 T = TypeVar("T")
 
 _MAX_SHOWN = 60
+MAX_MISTAKES = 100
+"""Mistakes in the values that are named: a file of a megabyte that is something else has tens of thousands."""
+
 CONNECTOR_OPTIONS: Mapping[str, type] = {"type": str, "key": str, "enabled": bool, "version": int, "name": str}
 """Options before the first section, as connector files of Iggy have them. A worker reads them; other commands check them."""
 
@@ -208,7 +212,10 @@ class _Reading:
         merged = merge([self._current_names(layer) for layer in layers])
         of_names, self._mistakes = self._mistakes, []
         config = self._root(merged.values)
-        mistakes = [*of_names, *(noted(mistake, merged) for mistake in self._mistakes), *overrides]
+        more = len(self._mistakes) - MAX_MISTAKES
+        mistakes = [*of_names, *(noted(mistake, merged) for mistake in self._mistakes[:MAX_MISTAKES]), *overrides]
+        if more > 0:
+            mistakes.append(f"... and {counted(more, 'more mistake')}")
         if mistakes:
             raise ConfigError([self.masked(mistake) for mistake in mistakes], origin=origin)
         return Loaded(config=config, merged=merged)
