@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.config import plugins
 from framework.config.layers import MAX_BYTES, Layer, file_layers, merge
-from framework.config.loading import ConfigWarning, load, load_config
+from framework.config.loading import ConfigWarning, load, load_config, structure
 from framework.config.option import Bytes, Moment, Seconds, SecondsOrForever, option
 from framework.errors import ConfigError
 from s3_source.task import S3SourceConfig
@@ -451,6 +452,15 @@ def test_every_option_has_a_variable_and_a_setting(tmp_path):
         text = "\n".join(caught.value.mistakes)
         assert not re.search("names no option|unknown option", text)
     assert "(from --set runner.tasks_max)" in text
+
+
+def test_of_very_many_unknown_transforms_not_each_is_looked_for(monkeypatch):
+    looked = []
+    monkeypatch.setattr(plugins, "registered", lambda group: looked.append(group) or ())
+    with pytest.raises(ConfigError) as caught:
+        structure({"transforms": [{"type": "x"}] * 5000}, S3SourceConfig, environment={})
+    assert len(caught.value.mistakes) == 101
+    assert len(looked) < 1000
 
 
 def test_transforms_come_from_the_last_file_that_has_any_and_name_it(tmp_path):
