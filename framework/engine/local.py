@@ -44,6 +44,17 @@ class Stoppable(Protocol):
         """End the work soon. Returns at once; idempotent; callable from any thread or a signal handler."""
 
 
+@attrs.frozen
+class _Starting:
+    """A task that starts, and may wait for its store."""
+
+    task: AbstractSourceTask
+
+    def stop(self) -> None:
+        """Stop it, in a separate thread."""
+        threading.Thread(target=self.task.stop, name="stop", daemon=True).start()
+
+
 @attrs.define(eq=False, repr=False, slots=False)
 class LocalEngine:
     """Run a source on this machine until it is stopped, or once.
@@ -175,9 +186,10 @@ class LocalEngine:
             except TaskClosedError as error:
                 if not self._stopping.is_set():
                     raise
-                # `_abandon` closed the connection during the last requests or saves
+                # `_abandon` closed the connection during the last requests or saves, or the store was not open yet
                 log.warning(
-                    "stopped before Iggy had answered everything; the next start finds it in the topic: %s", error
+                    "stopped before everything was answered; the next start goes on from what the topic holds: %s",
+                    error,
                 )
                 return
             except IggyUnavailableError as error:
@@ -252,7 +264,10 @@ class LocalEngine:
         task = self._task_class()
         producer = session.producer()
         try:
-            task.start(self._config, offsets=session.offsets, once=self._once)
+            with self._stops(_Starting(task)):
+                task.start(self._config, offsets=session.offsets, once=self._once)
+            if self._stopping.is_set():  # then the task is, too
+                return
             sender = Sender(
                 task,
                 producer,

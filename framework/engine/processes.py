@@ -174,7 +174,7 @@ class ProcessGroup:
             SourceError: of the first worker that failed; the other workers have saved what was confirmed.
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
-        with iterator_of(self._task_class, context) as iterator:
+        with iterator_of(self._task_class, context, stopping=stopping) as iterator:
             self._session.open_renumbered_partitions(iterator.numbering_options)
             discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             done = False

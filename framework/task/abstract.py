@@ -325,12 +325,24 @@ def _close(task: AbstractSourceTask, iterator: AbstractSourceRecordIterator | No
 
 
 @contextlib.contextmanager
-def iterator_of(task_class: type[AbstractSourceTask], context: SourceContext) -> Iterator[AbstractSourceRecordIterator]:
+def iterator_of(
+    task_class: type[AbstractSourceTask], context: SourceContext, *, stopping: threading.Event | None = None
+) -> Iterator[AbstractSourceRecordIterator]:
     """Make an iterator for inspection, from a task that is not started.
 
     Closes everything at the end, also after a failure midway.
+
+    Args:
+        task_class: the source.
+        context: what the iterator reads.
+        stopping: stops the task as its own `stop` does.
+
+    Raises:
+        TaskClosedError: stopped before the store was open.
     """
     task, iterator = task_class(), None
+    if stopping is not None:
+        task._stopping = stopping  # noqa: SLF001 - of this module
     try:
         iterator = _iterator_of(task, context)
         yield iterator

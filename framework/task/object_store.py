@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import abc
 import logging
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Any, ClassVar
 
 import attrs
@@ -21,8 +24,9 @@ from framework.config.bucket import BucketConfig
 from framework.config.connector import ConnectorOption
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.errors import ConfigError, RetriableError, StoreContractError
+from framework.errors import ConfigError, RetriableError, StoreContractError, TaskClosedError
 from framework.iterator.object_store import StoreRecordIterator
+from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.preflight import CheckResult, check_store
 from framework.store import ObjectStore
@@ -30,6 +34,8 @@ from framework.task.abstract import AbstractSourceTask
 from framework.task.context import SourceContext
 
 log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
 
 
 class StoreSourceTask(AbstractSourceTask, abc.ABC):
@@ -95,13 +101,17 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     def open_store(self, config: BucketConfig) -> ObjectStore:
         """Return the store of a bucket; made on first use, closed by `close_resources`.
 
-        Making it may ask for credentials: that is tried again for some seconds.
+        Making it may ask for credentials: that is tried again for some seconds. A stop of the task does not wait for it.
+
+        Raises:
+            TaskClosedError: the task was stopped first.
         """
         for known, store in self._stores:
             if known == config:
                 return store
         policy = config.retry_policy.within(FIRST_CONTACT_SECONDS)
-        made: object = policy.call(self.make_store, config, what="opening the store", on_retry=_log_retry)
+        call = partial(policy.call, self.make_store, config, what="opening the store", on_retry=_log_retry)
+        made = _unless_stopped(partial(call, stop=self._stopping), self._stopping)
         if not isinstance(made, ObjectStore):
             raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
         for name in ("scheme", "bucket"):
@@ -146,6 +156,28 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     def close_resources(self) -> None:
         for _, store in self._stores:
             store.close()
+
+
+def _unless_stopped(make: Callable[[], object], stopping: threading.Event) -> object:
+    """Return what is made in another thread, which a stop leaves behind: a library may wait for minutes.
+
+    Raises:
+        TaskClosedError: a stop came first.
+    """
+    threads = DaemonThreads(1, name="open-store")
+    making = threads.submit(make)
+    while not wait([making], timeout=_LOOK_SECONDS).done:
+        if stopping.is_set():
+            making.add_done_callback(_close_unused)
+            raise TaskClosedError("the store was not open yet")
+    threads.shutdown()
+    return making.result()
+
+
+def _close_unused(making: Future[object]) -> None:
+    store = making.result() if making.exception() is None else None
+    if isinstance(store, ObjectStore):
+        store.close()
 
 
 def _log_retry(error: RetriableError, tries: int, seconds: float) -> None:

@@ -141,7 +141,7 @@ def with_limit(running, seconds):
         time.sleep(0.005)
 
 
-CUT_SHORT = "stopped before Iggy had answered everything"
+CUT_SHORT = "stopped before everything was answered"
 
 
 @attrs.frozen(kw_only=True)

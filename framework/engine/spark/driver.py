@@ -158,7 +158,7 @@ class SparkGroup:
             SourceError: of the first failed job; an `UnknownOutcomeError` when Spark lost it: recover.
         """
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
-        with iterator_of(self._task_class, context) as iterator:
+        with iterator_of(self._task_class, context, stopping=stopping) as iterator:
             if isinstance(iterator, StoreRecordIterator):
                 iterator.lister = wave_lister(iterator, self._task_class, self._executors.result)
             self._session.open_renumbered_partitions(iterator.numbering_options)

@@ -5,15 +5,20 @@ import logging
 import signal
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import attrs
 import pytest
 
+from framework import BucketConfig, StoreSourceTask
 from framework.cli.signals import stopped_by_signals
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
+from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 
 
@@ -49,6 +54,38 @@ def test_a_stop_while_iggy_is_slow_to_answer_begins_no_epoch(monkeypatch):
     monkeypatch.setattr(engine, "_live", lambda *_: lived.append(True))
     assert engine.run().state == "stopped"
     assert (lived, closed) == ([], [True])
+
+
+@attrs.frozen(kw_only=True)
+class DrawerConfig(BucketConfig):
+    """A store that waits for credentials."""
+
+
+class WaitingTask(StoreSourceTask):
+    section, section_class = "drawer", DrawerConfig
+    asked, answer = threading.Event(), threading.Event()
+
+    def make_store(self, config):
+        self.asked.set()
+        assert self.answer.wait(20)
+        return MemoryStore()
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_a_stop_does_not_wait_for_a_store_that_is_being_opened(monkeypatch, tasks):
+    server = MemoryIggy()
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: server.connect())
+    monkeypatch.setattr(WaitingTask, "asked", threading.Event())
+    monkeypatch.setattr(WaitingTask, "answer", threading.Event())
+    engine = LocalEngine(WaitingTask, source_config(WaitingTask.config_class, tasks_max=tasks), once=True)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine.run)
+        assert WaitingTask.asked.wait(20)
+        engine.stop()
+        try:
+            assert run.result(10).state == "stopped"
+        finally:
+            WaitingTask.answer.set()
 
 
 def test_a_signal_may_come_at_any_place_of_a_wait_for_iggy(monkeypatch):

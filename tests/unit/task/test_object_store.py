@@ -1,13 +1,15 @@
 """The configuration of a task whose class names its section."""
 
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import pytest
 
 from framework import BucketConfig, SourceCommonConfig, StoreSourceTask, option
 from framework.config.option import sections_of
-from framework.errors import ConfigError, StoreContractError, StoreUnavailableError
+from framework.errors import ConfigError, StoreContractError, StoreUnavailableError, TaskClosedError
 from framework.testing.fakes.memory_store import MemoryStore
 
 COMMON = {
@@ -119,3 +121,28 @@ def test_a_store_whose_credentials_fail_for_a_moment_is_opened_again(monkeypatch
     assert isinstance(Flaky().open_store(DrawerConfig(path="x")), MemoryStore)
     assert len(tries) == 3
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+
+
+def test_a_stop_does_not_wait_for_a_store_that_is_being_opened_and_it_is_closed_when_it_comes():
+    asked, answer, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Late(MemoryStore):
+        def close(self):
+            closed.set()
+
+    class Waits(DrawerTask):
+        def make_store(self, config):
+            asked.set()
+            assert answer.wait(20)
+            return Late()
+
+    task = Waits()
+    with ThreadPoolExecutor(1) as pool:
+        started = pool.submit(task.start, {**COMMON, "drawer": {"path": "a"}})
+        assert asked.wait(20)
+        task.stop()
+        with pytest.raises(TaskClosedError, match="the store was not open yet"):
+            started.result(20)
+        assert not closed.is_set()
+        answer.set()
+    assert closed.wait(20)
