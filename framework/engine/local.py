@@ -265,7 +265,8 @@ class LocalEngine:
         producer = session.producer()
         try:
             with self._stops(_Starting(task)):
-                task.start(self._config, offsets=session.offsets, once=self._once)
+                if not self._stopping.is_set():
+                    task.start(self._config, offsets=session.offsets, once=self._once)
             if self._stopping.is_set():  # then the task is, too
                 return
             sender = Sender(

@@ -146,9 +146,11 @@ class AbstractSourceTask:
 
         Raises:
             ConfigError: mistakes in the configuration.
-            TaskClosedError: the task was started before.
+            TaskClosedError: the task was started before, or is stopped.
         """
-        if self._queue is not None or self._stopping.is_set():
+        if self._stopping.is_set():
+            raise TaskClosedError("the task is stopped; make a new one")
+        if self._queue is not None:
             raise TaskClosedError("a task can be started once; make a new one")
         self.config = self.configure(props) if isinstance(props, Mapping) else props
         self.offsets = offsets if offsets is not None else self.offsets
