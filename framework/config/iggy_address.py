@@ -34,7 +34,7 @@ TRANSPORTS = tuple(DEFAULT_PORTS)
 _MAX_PORT = 65535
 _PLACE = re.compile(r"(\[(?P<ipv6>[^\]]*)\]|(?!\[)(?P<name>[^:]*))(:(?P<port>[^:]*))?")
 _PORT = re.compile(r"[0-9]{1,99}")
-_TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
+TOKEN_MARK = "iggypat-"  # noqa: S105  (a mark, not a secret)
 _OPTIONS = ("tls_ca_file", "tls_domain", "tls_validate_certificate", "token")
 _TLS_OPTIONS = frozenset(_OPTIONS) - {"token"}
 _QUERY = re.compile(rf"\?(?=(?:{'|'.join(_OPTIONS)})=)")
@@ -172,10 +172,10 @@ def _parse_server(rest: str, *, transport: str, tls: bool, with_login: bool) -> 
         mistakes.append("tls_validate_certificate must be true or false")
     user, colon, password = (unquote(part) for part in credentials.partition(":"))
     token = options.get("token")
-    if user.startswith(_TOKEN_MARK) and not colon:
+    if user.startswith(TOKEN_MARK) and not colon:
         if token is not None:
             mistakes.append("the access token stands twice: before the @ and as token=")
-        token, user = user[len(_TOKEN_MARK) :], ""
+        token, user = user[len(TOKEN_MARK) :], ""
     if token is not None and (user or password):
         mistakes.append("give either user and password or an access token, not both")
     elif token is None and not (user and password) and (user or password or not with_login):

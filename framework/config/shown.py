@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from datetime import date, time
 from typing import Any
 
+from framework.config.iggy_address import TOKEN_MARK, parse_address
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of
+from framework.errors import ConfigError
 from framework.model.text import unicode_text
 
 MASK = "***"
 _TRANSFORMS = "transforms"
 """The list of transforms: no section, and without secrets."""
 
-_IGGY = re.compile(r"iggy(\+\w+)?")
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
 
 
@@ -58,7 +59,10 @@ def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> 
         if inner in sections:
             shown_options[option] = _shown_section(inner, value, sections)
         elif inner == "iggy.url":
-            shown_options[option] = _masked_address(value)
+            shown_options[option] = _masked_url(value)
+        elif inner == "iggy.address":
+            bare = not re.search(r"[@?]", str(value))
+            shown_options[option] = value if bare and _is_address(f"iggy://{value}") else _masked(value)
         elif option not in options or options[option].metadata.secret:
             shown_options[option] = _masked(value)
         else:
@@ -74,16 +78,25 @@ def _masked(value: object) -> Any:
     return value if isinstance(value, str) and _REFERENCES.fullmatch(value) else MASK
 
 
-def _masked_address(value: object) -> Any:
-    """Return `[iggy] url` without its login."""
-    if not isinstance(value, str) or _REFERENCES.fullmatch(value):
+def _masked_url(value: object) -> Any:
+    """Return `[iggy] url` without its login; in one with a mistake anything may be a part of it."""
+    if not isinstance(value, str) or _REFERENCES.fullmatch(value) or not _is_address(value):
         return _masked(value)
     scheme, mark, rest = value.partition("://")
+    if not mark:  # `embedded:PATH`
+        return value
     _, at, host = rest.rpartition("@")
-    if mark and _IGGY.fullmatch(scheme):
-        shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
-        return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
-    return value if value.startswith("embedded:") else MASK
+    shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
+    return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
+
+
+def _is_address(url: str) -> bool:
+    """Return whether a URL, whose references may be anything, is that of an Iggy server, and says which part is its login."""
+    try:
+        host = parse_address(re.sub(r"\$\{[^}]*\}", "1", url), with_login=True).host
+    except ConfigError:
+        return False
+    return not host.startswith(TOKEN_MARK)
 
 
 def has_mask(value: object, place: str = "") -> list[str]:

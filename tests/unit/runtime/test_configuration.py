@@ -233,6 +233,7 @@ def test_no_secret_is_shown_wherever_it_stands(tmp_path):
         ("iggy", "address", f"iggy:{SECRET}@localhost:8090"),
         ("iggy", "address", f"iggypat-{SECRET}@localhost:8090"),
         ("iggy", "address", f"localhost:8090?token={SECRET}"),
+        ("iggy", "address", f"iggy:{SECRET}"),
         ("s3", "endpoint", f"https://me:{SECRET}@minio.example"),
     ],
 )
@@ -277,7 +278,12 @@ def test_transforms_are_shown_as_they_are_and_those_without_iggys_names_only_amo
     [
         ("iggy://a:b@c:1", "iggy://***@c:1"),
         ("iggy+tls://a:b@x@c:1", "iggy+tls://***@c:1"),
-        ("iggy://c:1?token=abc&tls=1", "iggy://c:1?token=***&tls=1"),
+        ("iggy+tls://c:1?token=abc&tls_domain=d", "iggy+tls://c:1?token=***&tls_domain=d"),
+        ("iggy://${env:U}:${env:P}@${env:H}:${env:N}", "iggy://***@${env:H}:${env:N}"),
+        ("iggy://c:1?tokn=abc", MASK),
+        (f"iggy://iggy:{SECRET}", MASK),
+        (f"iggy://iggypat-{SECRET}", MASK),
+        (f"iggy://c/{SECRET}", MASK),
         ("${env:IGGY_URL}", "${env:IGGY_URL}"),
         ("${env:IGGY_URL}abc", MASK),
         ("embedded:data", "embedded:data"),
