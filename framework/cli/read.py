@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from framework.iggy.values import StoredMessage
     from framework.task import AbstractSourceTask
 
+# what a line says of its message; a header of such a name would stand in its place
+_NOT_HEADERS = frozenset({"topic", "partition", "offset", "id", "timestamp_us", "record", "payload", "payload_base64"})
+
 
 def read_records(
     task_class: type[AbstractSourceTask],
@@ -79,7 +82,7 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
-    """Return a message as `read` writes it."""
+    """Return a message as `read` writes it; headers named as one of its own fields are left out."""
     from framework.iggy.headers import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 
@@ -92,7 +95,7 @@ def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any
         "offset": message.offset,
         "id": f"{message.message_id:032x}",
         "timestamp_us": message.timestamp_us,
-        **provenance,
+        **{name: value for name, value in provenance.items() if name not in _NOT_HEADERS},
         **splits,
         "record": parts.record,
     }
