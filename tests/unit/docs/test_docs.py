@@ -184,6 +184,30 @@ def test_every_page_is_in_the_index():
 # ---- links
 
 
+def tables_without_an_empty_line_before(text):
+    """The headers of tables that a renderer takes as rows of the table or text above."""
+    lines = text.splitlines()
+    return [
+        header
+        for above, header, rule in zip(lines, lines[1:], lines[2:], strict=False)
+        if header.startswith("|")
+        and re.fullmatch(r"\|( ?:?-+:? ?\|)+", rule)
+        and above.strip()
+        and not above.endswith("-->")
+    ]
+
+
+@pytest.mark.parametrize("page", pages(), ids=page_id)
+def test_a_table_begins_behind_an_empty_line(page):
+    assert tables_without_an_empty_line_before(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_table_that_begins_too_early_is_found():
+    table = "| a | b |\n| --- | ---: |\n| 1 | 2 |\n"
+    assert tables_without_an_empty_line_before(f"text\n\n{table}") == []
+    assert tables_without_an_empty_line_before(f"\n{table}{table}") == ["| a | b |"]
+
+
 @pytest.mark.parametrize("page", pages(), ids=page_id)
 def test_links_lead_somewhere(page):
     for target in links(page):
