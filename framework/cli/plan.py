@@ -82,13 +82,14 @@ def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_li
     config = read_config(task_class, file)
     with reached(config) as connection:
         found = inspect(connection, config)
-    counts = summary(found)  # before the positions are given away
-    plan = None if no_list else dry_run(task_class, config, found)
+    counts = summary(found)
+    if not as_json:
+        write_lines([*summary_lines(counts), *_log_lines(found)])  # also when the bucket cannot be listed
+    plan = None if no_list else dry_run(task_class, config, found)  # it takes the positions
     if as_json:
         lag = {"objects": plan.total.objects, "bytes": plan.total.size_bytes} if plan is not None else None
         write_json({**counts, **_log_json(found), "lag": lag})
         return 0
-    write_lines([*summary_lines(counts), *_log_lines(found)])
     if plan is not None:
         objects, size = counted(plan.total.objects, "object"), counted(plan.total.size_bytes, "byte")
         write_lines([f"lag: {objects}, {size} listed and not done"])

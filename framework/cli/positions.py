@@ -80,7 +80,9 @@ def reset_offsets(
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
         least = "at least " if unfinished else ""
         what = f"the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
-        if opened and not choice.everything:
+        if choice.everything and not objects:
+            what = f'no positions are stored in topic "{found.topic}": the next run sends every object whole'
+        elif opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         write_lines([what])
         # a reset that was killed may have left dead letters, without positions: the same command finishes it

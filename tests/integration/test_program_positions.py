@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
     ENGINES,
     ROOT,
@@ -242,6 +243,18 @@ def test_a_position_is_set_in_the_bucket_of_the_source_after_a_move_to_another_o
     assert numbers_of(program, "in/a.jsonl") == {number: 2 + (number > 19) for number in range(1, 21)}
     program.store(bucket=moto_bucket.name)
     assert f"{moto_bucket.name}/in/a.jsonl" in offsets(program, "set", "--key", "in/a.jsonl", "--done", "--dry-run").out
+
+
+def test_a_reset_after_the_offsets_topic_was_lost_says_that_everything_is_sent_again(program, expected):
+    topic = "orders-offsets"
+    assert "no positions are stored" in offsets(program, "reset", "--all", "--dry-run").out
+    program.once()
+    with_client(program.url, lambda client: client.delete_topic(program.stream, topic))
+    assert program.run("--once").code == 3
+    said = offsets(program, "reset", "--all", "--yes").out
+    assert said.startswith(f'no positions are stored in topic "{topic}": the next run sends every object whole\n')
+    program.once()
+    assert set(times(program).values()) == {2}
 
 
 @pytest.mark.parametrize(("answer", "again"), [(b"n\n", 0), (b"y\n", 1)])
@@ -492,6 +505,16 @@ def test_status_tells_how_far_it_is_and_who_runs_it(program, expected, moto_buck
     assert "lag: 0 objects" in people
     assert running.stop().code == 0
     assert "not running" in program.run("status", "--no-list").out
+
+
+def test_a_status_shows_the_positions_when_the_store_is_away(program, expected):
+    program.once()
+    ended = program.store(endpoint=f"http://127.0.0.1:{free_port()}", retry_budget=0.1).run("status")
+    assert ended.code == 1
+    assert "the store cannot be reached" in ended.err
+    assert re.search(r"^all +4 +0 +0 +70$", ended.out, re.MULTILINE), ended.out
+    assert "not running" in ended.out
+    assert "lag" not in ended.out
 
 
 def test_after_a_clean_stop_a_start_reads_almost_nothing_of_the_data_topic(program, moto_bucket):
