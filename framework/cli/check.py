@@ -301,7 +301,8 @@ def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Se
         info = connection.get_topic(iggy.stream, topic)
         yield _topic(config, topic, partitions, info)
         if info is None:
-            rights += [Right("create", topic), Right("send", topic), Right("read", topic)]
+            rights += [Right("create", topic)] if iggy.create_topics else []
+            rights += [Right("send", topic), Right("read", topic)]
         else:
             rights += [Right("send", topic, info.id), Right("read", topic, info.id)]
             rights += [Right("manage", topic, info.id)] if topic == config.offsets_topic else []

@@ -47,16 +47,17 @@ def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, 
 
     Args:
         permissions: the user's permissions.
-        stream_id: number of the stream; None while it does not exist and must be created.
+        stream_id: number of the stream; None while it does not exist: whoever creates topics creates it first.
         rights: the required operations.
     """
     every = permissions.global_permissions
     if every.manage_streams:
         return []
-    if stream_id is None:
-        return ["create the stream (manage_streams)"]
-    stream = (permissions.streams or {}).get(stream_id)
     rights = list(rights)
+    if stream_id is None:
+        creates = any(right.deed == "create" for right in rights)
+        return ["create the stream (manage_streams)"] if creates else []
+    stream = (permissions.streams or {}).get(stream_id)
     # whoever makes a topic looks first whether its stream is there
     sees = every.read_streams or (stream is not None and (stream.read_stream or stream.manage_stream))
     blind = not sees and any(right.deed == "create" for right in rights)

@@ -377,6 +377,11 @@ def test_what_a_user_may_not_do_is_named(permissions, missing):
     assert all(sentence.startswith(begin) for sentence, begin in zip(found, missing, strict=True)), found
 
 
+def test_a_user_who_creates_nothing_needs_no_right_to_create():
+    rights = [right for right in RIGHTS if right.deed != "create"]
+    assert missing_rights(Permissions(), None, rights) == []
+
+
 def test_without_the_stream_it_must_be_created():
     assert missing_rights(Permissions(GlobalPermissions(manage_topics=True)), None, RIGHTS) == [
         "create the stream (manage_streams)"
@@ -528,3 +533,24 @@ if IS_REAL:
         program.run("--once")
         again = program.run("--once")  # only a second start has an earlier instance to look for
         assert (again.code == 0) is (code == 0), again.err
+
+    def test_with_create_topics_off_a_user_needs_no_right_to_create_them(tmp_path, moto_bucket, real_server):
+        moto_bucket.put("a.jsonl", LINE)
+        with_client(real_server.url, lambda client: client.create_stream("lake"))
+        stream = with_client(real_server.url, lambda client: client.get_stream("lake")).id
+        rights = StreamPermissions(read_stream=True, read_topics=True, send_messages=True)
+        permissions = Permissions(GlobalPermissions(read_servers=True), {stream: rights})
+        with_client(real_server.url, lambda client: client.create_user("reader", "p@ss", permissions=permissions))
+        program = Program(tmp_path, moto_bucket, real_server.url, "lake")
+        program.configure(
+            iggy={
+                "url": f"iggy://127.0.0.1:{real_server.port}",
+                "username": "reader",
+                "password": "p@ss",
+                "create_topics": False,
+            }
+        )
+        ended = program.run("check")
+        assert ended.code == 3
+        assert ended.out.count("is missing, make it first") == 2
+        assert "create the topic" not in ended.out
