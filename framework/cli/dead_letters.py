@@ -141,9 +141,8 @@ def _write_payload(
     connection: IggyConnection, config: SourceCommonConfig, found: Sequence[StoredDeadLetter], path: Path
 ) -> int:
     if len(found) != 1:
-        raise ConfigError(
-            f"--payload writes the bytes of one dead letter, and {len(found):,} were selected: select one with --letter"
-        )
+        chosen = f"{len(found):,} were selected: select one with --letter" if found else "none was selected"
+        raise ConfigError(f"--payload writes the bytes of one dead letter, and {chosen}")
     raw = IggyDeadLetters(connection, config, topic_of(config)).raw(found[0])
     if not raw:
         raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")

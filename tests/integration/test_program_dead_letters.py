@@ -207,6 +207,11 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert nowhere.code == 2
     assert f"--payload {target}/none: cannot be written: Not a directory" in nowhere.said
     assert target.read_bytes() == bad[shown[0]["key"]][shown[0]["record"]]
+    for letter, why in (("99", "none was selected"), (None, f"{len(shown)} were selected: select one with --letter")):
+        which = ("--letter", letter) if letter else ()
+        refused = program.run("dead-letter", "show", *which, "--payload", str(target))
+        assert refused.code == 2
+        assert f"--payload writes the bytes of one dead letter, and {why}" in refused.said
 
     still = program.run("dead-letter", "replay")
     assert still.code == 3
