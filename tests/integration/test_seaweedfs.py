@@ -18,7 +18,11 @@ def test_it_starts_in_a_folder_that_is_named_from_here(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
-    [([], 2, "usage: python -m framework.testing.servers.seaweedfs FOLDER\n"), (["data"], 3, "error: no server\n")],
+    [
+        ([], 2, "usage: python -m framework.testing.servers.seaweedfs FOLDER\n"),
+        (["--help"], 2, "usage: python -m framework.testing.servers.seaweedfs FOLDER\n"),
+        (["data"], 3, "error: no server\n"),
+    ],
 )
 def test_a_wrong_start_is_one_line(monkeypatch, capsys, arguments, code, said):
     def missing():

@@ -114,7 +114,7 @@ def _answers(url: str) -> bool:
 
 def main() -> int:
     """Run a server in the folder given as the only argument until it is interrupted."""
-    if len(sys.argv) != 2:  # noqa: PLR2004  # the program and its folder
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004  # the program and its folder
         sys.stderr.write("usage: python -m framework.testing.servers.seaweedfs FOLDER\n")
         return EXIT_CONFIGURATION
     try:
