@@ -107,7 +107,7 @@ class IggySection:
         maximum=1000,
         unit="partitions",
         doc="Number of partitions of a data topic; an existing topic must have this number. A partition is "
-        "the unit of order and of parallelism: further tasks would be idle.",
+        "the unit of order and of parallelism: one task at a time writes to it.",
     )
     create_topics: bool = option(True, doc="Create a missing stream or topic. Otherwise a missing one is an error.")
     batch_length: int = option(

@@ -166,7 +166,7 @@ class RunnerSection:
         minimum=1,
         maximum=1000,
         unit="tasks",
-        doc="Maximum number of tasks; tasks beyond the number of partitions would be idle. Absent: one per "
+        doc="Maximum number of tasks; for a single topic at most `[iggy] partitions`. Absent: one per "
         'core of Spark; one with the engine `"local"`, where one task runs inside the program and several'
         " run in a process each.",
     )
