@@ -215,7 +215,7 @@ class _Reading:
         more = len(self._mistakes) - MAX_MISTAKES
         mistakes = [*of_names, *(noted(mistake, merged) for mistake in self._mistakes[:MAX_MISTAKES]), *overrides]
         if more > 0:
-            mistakes.append(f"... and {counted(more, 'more mistake')}")
+            mistakes.append(f"... and at least {counted(more, 'more mistake')}")
         if mistakes:
             raise ConfigError([self.masked(mistake) for mistake in mistakes], origin=origin)
         return Loaded(config=config, merged=merged)
@@ -289,9 +289,11 @@ class _Reading:
                 'transforms: must be a list: write [[transforms]], then type = "add_fields" or another'
             )
             return _UNUSABLE
-        found: list[TransformConfig | None] = [
-            self._transform(entry, f"transforms[{number}]") for number, entry in enumerate(entries)
-        ]
+        found: list[TransformConfig | None] = []
+        for number, entry in enumerate(entries):
+            if len(self._mistakes) > MAX_MISTAKES:  # to look for an unknown type takes some hundredths of a second
+                return _UNUSABLE
+            found.append(self._transform(entry, f"transforms[{number}]"))
         return _UNUSABLE if None in found else tuple(found)
 
     def _transform(self, entry: object, place: str) -> TransformConfig | None:
