@@ -13,6 +13,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import NoReturn
+
+from typing_extensions import override
 
 from framework.model.header_kinds import HeaderNumber
 from framework.model.message_ids import MAX_SPLIT
@@ -42,8 +45,14 @@ class HeaderError(ValueError):
     """Iggy cannot store headers. The text is the reason."""
 
 
+def _unchangeable(_headers: object, *_values: object, **_named: object) -> NoReturn:
+    raise TypeError(
+        "these headers cannot change, they may be those of many records; make others: {**headers, name: value}"
+    )
+
+
 class EncodedHeaders(dict[str, HeaderValue]):
-    """Headers that never change, encoded once: many records may share them.
+    """Headers that cannot change, encoded once: many records may share them.
 
     Attributes:
         encoded: their header block; empty when Iggy cannot store them.
@@ -59,6 +68,12 @@ class EncodedHeaders(dict[str, HeaderValue]):
             self.encoded = _encode(headers)
         except HeaderError as exc:
             self.encoded, self.error = b"", str(exc)
+
+    @override
+    def __reduce__(self) -> tuple[object, ...]:
+        return EncodedHeaders, (dict(self),)
+
+    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _unchangeable
 
 
 def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:

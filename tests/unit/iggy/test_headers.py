@@ -1,6 +1,9 @@
 """Headers: cut into legal pieces, and put together again."""
 
+import operator
+import pickle
 import struct
+from copy import deepcopy
 
 import pytest
 from hypothesis import example, given
@@ -208,6 +211,30 @@ def test_shared_headers_are_checked_and_encoded_as_any(headers):
     assert headers_error(shared, 40) == headers_error(headers, 40)
     if headers_error(headers) is None:
         assert [encode_headers(shared), encode_headers(shared)] == [encode_headers(headers)] * 2
+
+
+CHANGES = {
+    "set": lambda headers: headers.__setitem__("n", 2),
+    "delete": lambda headers: headers.__delitem__("n"),
+    "merge": lambda headers: operator.ior(headers, {"m": 1}),
+    "clear": lambda headers: headers.clear(),
+    "pop": lambda headers: headers.pop("n"),
+    "popitem": lambda headers: headers.popitem(),
+    "setdefault": lambda headers: headers.setdefault("m", 1),
+    "update": lambda headers: headers.update(m=1),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_encoded_headers_cannot_change(change):
+    """The change would not be in their bytes, so the message would go without it."""
+    headers = EncodedHeaders({"n": 1})
+    with pytest.raises(TypeError, match=r"they may be those of many records.* \{\*\*headers, name: value\}"):
+        CHANGES[change](headers)
+    assert headers == {"n": 1}
+    for copy in (pickle.loads(pickle.dumps(headers)), deepcopy(headers)):
+        assert (copy, type(copy), copy.encoded) == (headers, EncodedHeaders, headers.encoded)
+    assert type({**headers, "m": 1}) is type(headers | {"m": 1}) is type(headers.copy()) is dict
 
 
 @pytest.mark.parametrize("character", ["x", "\U0001f600"])
