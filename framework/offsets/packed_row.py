@@ -51,6 +51,7 @@ _TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
 _STORED = _TIMED | _HEX | _EXTRA
+_LAST_ASCII = 127
 _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
 
 
@@ -198,6 +199,14 @@ class RowCodec:
         folders, templates = _numbers(raw, starts), _numbers(raw, bodies + 1, _TEMPLATE.size)
         if folders.max() >= len(self._folders) or templates.max() >= len(self._templates):
             raise ValueError("a row of another table")
+        heads = starts + np.uint64(_HEAD.size)
+        # of each row, the bytes of its numbers, of its name, of its numbers and etag, of its version
+        sizes = np.stack((heads - starts, bodies - heads, rest - bodies, ends - rest), axis=1).ravel()
+        other = np.repeat(np.tile([False, True], 2 * len(ends)), sizes.astype(np.intp)) & (raw > _LAST_ASCII)
+        having = ends.searchsorted(other.nonzero()[0], side="right")
+        for at in having[np.diff(having, prepend=-1) > 0].tolist():
+            for begin, end in ((heads[at], bodies[at]), (rest[at], ends[at])):
+                raw[int(begin) : int(end)].tobytes().decode("utf-8", "surrogatepass")
         return bodies
 
     # ---- keys

@@ -40,11 +40,12 @@ from framework.iggy.offset_log.forms import (
     claim_out,
     entries_in,
     entries_out,
-    item_in,
     item_out,
+    items_in,
     partition_in,
     selected_in,
     selected_out,
+    typed,
 )
 from framework.iggy.offset_log.framing import MAX_CLAIM_BYTES, LogMessage, shape_of
 from framework.iggy.offset_log.record_size import ROW_CHARACTERS, batches, entry_characters, spread
@@ -158,9 +159,9 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
         return [
             PartitionOpening(
                 topic_partition=partition_in(topic, partition),
-                topic=TopicIdentity(topic_id=topic_id, created_at=created_at),
+                topic=TopicIdentity(topic_id=typed(int, topic_id), created_at=typed(int, created_at)),
                 anchor=anchor_in(anchor),
-                counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
+                counts={(object_hash, split_number): typed(int, count) for object_hash, split_number, count in counts},
                 counted=counted.get(TopicPartition(topic, partition)),
             )
             for topic, partition, topic_id, created_at, anchor, counts in body["partitions"]
@@ -189,7 +190,7 @@ def decode_progress(message: LogMessage) -> Progress:
     with shape_of(message):
         body = message.read()
         return Progress(
-            items=[item_in(row) for row in body["items"]],
+            items=items_in(body["items"]),
             anchors=ANCHORS.into(body["anchors"]),
             skipped=message.header.get("skipped", 0),
             **{name: FORMS[name].into(body[name]) for name in _CHANGES if name in body},
@@ -310,8 +311,8 @@ def decode_footer(part: LogMessage) -> SnapshotFooter:
         body = part.read()
         row = body["footer"]
         return SnapshotFooter(
-            floor=row["floor"],
-            has_abandoned_partitions=row["past_given_up"],
+            floor=typed(int, row["floor"]),
+            has_abandoned_partitions=typed(bool, row["past_given_up"]),
             **{name: form.into(row[name]) for name, form in FORMS.items() if name in FACTS},
         )
 

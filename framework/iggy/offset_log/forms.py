@@ -57,10 +57,21 @@ def item_out(item: ProgressItem) -> list[Any]:
     return row
 
 
-def item_in(row: Sequence[Any]) -> ProgressItem:
-    """The inverse of `item_out`."""
+def items_in(rows: Iterable[Sequence[Any]]) -> list[ProgressItem]:
+    """Return the counts of positions, of the rows of `item_out`."""
+    items = [_item_in(row) for row in rows]
+    _check_types(itertools.chain.from_iterable(item[:4] for item in items), int)
+    _check_types((item.total for item in items), int, type(None))
+    return items
+
+
+def _item_in(row: Sequence[Any]) -> ProgressItem:
     object_hash, split_number, saved, sent, total, *few = row
     failed, skipped, mark, extra = few or (False, 0, None, {})
+    if few:
+        _check_types((failed,), bool)
+        _check_types((skipped, *(mark or ())), int)
+        _check_types((extra,), dict)
     resume = ResumePoint(*mark) if mark else None
     return ProgressItem(object_hash, split_number, saved, sent, total, failed, skipped, resume, extra)
 
@@ -84,6 +95,9 @@ def _watermark_in(row: Mapping[str, Any]) -> Watermark:
     """Decode a watermark from its stored form; an empty row is an empty watermark."""
     if not row:
         return Watermark()
+    ranges_of = list(itertools.chain.from_iterable(row["prefixes"].values()))
+    _check_types((row["bucket"], *(after for after, _, _ in ranges_of)), str)
+    _check_types((until for _, until, _ in ranges_of), str, type(None))
     return Watermark(
         bucket=row["bucket"],
         prefixes={
@@ -102,7 +116,14 @@ def selected_out(selected: SelectionScope | None) -> dict[str, Any] | None:
 
 def selected_in(row: Mapping[str, Any] | None) -> SelectionScope | None:
     """The inverse of `selected_out`."""
-    return SelectionScope(**row) if row is not None else None
+    if row is None:
+        return None
+    selected = SelectionScope(**row)
+    _check_types((selected.bucket, *selected.prefixes, *selected.options.values()), str)
+    _check_types((selected.address,), str, type(None))
+    _check_types((selected.oldest_ms,), int, type(None))
+    _check_types((selected.since_start, selected.changes_accepted), bool)
+    return selected
 
 
 def _listings_out(listings: Mapping[str, ListingHints]) -> dict[str, Any]:
@@ -121,6 +142,11 @@ def _listings_out(listings: Mapping[str, ListingHints]) -> dict[str, Any]:
 
 def _listings_in(rows: Mapping[str, Any]) -> dict[str, ListingHints]:
     """Decode listing hints from their stored form."""
+    for row in rows.values():
+        after, whole_listing_ms, selection = row.get("tail") or ("", 0, "")
+        _check_types((row["of"], after, selection, *row["keys"]), str)
+        _check_types((whole_listing_ms, *row["counts"]), int)
+        _check_types((row["unordered"],), bool)
     return {
         prefix: ListingHints(
             of=row["of"],
@@ -170,29 +196,38 @@ def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable
     )
 
 
+def _single(kind: type) -> _Form:
+    """Return the form of a map by partition with values of this type."""
+    return _by_partition(lambda value: [value], lambda value: typed(kind, value))
+
+
 ANCHORS = _by_partition(lambda anchor: [anchor_out(anchor)], anchor_in)
-_SINGLE = _by_partition(lambda value: [value], lambda value: value)
 FORMS: Mapping[str, _Form] = {
     "anchors": ANCHORS,
     "topics": _by_partition(
         lambda topic: (topic.topic_id, topic.created_at),
-        lambda topic_id, created_at: TopicIdentity(topic_id=topic_id, created_at=created_at),
+        lambda topic_id, created_at: TopicIdentity(topic_id=typed(int, topic_id), created_at=typed(int, created_at)),
     ),
-    "owners": _SINGLE,
+    "owners": _single(str),
     "counted": ANCHORS,
-    "closed": _SINGLE,
+    "closed": _single(int),
     "claims": _Form(
         lambda claims: [[offset, claim_out(claim)] for offset, claim in claims.items()],
-        lambda rows: {offset: claim_in(claim) for offset, claim in rows},
+        lambda rows: {typed(int, offset): claim_in(claim) for offset, claim in rows},
     ),
     "removed": _Form(
         lambda keys: [list(map(list, key.properties)) for key in keys],
-        lambda rows: [OffsetManagerKey(tuple((name, value) for name, value in key)) for key in rows],
+        lambda rows: [
+            OffsetManagerKey(tuple((typed(str, name), typed(str, value)) for name, value in key)) for key in rows
+        ],
     ),
     "listings": _Form(_listings_out, _listings_in),
     "watermark": _Form(_watermark_out, _watermark_in),
     "selected": _Form(selected_out, selected_in),
-    "skipped": _Form(lambda pairs: list(map(list, pairs)), lambda rows: [(at_us, count) for at_us, count in rows]),
+    "skipped": _Form(
+        lambda pairs: list(map(list, pairs)),
+        lambda rows: [(typed(int, at_us), typed(int, count)) for at_us, count in rows],
+    ),
 }
 """The stored forms of what a snapshot or progress holds beside positions, by its name there and in the log."""
 
@@ -277,6 +312,12 @@ def entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
             numbering_options=table["options"][numbering_options],
             **few.get(row, NOTHING),
         )
+
+
+def typed(kind: type, value: Any) -> Any:
+    """Return the value; raise TypeError if it is of another type."""
+    _check_types((value,), kind)
+    return value
 
 
 def _check_types(values: Iterable[Any], *kinds: type) -> None:

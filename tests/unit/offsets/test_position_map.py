@@ -355,6 +355,8 @@ FORGED_ROWS = {
     "an extra longer than the row": lambda row: row[:BODY_AT] + b"\4" + row[BODY_AT + 1 : EXTRA_AT] + b"\2\0\0\0x",
     "an extra of an earlier build": lambda row: with_extra(row, marshal.dumps({"a": 1})),
     "an extra that is no object": lambda row: with_extra(row, msgspec.msgpack.encode([1])),
+    "a name that is no text": lambda row: row[:NAME_AT] + b"\xff" + row[BODY_AT:],
+    "a version that is no text": lambda row: row + b"\xc3",
     "an extra that is no scalar": lambda row: with_extra(row, msgspec.msgpack.encode({"a": [1]})),
 }
 
@@ -381,6 +383,25 @@ def test_a_row_that_no_source_wrote_is_refused_when_it_is_loaded(forged):
     assert loaded(good) == [done("k", extra={"a": 1})]
     with pytest.raises((IndexError, ValueError)):
         loaded(FORGED_ROWS[forged](row))
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_rows_with_a_bad_byte_are_refused_or_can_be_read(data):
+    positions = small_map(folders=9)
+    for name, extra in (("é/k", {}), ("é/\ud800", {"a": 1}), ("l", {}), ("é/m", {}), ("é/n", {})):
+        entry = attrs.evolve(done(name, extra=extra), version=f"{ETAG}@0" if name == "l" else "ü")
+        positions[entry.get_manager_key()] = entry
+    first, second = positions.view().chunks()
+    rows = bytearray(first.rows)
+    rows[data.draw(st.integers(0, len(rows) - 1))] ^= data.draw(st.integers(1, 255))
+    back = small_map(folders=9)
+    try:
+        back.load(positions.view().tables, [RowChunk(bytes(rows), first.ends), second])
+    except (IndexError, ValueError):
+        return
+    assert len(list(back.view())) == len(back) == 5
+    back.compact(Watermark(bucket="b").raised("", [CoveredRange("", None, 1 << 62)]))
 
 
 @pytest.mark.parametrize("ends", [(), (25,), (50, 25), (0, 50), (25, 25), (25, 49), (25, 51), (2**32 - 1, 50)])
