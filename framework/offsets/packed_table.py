@@ -3,8 +3,8 @@
     key -> row number -> block of rows -> entry
 
 Rows (`framework.offsets.packed_row`) are append-only, in blocks of a few thousand. Replaced and removed rows are marked
-as dead, and the table is rewritten when most rows are dead. So a view costs almost nothing: the current blocks, and
-which rows are dead.
+as dead, and the table is rewritten when a fifth of the rows are dead. So a view costs almost nothing: the current blocks,
+and which rows are dead.
 
 The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash; the
 first bits say where in it to look. The row's own key confirms a match: keys with the same hash are never confused. The hash

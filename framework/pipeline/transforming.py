@@ -191,7 +191,7 @@ class _Step:
     parts: tuple[_Step, ...] = ()
 
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        """Apply it. After an exception to halves, again and again, until each bad record is alone.
+        """Apply it; after an exception to each half, again and again, until each bad record is alone.
 
         A bad record of several transforms goes through each of them, so that its reason names the one.
         """
