@@ -52,9 +52,10 @@ if TYPE_CHECKING:
     from framework.offsets.manager import OffsetManager
     from framework.offsets.store import MemoryOffsetStore, OffsetStore
     from framework.pipeline.producer import Producer
-    from framework.storage.retry import BackoffConfig, RetryPolicy
+    from framework.storage.retry import RetryPolicy
     from framework.store import ListPage, ObjectStore
     from framework.task import AbstractSourceTask, SourceContext
+    from framework.task.backoff import BackoffConfig
     from framework.task.object_store import StoreSourceTask
     from framework.transform import Transform, TransformBatch, TransformContext
     from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, ReadStream, Transformer
@@ -65,7 +66,7 @@ _HOMES = {
     "Acknowledgement": "framework.model.batches",
     "Anchor": "framework.model.objects",
     "Assignment": "framework.discovery.feed",
-    "BackoffConfig": "framework.storage.retry",
+    "BackoffConfig": "framework.task.backoff",
     "BatchLimits": "framework.transformer",
     "BucketConfig": "framework.config.bucket",
     "HandedFeed": "framework.discovery.feed",

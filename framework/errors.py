@@ -290,7 +290,7 @@ class FormatContractError(FatalError):
 
 
 class TransformContractError(FatalError):
-    """A transform returned more records than it was given, others, or in another order."""
+    """A transform returned more records than it was given, others, or in another order, or changed headers in place."""
 
 
 class TooManySkippedError(FatalError):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.cli.config import add_convert, config_app
-from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, SetOption
+from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, SetOption, path_option
 from framework.cli.dead_letter import dead_letter_app
 from framework.cli.error_reporter import ErrorReporter
 from framework.cli.offsets import JsonOption, offsets_app
@@ -300,19 +300,13 @@ def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceT
 
     @app.command()
     def worker(
-        config_dir: Annotated[
-            Path, typer.Option(help="Folder of configuration files, one for each source.", show_default=False)
-        ],
+        config_dir: Annotated[Path, path_option(help="Folder of configuration files, one for each source.")],
         config: Annotated[
-            Path | None,
-            typer.Option(
-                "--config", "-c", help="TOML file of the worker: [http] and [log].", show_default=False, readable=False
-            ),
+            Path | None, path_option("--config", "-c", help="TOML file of the worker: [http] and [log].")
         ] = None,
         settings: SetOption = None,
         state_dir: Annotated[
-            Path | None,
-            typer.Option(help="Folder for paused states and configuration versions.", show_default=False),
+            Path | None, path_option(help="Folder for paused states and configuration versions.")
         ] = None,
         standby: Annotated[
             bool,

@@ -75,7 +75,7 @@ def add_convert(app: typer.Typer, command: str, task_class: type[AbstractSourceT
 
 def schema_text(program: str, root: type) -> str:
     """Return the schema as indented JSON."""
-    from framework.config.schema import json_schema  # noqa: PLC0415 - for this command only
+    from framework.config.json_schema import json_schema  # noqa: PLC0415 - for this command only
 
     return (
         json_module.dumps(json_schema(root, title=f"Configuration of {program}"), indent=1, ensure_ascii=False) + "\n"

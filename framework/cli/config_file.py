@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import typer
 
 from framework.errors import ConfigError
 
-ConfigOption = Annotated[
-    Path | None,
-    # readable=False: the loader says what is wrong with a file, in its own words
-    typer.Option("--config", "-c", help="The TOML file that describes the source.", show_default=False, readable=False),
-]
+
+def path_option(*names: str, help: str) -> Any:  # noqa: A002 - as typer calls it
+    """Return an option that takes a path; an empty one, of an unset variable of a script, would be the current folder."""
+    return typer.Option(*names, help=help, show_default=False, parser=_path_of, metavar="PATH")
+
+
+def _path_of(text: str) -> Path:
+    if not text:
+        raise typer.BadParameter("the path is empty")
+    return Path(text)
+
+
+ConfigOption = Annotated[Path | None, path_option("--config", "-c", help="The TOML file that describes the source.")]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

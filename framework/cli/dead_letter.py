@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
+from framework.cli.config_file import Choose, ConfigOption, SetOption, path_option, refuse_empty
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -54,8 +54,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         limit: Annotated[int, typer.Option(help="Only the newest, up to this number; 0 = all.", min=0)] = 0,
         json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
         payload: Annotated[
-            Path | None,
-            typer.Option(help="Write the record's bytes to this file; for a single dead letter.", show_default=False),
+            Path | None, path_option(help="Write the record's bytes to this file; for a single dead letter.")
         ] = None,
     ) -> int:
         """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""

@@ -59,10 +59,6 @@ class _Prefix:
     floor: str = ""
 
 
-def _prefixes_of(names: Sequence[str]) -> list[_Prefix]:
-    return [_Prefix(name=name) for name in names or ("",)]
-
-
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class IncrementalFeed(ListingFeed):
     """Feed whose listings mostly cover only the end of the key range.
@@ -80,7 +76,7 @@ class IncrementalFeed(ListingFeed):
         listing: runs a full listing.
     """
 
-    _prefixes: Sequence[_Prefix] = attrs.field(converter=_prefixes_of)
+    _prefixes: Sequence[str]
     _base: str
     _lookback_keys: int
     _full_listing_interval: float
@@ -93,11 +89,11 @@ class IncrementalFeed(ListingFeed):
     @override
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        for prefix in self._prefixes:
-            prefix.start = prefix.back = self._base
+        base = self._base
+        self._states = [_Prefix(name=name, start=base, back=base) for name in self._prefixes or ("",)]
         self._kept_keys = self._lookback_keys + 1  # listings start after the first of them
         patience = self._min_age + HOLD_SECONDS
-        self._deferred = DeferredKeys(patience, self._time_of_day, [prefix.name for prefix in self._prefixes])
+        self._deferred = DeferredKeys(patience, self._time_of_day, [prefix.name for prefix in self._states])
         self._whole = True
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
@@ -132,16 +128,16 @@ class IncrementalFeed(ListingFeed):
             self._note_marks()
         waited_for = self._deferred.waited_for()
         self._deferred.begin_listing()
-        for prefix in self._prefixes:
+        for prefix in self._states:
             prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
             prefix.top, prefix.floor = [], prefix.start
-        starts = {prefix.name: prefix.start for prefix in self._prefixes}
+        starts = {prefix.name: prefix.start for prefix in self._states}
         stream = super()._list() if self._whole else self._list_behind(starts)
-        prefix = self._prefixes[0]
+        prefix = self._states[0]
         for native in stream:
             key = native.key
             if not key.startswith(prefix.name):
-                prefix = next((candidate for candidate in self._prefixes if key.startswith(candidate.name)), prefix)
+                prefix = next((candidate for candidate in self._states if key.startswith(candidate.name)), prefix)
             if key > prefix.floor:
                 prefix.top.append(key)
                 if len(prefix.top) >= 2 * self._kept_keys:
@@ -155,7 +151,7 @@ class IncrementalFeed(ListingFeed):
             prefix.floor = prefix.top[0]
 
     def _end(self, began: float) -> None:
-        for prefix in self._prefixes:
+        for prefix in self._states:
             self._trim(prefix)
             prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
             prefix.top = []
@@ -164,7 +160,7 @@ class IncrementalFeed(ListingFeed):
             self._whole_began, self._marks = began, {}
 
     def _was_listed(self, key: str) -> bool:
-        return any(key.startswith(prefix.name) and key > prefix.start for prefix in self._prefixes)
+        return any(key.startswith(prefix.name) and key > prefix.start for prefix in self._states)
 
     def _is_whole_due(self, now: float) -> bool:
         age = None if self._whole_began is None else now - self._whole_began
@@ -179,27 +175,27 @@ class IncrementalFeed(ListingFeed):
     # ---- across a restart
 
     def _resume(self) -> None:
-        marks = {prefix.name: self._past(prefix.name).incremental for prefix in self._prefixes}
+        marks = {prefix.name: self._past(prefix.name).incremental for prefix in self._states}
         known = [mark for mark in marks.values() if mark is not None and mark.selection == self._digest]
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
-        unfinished = [entry.key for entry in self._table.unfinished()]
-        for prefix, mark in zip(self._prefixes, known, strict=True):
+        unfinished = [entry.key for entry in self._objects.offsets.table.unfinished()]
+        for prefix, mark in zip(self._states, known, strict=True):
             prefix.back = self._before(prefix, mark.after, unfinished)
 
     def _note_marks(self) -> None:
         """Keep the resume key: after each full listing, and again once nothing holds it back any longer."""
         if self._marks is None or self._whole_began is None:
             return
-        with self._lock:
-            unfinished = [*self._in_flight.keys(), *self._deferred.waiting()]
-        marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._prefixes}
-        held = any(marks[prefix.name] < prefix.back for prefix in self._prefixes)
+        with self._objects.lock:
+            unfinished = [*self._objects.in_flight.keys(), *self._deferred.waiting()]
+        marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._states}
+        held = any(marks[prefix.name] < prefix.back for prefix in self._states)
         if not held or not self._marks:
             for name, after in marks.items():
                 mark = IncrementalMark(
                     after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._digest
                 )
-                self._offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
+                self._objects.offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
             self._marks = marks if held else None

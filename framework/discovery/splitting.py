@@ -33,9 +33,8 @@ _POSITION_BYTES = 150
 
 def max_splits(native: NativeObject, extra: Mapping[str, Scalar] | None = None) -> int:
     """Return how many splits an object can have: some 500,000, fewer with a very long key, or data of a subclass."""
-    own = json.dumps(
-        (native.key, native.version, dict(extra or {}))
-    )  # with every escape: never shorter than in the record
+    # with every escape: never shorter than in the record
+    own = json.dumps((native.key, native.version, dict(extra or {})))
     return min(MAX_SPLIT, MAX_BEGUN_BYTES // (_POSITION_BYTES + len(own)))
 
 

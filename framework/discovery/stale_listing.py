@@ -33,9 +33,8 @@ class StaleListingGuard:
     """
 
     _longest_seconds: float
-    _seen: dict[OffsetManagerKey, tuple[str, int, int]] = attrs.field(
-        factory=dict
-    )  # version, listings, the last one's number
+    # version, listings, and the number of the last one
+    _seen: dict[OffsetManagerKey, tuple[str, int, int]] = attrs.field(factory=dict)
     pause_seconds: float = 0.0
 
     def begin_listing(self) -> None:

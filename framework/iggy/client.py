@@ -33,7 +33,7 @@ from framework.iggy import wire
 from framework.iggy.errors_map import Answer, answer_of
 from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
-from framework.iggy.requests import RequestQueue, Start
+from framework.iggy.request_queue import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo, place_of
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT

@@ -33,6 +33,7 @@ from framework.discovery.incremental import IncrementalFeed
 from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_feed import ListingFeed
+from framework.discovery.new_objects import NewObjects
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
@@ -198,24 +199,35 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             )
         elif named is not None:
             make_feed = partial(KeyListFeed, named, router)
-        feed = make_feed(
-            listing=lambda: self.get_native_item_stream(self.start_key),
-            selection=RoutedSelection(selector, router, on_deferred=lambda native: feed.defer(native)),  # noqa: PLW0108 - made here
-            tolerant=configured.errors.tolerance != "none",
+        order = listing_order(configured)
+
+        def defer(native: NativeObject) -> None:
+            feed.defer(native)
+
+        objects = NewObjects(
+            selection=RoutedSelection(selector, router, on_deferred=defer),
             offsets=offsets,
             numbering_options=self.numbering_options,
-            poll_interval_seconds=discovery.poll_interval,
-            idle_seconds=lambda: self.listing_idle_seconds,
-            once=self._once,
+            defer=defer,
+            longest_pause_seconds=discovery.poll_interval,
+            tolerant=configured.errors.tolerance != "none",
             start_entry=self.create_offset_manager_entry,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
-            order=listing_order(configured),
             split_policy=SplitPolicy(
                 split_size=configured.input.split_size or 0,
                 partitions=configured.iggy.partitions,
                 can_split=self.transformer.can_split,
                 by_key=configured.divides_by_key,
             ),
+            in_order=order is not None,
+        )
+        feed = make_feed(
+            listing=lambda: self.get_native_item_stream(self.start_key),
+            objects=objects,
+            poll_interval_seconds=discovery.poll_interval,
+            once=self._once,
+            order=order,
+            idle_seconds=lambda: self.listing_idle_seconds,
         )
         since_start = config is not configured
         offsets.selection.bind(
@@ -448,10 +460,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             self._single = self._records(batch)
 
     def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
-        split_number, transformed = (
-            batch.entry.split_number,
-            batch.headers is not None or batch.timestamps_us is not None,
-        )
+        split_number = batch.entry.split_number
+        transformed = batch.headers is not None or batch.timestamps_us is not None
         for place, (number, payload) in enumerate(zip(batch.record_numbers, batch.payloads, strict=True)):
             record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
             if split_number or transformed:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import ObjectArchivedError, SkippableError
-from framework.model.headers import HeaderValue
+from framework.model.headers import EncodedHeaders, HeaderValue
 from framework.model.objects import Anchor, NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
 
@@ -72,7 +72,8 @@ class RecordBatch:
         skipped: bad records skipped just before this batch.
         failure: the failure that ends the object with this batch, before its real end; None without a failure.
         numbers: the number of each payload, rising; None when they are consecutive.
-        headers: each record's own headers, or None for a record without; None when no record has any.
+        headers: each record's own headers, encoded after the transforms, or None for a record without; None when no
+            record has any.
         timestamps_us: each record's time of origin, microseconds since 1970, or 0 for the time of sending; None when no
             record has its own.
     """
@@ -113,8 +114,13 @@ class RecordBatch:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that the batch keeps in memory: its payloads, and the bytes of its bad records."""
-        return self.size_bytes + sum(len(skip.raw) for skip in self.skipped) if self.skipped else self.size_bytes
+        """Bytes that the batch keeps in memory: its payloads, its records' own headers, the bytes of its bad records."""
+        held = self.size_bytes
+        if self.headers is not None:
+            held += sum(len(headers.encoded) for headers in self.headers if isinstance(headers, EncodedHeaders))
+        if self.skipped:
+            held += sum(len(skip.raw) for skip in self.skipped)
+        return held
 
     @property
     def error_count(self) -> int:

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 from typing_extensions import override
 
+from framework.errors import TransformContractError
 from framework.model.header_kinds import HeaderNumber
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject
@@ -39,20 +40,15 @@ _NUMBERS = {_INT64: struct.Struct("<q"), _UINT64: struct.Struct("<Q"), _FLOAT64:
 _CONTINUATION = 0b10  # upper bits of a byte that goes on with a UTF-8 character
 _field = struct.Struct("<BI").pack
 _LONGEST_SPLIT = Split(MAX_SPLIT, 10**18)
+_TOO_MANY = f"the headers take more than {MAX_HEADERS_BYTES:,} bytes, which is all that Iggy stores"
 
 
 class HeaderError(ValueError):
     """Iggy cannot store headers. The text is the reason."""
 
 
-def _unchangeable(_headers: object, *_values: object, **_named: object) -> NoReturn:
-    raise TypeError(
-        "these headers cannot change, they may be those of many records; make others: {**headers, name: value}"
-    )
-
-
 class EncodedHeaders(dict[str, HeaderValue]):
-    """Headers that cannot change, encoded once: many records may share them.
+    """Headers that never change, encoded once: many records may share them. A copy, such as `{**headers}`, may change.
 
     Attributes:
         encoded: their header block; empty when Iggy cannot store them.
@@ -69,11 +65,17 @@ class EncodedHeaders(dict[str, HeaderValue]):
         except HeaderError as exc:
             self.encoded, self.error = b"", str(exc)
 
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return EncodedHeaders, (dict(self),)
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TransformContractError(
+            "headers that it was given never change, as other records share them: return a copy with the change"
+        )
 
-    __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _unchangeable
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    @override
+    def __reduce__(self) -> tuple[type[EncodedHeaders], tuple[dict[str, HeaderValue]]]:
+        return EncodedHeaders, (dict(self),)
 
 
 def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_HEADERS_BYTES) -> str | None:
@@ -122,7 +124,7 @@ def encode_headers(headers: Mapping[str, HeaderValue]) -> bytes:
     else:
         raise HeaderError(headers.error)
     if len(block) > MAX_HEADERS_BYTES:
-        raise HeaderError(f"the headers take {len(block)} bytes, Iggy stores at most {MAX_HEADERS_BYTES}")
+        raise HeaderError(_TOO_MANY)
     return block
 
 
@@ -165,6 +167,8 @@ def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
             )
         seen.add(name)
         block += _name_field(name) + _field(kind, len(value)) + value
+        if len(block) > MAX_HEADERS_BYTES:  # the rest may be thousands of pieces
+            raise HeaderError(_TOO_MANY)
     return bytes(block)
 
 

@@ -40,7 +40,7 @@ class BoundedQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Number of bytes in the queue: payloads, and bad records that await their dead letters."""
+        """Number of bytes in the queue: payloads, records' own headers, and bad records that await their dead letters."""
         return self._bytes
 
     def put(self, batch: RecordBatch) -> None:

@@ -7,6 +7,7 @@ Iggy, so that its clients read them. Fields of our own are optional for such a c
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -377,11 +378,11 @@ def stats_of(sources: list[ManagedSource], system: Mapping[str, Any], *, version
 
 
 def semver(version: str) -> int | None:
-    """Return `1.2.3` as 1002003, as Iggy does; None for other forms."""
-    parts = version.split(".")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):  # noqa: PLR2004
+    """Return `1.2.3` as 1002003 as Iggy does, which leaves out what follows, such as `.dev0`; None for other forms."""
+    numbers = re.match(r"(\d+)\.(\d+)\.(\d+)(?!\d)", version)
+    if numbers is None:
         return None
-    major, minor, patch = map(int, parts)
+    major, minor, patch = map(int, numbers.groups())
     return major * 1_000_000 + minor * 1000 + patch
 
 

@@ -32,7 +32,7 @@ class DaemonThreads:
     _threads: list[threading.Thread] = attrs.field(factory=list)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Queue work; return at once. Not thread-safe."""
+        """Queue work; return at once. The future has its result, or what it raised. Not thread-safe."""
         future: Future[T] = Future()
 
         def run() -> None:

@@ -181,12 +181,13 @@ def make_error(kind: Kind, failed: StoreCall, sentence: str) -> SourceError:
 
 def innermost(error: BaseException) -> str:
     """Describe the innermost cause in a few words, without an address's query."""
-    bottom = error
+    bottom, seen = error, {id(error)}
     while True:
         inner = getattr(bottom, "kwargs", {}).get("error") if hasattr(bottom, "kwargs") else None
         inner = inner or getattr(bottom, "reason", None) or bottom.__cause__
-        if not isinstance(inner, BaseException) or inner is bottom:
+        if not isinstance(inner, BaseException) or id(inner) in seen:
             break
+        seen.add(id(inner))
         bottom = inner
     message = redact(str(bottom))
     # urllib3: "<botocore.awsrequest.AWSHTTPConnection object at 0x7f...>: Failed to ...": the object adds nothing.

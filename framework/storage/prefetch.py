@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 from typing_extensions import override
@@ -18,10 +18,8 @@ from framework.errors import SourceError, StoreContractError, TaskClosedError, r
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
 from framework.storage.http.errors import MAX_REFUSAL_BYTES
+from framework.storage.resuming_stream import ResumingStream, own_bytes
 from framework.transformer import ObjectInput, ReadStream
-
-if TYPE_CHECKING:
-    from framework.storage.resuming_stream import ResumingStream
 
 T = TypeVar("T")
 
@@ -42,7 +40,7 @@ class CheckedStream(ReadStream):
 
     def __init__(self, source: ObjectInput, start: int, end: int | None) -> None:
         self._location = source.location
-        self._stream = self._call(source.open, start, end)
+        self._stream = self._call(lambda: source.open(start, end))
         if not hasattr(self._stream, "read"):
             raise StoreContractError(
                 f"{self._location}: {type(source).__name__}.open returned {type(self._stream).__name__}, not a ReadStream"
@@ -50,20 +48,16 @@ class CheckedStream(ReadStream):
 
     @override
     def read(self, size: int, /) -> bytes:
-        data = self._call(self._stream.read, size)
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise StoreContractError(
-                f"{self._location}: {type(self._stream).__name__}.read returned {type(data).__name__}, not bytes"
-            )
-        return data
+        data = self._call(lambda: self._stream.read(size))
+        return data if type(data) is bytes else own_bytes(data, self._stream, self._location)
 
     @override
     def close(self) -> None:
-        self._call(self._stream.close)
+        self._call(lambda: self._stream.close())  # noqa: PLW0108 - it may have none
 
-    def _call(self, call: Callable[..., T], *arguments: object) -> T:
+    def _call(self, call: Callable[[], T]) -> T:
         try:
-            return call(*arguments)
+            return call()
         except (SourceError, MemoryError, ImportError):
             raise
         except Exception as failure:

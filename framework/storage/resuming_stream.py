@@ -16,6 +16,7 @@ from framework.errors import (
     CorruptObjectError,
     ObjectChangedError,
     RetriableError,
+    SourceError,
     StoreContractError,
     TaskClosedError,
     TruncatedObjectError,
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from framework.store import ObjectStore, PendingStream, ReadRoom
 
 T = TypeVar("T")
-
-
-def _or_default(policy: RetryPolicy | None) -> RetryPolicy:
-    return policy or RetryPolicy()
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -49,7 +46,7 @@ class StoreInput(ObjectInput):
 
     _store: ObjectStore
     native: NativeObject
-    _policy: RetryPolicy = attrs.field(default=None, converter=_or_default)
+    _policy: RetryPolicy = attrs.field(factory=RetryPolicy)
     _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
     _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
 
@@ -76,16 +73,18 @@ class StoreInput(ObjectInput):
         return stream
 
     def begin(self, start: int, end: int | None, room: ReadRoom) -> ResumingStream | None:
-        """Start the request of a stream that is read later; None when the store can only block.
+        """Start the request of a stream that is read later; None when the store can only block, or fails.
 
         Call `connect` before the first read. A retriable failure is retried meanwhile.
         """
         stop_at = self.native.size if end is None else min(end, self.native.size)
         stream = ResumingStream(self, start, stop_at)
         if start < stop_at:
-            stream.pending = self._store.begin(
-                self.native, start, None if stop_at == self.native.size else stop_at, room=room, retry=stream.retry
-            )
+            stop = None if stop_at == self.native.size else stop_at
+            try:
+                stream.pending = self._store.begin(self.native, start, stop, room=room, retry=stream.retry)
+            except SourceError:
+                return None  # `open` tries again, or raises it when it is this object's turn
             if stream.pending is None:
                 return None
         return stream
@@ -228,10 +227,8 @@ class ResumingStream(ReadStream):
         except RetriableError as failed:
             self._drop()
             self._stream, data = self._source.again(failed, self._position, self._end, size)
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise StoreContractError(
-                f"{self._source.location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes"
-            )
+        if type(data) is not bytes:
+            data = own_bytes(data, stream, self._source.location)
         if not data:
             raise _short(self._source.native, self._position, self._end)
         self._position += len(data)
@@ -264,6 +261,17 @@ class ResumingStream(ReadStream):
         abort = getattr(stream, "abort", None)
         if abort is not None:
             abort()
+
+
+def own_bytes(data: object, stream: ReadStream, location: str) -> bytes:
+    """Return what a stream of an author gave in place of `bytes`: a copy, as the stream may use its buffer again.
+
+    Raises:
+        StoreContractError: it is no buffer of bytes.
+    """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise StoreContractError(f"{location}: {type(stream).__name__}.read returned {type(data).__name__}, not bytes")
+    return bytes(data)
 
 
 def _changed_on_the_way(native: NativeObject, checksum: Checksum) -> CorruptObjectError:

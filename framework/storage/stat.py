@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import attrs
 
-from framework.errors import ConfigError
+from framework.errors import ConfigError, StoreContractError
 from framework.model.objects import NativeObject
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.resuming_stream import StoreInput
@@ -55,6 +55,7 @@ class Lookups:
         Raises:
             ObjectNotFoundError: the object does not exist.
             ConfigError: this source cannot read another bucket.
+            StoreContractError: the store returned no object.
             RetriableError, FatalError: the store's error.
         """
         store = self._store_of(bucket)
@@ -62,7 +63,12 @@ class Lookups:
             with self._lock:
                 self._on_request()
         what = f"looking up {self.address(bucket, key)}"
-        native = self._policy.call(store.stat, key, what=what, on_retry=self._on_retry, stop=self._stop)
+        native: object = self._policy.call(store.stat, key, what=what, on_retry=self._on_retry, stop=self._stop)
+        if not isinstance(native, NativeObject):
+            raise StoreContractError(
+                f"{self.address(bucket, key)}: {type(store).__name__}.stat returned {type(native).__name__}, not a NativeObject; "
+                "of an object that is not there it must raise ObjectNotFoundError"
+            )
         self._policy = self._later_policy
         return native
 

@@ -24,7 +24,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.pipeline.queue import BoundedQueue
-from framework.storage.retry import Backoff, BackoffConfig
+from framework.task.backoff import Backoff, BackoffConfig
 from framework.task.context import SourceContext
 
 if TYPE_CHECKING:

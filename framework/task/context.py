@@ -7,7 +7,7 @@ import attrs
 from framework.config.sections import SourceCommonConfig
 from framework.discovery.feed import ObjectFeed
 from framework.offsets.manager import OffsetManager
-from framework.storage.retry import BackoffConfig
+from framework.task.backoff import BackoffConfig
 
 
 @attrs.frozen(kw_only=True)

@@ -349,16 +349,16 @@ def test_a_bad_record_ends_the_run_with_its_place(spark, moto_bucket, iggy_url, 
 
 
 def test_what_executors_warn_about_is_said_by_the_driver(spark, moto_bucket, iggy_url, stream_name, caplog):
-    from framework.engine.spark import job
+    from framework.engine.spark.executor import MAX_LOGGED
 
-    bad = b"".join(b"no json %d\n" % number for number in range(job.MAX_LOGGED + 3))
+    bad = b"".join(b"no json %d\n" % number for number in range(MAX_LOGGED + 3))
     moto_bucket.put("in/bad.jsonl", b'{"n":1}\n' + bad + b'{"n":2}\n')
     config = configured(
         moto_bucket, iggy_url, stream_name, name="warned", engine="spark", errors={"tolerance": "skip_record"}
     )
     last = spark_engine(config).run()
-    assert (last.records, last.skipped) == (2, job.MAX_LOGGED + 3)
-    assert caplog.text.count("skipped a record") == job.MAX_LOGGED
+    assert (last.records, last.skipped) == (2, MAX_LOGGED + 3)
+    assert caplog.text.count("skipped a record") == MAX_LOGGED
     assert "s3://" in caplog.text
     assert "and 3 more warnings of the same job" in caplog.text
 

@@ -22,9 +22,9 @@ from framework.config.sections import SourceCommonConfig
 from framework.engine import admin, discovery, iggy_target, local, processes, session, worker
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.inspection import inspect
+from framework.engine.spark import driver as spark_driver
 from framework.engine.spark import engine as spark_engine
-from framework.engine.spark import group as spark_group
-from framework.engine.spark import job as spark_job
+from framework.engine.spark import executor as spark_executor
 from framework.engine.spark import listing as spark_listing
 from framework.errors import (
     AccessDeniedError,
@@ -568,7 +568,7 @@ class SimSparkEngine(spark_engine.SparkEngine):
         return contextlib.nullcontext()
 
     def _await_spark(self):
-        return spark_group.ReadySpark(context=SimSpark(), use_stop_channel=False)
+        return spark_driver.ReadySpark(context=SimSpark(), use_stop_channel=False)
 
 
 # ---- configuration
@@ -855,14 +855,14 @@ def prepare():
         FIGURES_SECONDS=2.0,
     )
     replace(
-        spark_group,
+        spark_driver,
         WAIT_SECONDS=0.1,
         wave_lister=lambda *_, **__: None,
         Capacity=SimCapacity,
         WaitWatch=SimWaitWatch,
     )
     replace(spark_listing, Capacity=SimCapacity)
-    replace(spark_job, TaskContext=_SimTaskContext, set_up_process=lambda: None, LogForwarder=lambda _: silent)
+    replace(spark_executor, TaskContext=_SimTaskContext, set_up_process=lambda: None, LogForwarder=lambda _: silent)
     replace(discovery, WAIT_SECONDS=0.1)
     replace(session, FOLLOW_SECONDS=0.5)
     logging.disable(logging.CRITICAL)

@@ -169,9 +169,9 @@ def any_topic_of_the_name():
 
 def moved_with_the_topic():
     """What is half read goes on in the topic that is configured now."""
-    from framework.discovery import listing_feed
+    from framework.discovery import new_objects
 
-    real = listing_feed.ListingFeed._entries_of
+    real = new_objects.NewObjects._entries_of
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return [
@@ -179,7 +179,7 @@ def moved_with_the_topic():
             for entry in real(self, key, native, topic_partition, known, in_flight)
         ]
 
-    listing_feed.ListingFeed._entries_of = entries_of
+    new_objects.NewObjects._entries_of = entries_of
 
 
 def expired_unnoticed():
@@ -237,14 +237,14 @@ def any_place():
 
 def any_numbering():
     """Objects half read go on under other options."""
-    from framework.discovery import listing_feed
+    from framework.discovery import new_objects
 
-    real = listing_feed.ListingFeed._entries_of
+    real = new_objects.NewObjects._entries_of
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return real(self, key, native, topic_partition, known, in_flight or ({-1} if known is not None else in_flight))
 
-    listing_feed.ListingFeed._entries_of = entries_of
+    new_objects.NewObjects._entries_of = entries_of
 
 
 def compacted_unsafe():
@@ -343,7 +343,9 @@ def list_read_once():
     """A list that was rewritten is not read again."""
     from framework.discovery.key_list.location import FileKeyList, StoreKeyList
 
-    FileKeyList.state = StoreKeyList.state = lambda self: "as ever"
+    look = StoreKeyList.state
+    FileKeyList.state = lambda self: "as ever"
+    StoreKeyList.state = lambda self: "as ever" if self._seen is not None else look(self) and "as ever"
 
 
 def finished_is_never_rechecked():
@@ -420,25 +422,24 @@ def order_of_texts():
 
 def assigned_by_old_positions():
     """What is in flight is asked when an object is taken, its position when it was listed (start_offsets, seed 15)."""
-    from framework.discovery import listing_feed
+    from framework.discovery import new_objects
 
     def begin(self, key, native, topic_partition, same):
-        tracker = self._offsets.tracker
-        with self._lock:
-            in_flight = self._in_flight.splits(key, native.version)
+        tracker = self.offsets.tracker
+        with self.lock:
+            in_flight = self.in_flight.splits(key, native.version)
         if in_flight is None:
-            tracker.defer(native)
             self._defer(native)
-            return listing_feed._NOTHING
+            return new_objects.NOTHING
         entries = self._entries_of(key, native, topic_partition, same, in_flight)
         tracker.seen_open(key, native)
         return (
-            self._assign(native, entry)
+            self._assign(key, native, entry)
             for entry in entries
             if not entry.finished and entry.split_number not in in_flight
         )
 
-    listing_feed.ListingFeed._begin = begin
+    new_objects.NewObjects._begin = begin
 
 
 def anybodys_log():
@@ -491,8 +492,8 @@ def trimmed_with_others_in_it():
 
     real = snapshots.trim
 
-    def trim(offset_log, needed):
+    def trim(offset_log, needed, bytes_before):
         offset_log.foreign = 0
-        return real(offset_log, needed)
+        return real(offset_log, needed, bytes_before)
 
     snapshots.trim = trim

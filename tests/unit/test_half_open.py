@@ -19,7 +19,7 @@ import pytest
 from framework.engine.processes import ProcessGroup, _Worker
 from framework.engine.report import Reporter
 from framework.engine.spark import packages, range_batch
-from framework.engine.spark.group import SparkGroup
+from framework.engine.spark.driver import SparkGroup
 from framework.engine.spark.stop_channel import StopChannel, held
 from framework.engine.worker import LeaderPipe
 from framework.errors import ConfigError, FatalError

@@ -23,7 +23,7 @@ class KeyListFeed(ListingFeed):
 
     Args:
         named: the objects of the list.
-        router: what `selection` asks for the topic of an object.
+        router: what the selection asks for the topic of an object.
         **options: of `ListingFeed`; its listing is `named.objects`.
     """
 
@@ -62,7 +62,6 @@ class KeyListFeed(ListingFeed):
     @override
     def release(self, assignment: Assignment, *, gone: bool = False) -> None:
         """Look the object up in the next listing, unless it is gone. Its row in the list is not trusted any more."""
-        self._named.released(
-            assignment.native.key, gone=gone and not assignment.archived
-        )  # before the next listing can begin
+        gone_for_good = gone and not assignment.archived
+        self._named.released(assignment.native.key, gone=gone_for_good)  # before the next listing can begin
         super().release(assignment, gone=gone)

@@ -41,11 +41,11 @@ class KeyList(abc.ABC):
 
     @abc.abstractmethod
     def open(self) -> BinaryIO:
-        """Open the list that `state` last saw, at its first byte.
+        """Open the list at its first byte: the object that `state` last saw, or the file as it is now.
 
         Raises:
             KeyListError: the list does not exist.
-            ObjectChangedError: it was rewritten since; also raised by reads.
+            ObjectChangedError: the object was rewritten since; also raised by reads.
         """
 
     @abc.abstractmethod

@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from framework.engine.local import LocalEngine
 from framework.engine.spark import jvm
-from framework.engine.spark.group import ReadySpark, SparkGroup
+from framework.engine.spark.driver import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
 from framework.engine.spark.session import Awaited, spark_context
 from framework.errors import SourceError

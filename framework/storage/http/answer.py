@@ -51,7 +51,7 @@ class RequestLoop(Protocol):
 
 
 class HttpAnswer:
-    """A request and its answer. One reader; `abort` may come from any thread.
+    """A request and its answer. One reader; `shutdown` may come from any thread.
 
     Attributes:
         room: memory that the body may take; None: `WINDOW_BYTES`.

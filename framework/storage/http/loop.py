@@ -233,20 +233,19 @@ class HttpLoop:
 
     def _finish(self, multi: Any, failure: Exception) -> None:
         self._closed = True
-        for transfer in list(self._transfers.values()):
-            multi.remove_handle(transfer.curl)
-            transfer.curl.close()
-            if transfer.answer is not None:
-                transfer.answer.end(failure)
-        self._transfers.clear()
-        for transfer in self._free:
-            transfer.curl.close()
-        self._free.clear()
-        multi.close()
-        for answer in [*self._waiting, *(answer for _, _, answer in self._later)]:
+        under_way = [transfer.answer for transfer in self._transfers.values() if transfer.answer is not None]
+        for answer in [*under_way, *self._waiting, *(answer for _, _, answer in self._later)]:
             answer.end(failure)
         while self._commands:
             self._commands.popleft()[1].end(failure)
+        # not before: libcurl waits here for a name that is being resolved
+        for curl in self._transfers:
+            multi.remove_handle(curl)
+        for transfer in [*self._transfers.values(), *self._free]:
+            transfer.curl.close()
+        self._transfers.clear()
+        self._free.clear()
+        multi.close()
 
     def _patience(self, sweep: float) -> float:
         until = self.now + sweep if self._transfers else None

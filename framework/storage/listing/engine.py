@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from operator import lt
+from typing import Any
 
 import attrs
 
@@ -25,6 +26,7 @@ from framework.storage.listing.pages import (
     bound_of,
     check_prefix,
     checked_keys,
+    checked_page,
     in_range,
     look_again,
     page_after,
@@ -282,7 +284,7 @@ class ListingEngine:
             if len(self._emitted) > REMEMBERED_KEYS:
                 self._emitted = None
 
-    def _ask(self, **call: object) -> ListPage:
+    def _ask(self, **call: Any) -> ListPage:
         """Make one call within the budget, with the policy's retries."""
         delay = self._limiter.delay_seconds()
         if delay > 0:
@@ -295,7 +297,7 @@ class ListingEngine:
         def attempt() -> ListPage:
             nonlocal began
             began = clock()
-            return self._store.list_page(**call)  # type: ignore[arg-type]
+            return checked_page(self._store, **call)
 
         def again(error: RetriableError, tries: int, seconds: float) -> None:
             slow_down = isinstance(error, ThrottledError)
@@ -314,7 +316,7 @@ class ListingEngine:
     # ---- a store without order
 
     def _look_again(self, doubt: Disagreement) -> None:
-        def ask(**call: object) -> ListPage:
+        def ask(**call: Any) -> ListPage:
             page = self._ask(**call)
             with self._work:
                 self._count(page, 1)
@@ -330,9 +332,8 @@ class ListingEngine:
             self.unordered = True
             if self._emitted is None:
                 raise ListingError(
-                    f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to begin again without "
-                    "repeating some: list it with one call at once, as list_concurrency = 1 does, and a source that is "
-                    "started again"
+                    f"{error}; noticed after more than {REMEMBERED_KEYS:,} objects, too late to list it from the start without "
+                    "repeating some: start the source again, which then lists it by one chain of pages"
                 ) from error
             log.warning("%s; one chain of pages lists it from the start", error)
             self.counts.serial = True

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 
 import attrs
 
-from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError
-from framework.model.objects import NativeObject
+from framework.errors import StoreUnavailableError, TaskClosedError
 from framework.storage.daemon_threads import DaemonThreads
-from framework.storage.listing.pages import check_prefix
+from framework.storage.listing.pages import check_prefix, checked_page
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
 
@@ -42,7 +40,7 @@ class SinglePages:
     _page_size: int
     _on_retry: OnRetry
     _ending: threading.Event = attrs.field(factory=threading.Event)
-    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # made, or failed
+    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # the last one is made, or failed
     answered: bool = False
 
     def ask(self, prefix: str, after: str) -> ListPage:
@@ -63,9 +61,11 @@ class SinglePages:
         """Request the page in a separate thread, which is abandoned when no answer comes."""
         policy = self._policy.within(FIRST_CONTACT_SECONDS)
         threads = DaemonThreads(1, name="first-page")
+        made = self._first_contact = threading.Event()
         answer = threads.submit(lambda: self._ask(policy, prefix, after))
-        answer.add_done_callback(lambda _: self._first_contact.set())
-        self._first_contact.wait(FIRST_ANSWER_SECONDS)
+        answer.add_done_callback(lambda _: made.set())
+        if not self._ending.is_set():  # `close` sets the event that it finds
+            made.wait(FIRST_ANSWER_SECONDS)
         threads.shutdown()
         if answer.done():
             return answer.result()
@@ -80,7 +80,8 @@ class SinglePages:
     def _ask(self, policy: RetryPolicy, prefix: str, after: str) -> ListPage:
         where = f"{self._store.scheme}://{self._store.bucket}/{prefix}"
         page = policy.call(
-            self._store.list_page,
+            checked_page,
+            self._store,
             prefix=prefix,
             after=after,
             page_size=self._page_size,
@@ -88,24 +89,8 @@ class SinglePages:
             on_retry=self._on_retry,
             stop=self._ending,
         )
-        self._check(where, page)
         check_prefix(where, page, prefix)
         return page
-
-    def _check(self, where: str, page: object) -> None:
-        if not isinstance(page, ListPage):
-            found = type(page).__name__
-        elif not isinstance(page.objects, Sequence):
-            found = f"a page whose objects are {type(page.objects).__name__}"
-        elif page.objects and not isinstance(page.objects[0], NativeObject):
-            found = f"a page of {type(page.objects[0]).__name__}"
-        elif page.objects and not isinstance(page.objects[0].key, str):
-            found = f"an object with the key {page.objects[0].key!r}"
-        else:
-            return
-        raise StoreContractError(
-            f"{where}: {type(self._store).__name__}.list_page returned {found}, not a ListPage with a list of NativeObject"
-        )
 
     def close(self) -> None:
         """End every wait. Idempotent."""

@@ -94,16 +94,16 @@ class CallLimiter:
 
 
 _limiters: dict[tuple[str, str, str], CallLimiter] = {}
-_paces_lock = threading.Lock()
+_limiters_lock = threading.Lock()
 
 
 def limiter_of(store: ObjectStore) -> CallLimiter:
     """Return the process's limiter of that bucket; what one listing learned holds for the next."""
-    with _paces_lock:
+    with _limiters_lock:
         return _limiters.setdefault((store.scheme, store.address, store.bucket), CallLimiter())
 
 
 def set_limiter(store: ObjectStore, limiter: CallLimiter) -> None:
     """Set the limiter of a bucket, such as with a budget, before it is listed."""
-    with _paces_lock:
+    with _limiters_lock:
         _limiters[store.scheme, store.address, store.bucket] = limiter

@@ -10,16 +10,40 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import lt
+from typing import Any
 
 import attrs
 
-from framework.errors import ListingError
+from framework.errors import ListingError, StoreContractError
 from framework.model.objects import NativeObject
 from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.store import Chain, ListPage, ObjectStore
 
 Ask = Callable[..., ListPage]
 """`ObjectStore.list_page`, or a wrapper that retries it."""
+
+
+def checked_page(store: ObjectStore, *, prefix: str, **call: Any) -> ListPage:
+    """Return a page of a store, checked in constant time: of its objects the first is looked at.
+
+    Raises:
+        StoreContractError: it is no page.
+    """
+    page: object = store.list_page(prefix=prefix, **call)
+    if not isinstance(page, ListPage):
+        found = type(page).__name__
+    elif not isinstance(page.objects, Sequence):
+        found = f"a page whose objects are {type(page.objects).__name__}"
+    elif page.objects and not isinstance(page.objects[0], NativeObject):
+        found = f"a page of {type(page.objects[0]).__name__}"
+    elif page.objects and not isinstance(page.objects[0].key, str):
+        found = f"an object with the key {page.objects[0].key!r}"
+    else:
+        return page
+    raise StoreContractError(
+        f"{store.scheme}://{store.bucket}/{prefix}: {type(store).__name__}.list_page returned {found}, not a ListPage with a "
+        "list of NativeObject"
+    )
 
 
 def check_prefix(where: str, page: ListPage, prefix: str, *, in_order: bool = True) -> None:

@@ -116,7 +116,7 @@ def list_parallel(
         after: only keys after this key.
         page_size: keys per page.
         policy: the retry policy of each call.
-        concurrency: maximum of concurrent calls; 1 = one chain of pages.
+        concurrency: maximum of concurrent calls; 1 = one page after the other.
         histogram: histogram of the last complete listing of this prefix; empty = none.
         unordered: the store is known to be unordered: one chain of pages.
         limiter: limiter and budget of calls; None = the process's own for this bucket.

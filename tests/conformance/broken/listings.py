@@ -50,7 +50,7 @@ class PartitionByPlaceInListing(WithIterator):
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
             feed = super().create_feed()
-            selection, partitions = feed._selection, self.config.iggy.partitions
+            selection, partitions = feed._objects._selection, self.config.iggy.partitions
 
             class Dealing:
                 def begin_listing(self):
@@ -69,7 +69,7 @@ class PartitionByPlaceInListing(WithIterator):
                 def filtered(self):
                     return selection.filtered()
 
-            feed._selection = Dealing()
+            feed._objects._selection = Dealing()
             return feed
 
 
@@ -108,8 +108,8 @@ class MarksAreData(WithIterator):
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
             feed = super().create_feed()
-            partition_for, topic = feed._selection.partition_for, self.config.iggy.topic
-            feed._selection.partition_for = lambda native, *, started=False: (
+            partition_for, topic = feed._objects._selection.partition_for, self.config.iggy.topic
+            feed._objects._selection.partition_for = lambda native, *, started=False: (
                 TopicPartition(topic, 0) if native.size == 0 else partition_for(native, started=started)
             )
             return feed

@@ -246,8 +246,8 @@ class PositionsOutliveVersions(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_feed(self):
-            feed = super().create_feed()
-            get_entry, listed = feed._offsets.get_entry, feed._table.listed
+            feed, offsets = super().create_feed(), self.offsets
+            get_entry, listed = offsets.get_entry, offsets.table.listed
 
             def any_version(key):
                 return of_listed(get_entry(key), key)
@@ -260,7 +260,7 @@ class PositionsOutliveVersions(WithIterator):
                 native = self.listed.get(key)
                 return entry if entry is None or native is None else attrs.evolve(entry, version=native.version)
 
-            feed._offsets.get_entry, feed._table.listed = any_version, listed_any_version
+            offsets.get_entry, offsets.table.listed = any_version, listed_any_version
             return feed
 
         def get_native_item_stream(self, offset):

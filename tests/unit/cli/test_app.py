@@ -223,6 +223,26 @@ def test_another_mistake_on_the_command_line_is_told_nothing_about_files(capsys)
     assert "given by an option" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "arguments"),
+    [
+        ("--config", ()),
+        ("--config", ("status",)),
+        ("--config", ("worker", "--config-dir", ".")),
+        ("--config-dir", ("worker",)),
+        ("--state-dir", ("worker", "--config-dir", ".")),
+        ("--payload", ("dead-letter", "show")),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(option, arguments, capsys):
+    """`--config-dir "$DIR"` with a variable that is not set."""
+    code = run("s3_source", S3SourceTask, [*arguments, option, ""])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert f"Error: Invalid value for '{option}'" in err
+    assert err.endswith(": the path is empty\n")
+
+
 def test_a_start_without_a_configuration_names_the_command_that_writes_one(capsys):
     assert run("s3_source", S3SourceTask, ["check"]) == 2
     assert "the command config init writes one" in capsys.readouterr().err

@@ -2,6 +2,10 @@
 
 import importlib.metadata
 import platform
+import re
+from pathlib import Path
+
+from packaging.version import Version
 
 from framework.cli.app import run
 from framework.cli.version import version_lines
@@ -28,3 +32,14 @@ def test_a_missing_package_is_said(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     assert "pyspark is not installed" in list(version_lines("s3_source"))
+
+
+def test_a_build_with_unreleased_changes_does_not_call_itself_by_the_last_release():
+    """It refuses positions of that release: "run the version that wrote them"."""
+    root = Path(__file__).resolve().parents[3]
+    changes = (root / "CHANGELOG.md").read_text()
+    released = max(map(Version, re.findall(r"^## \[(\d[^]]*)\]", changes, re.MULTILINE)))
+    version = re.search(r'^version = "(.+)"', (root / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version is not None
+    unreleased = changes.partition("## [Unreleased]")[2].partition("\n## [")[0]
+    assert Version(version[1]) > released if unreleased.strip() else Version(version[1]) == released

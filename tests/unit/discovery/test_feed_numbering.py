@@ -10,7 +10,6 @@ import pytest
 
 from framework.config.format_registry import FORMATS
 from framework.config.input_section import InputSection
-from framework.discovery.listing_feed import ListingFeed
 from framework.errors import PositionMismatchError, SkippableError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
@@ -19,6 +18,7 @@ from framework.model.splits import Split, count_splits
 from framework.offsets.manager import OffsetManager
 from framework.transformer import BatchLimits, InputOptions
 from tests.integration.program_rig import encoded, rows
+from tests.support.feeds import listing_feed
 from transformers import BytesInput, make_transformer
 
 LINES = b'{"a": "x;y", "b": 1}\n\n\'q,1\', "r;2"\r\n"a ""b""",c\n["d", 5]\n{"a": 2}\n' * 7
@@ -129,7 +129,7 @@ def test_a_start_under_other_options_names_the_command_that_helps(format, half):
     native = NativeObject(scheme="s3", bucket="b", key="in/it's.x", size=9, version="v1")
     begun = OffsetManagerEntry.start(native, TopicPartition("t", 0), theirs)
     offsets.add_entry(begun.advanced(3, state=ObjectState.READING if half else ObjectState.DONE))
-    feed = ListingFeed(
+    feed = listing_feed(
         listing=lambda: iter([native]),
         selection=Everything(),
         offsets=offsets,

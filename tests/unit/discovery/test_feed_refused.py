@@ -6,12 +6,12 @@ import logging
 
 import pytest
 
-from framework.discovery import listing_feed as feeds
-from framework.discovery.listing_feed import ListingFeed
+from framework.discovery import new_objects
 from framework.errors import ObjectError
 from framework.model.objects import NativeObject
 from framework.offsets.manager import OffsetManager
 from framework.testing.clock import FakeClock
+from tests.support.feeds import listing_feed
 
 
 class Refusing:
@@ -34,7 +34,7 @@ def natives(count, version="v"):
 def listings(listed, *, tolerant=True):
     """A feed after so many passes, each over what `listed` holds of it."""
     pages = iter(listed)
-    feed = ListingFeed(
+    feed = listing_feed(
         listing=lambda: iter(next(pages)),
         selection=Refusing(),
         offsets=OffsetManager(),
@@ -59,7 +59,7 @@ def test_a_refused_object_is_told_once_and_counted_in_each_listing(caplog):
 
 
 def test_of_very_many_the_first_are_told(caplog, monkeypatch):
-    monkeypatch.setattr(feeds, "MAX_LOGGED", 5)
+    monkeypatch.setattr(new_objects, "MAX_LOGGED", 5)
     with caplog.at_level(logging.WARNING):
         feed = listings([natives(100)] * 3)
     assert len(caplog.messages) == 6

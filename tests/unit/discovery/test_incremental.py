@@ -9,15 +9,19 @@ from hypothesis import strategies as st
 
 from framework.discovery.deferred import KINDS, MAX_DEFERRED, DeferredKeys
 from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, just_before
+from framework.discovery.listing_feed import ListingFeed
+from framework.discovery.new_objects import NewObjects
 from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
+from framework.storage.resuming_stream import StoreInput
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from tests.support.core import drain, iterator_over, next_pass, payloads, put_lines, store_of
 from tests.support.examples import examples
+from tests.support.feeds import listing_feed
 from tests.support.listing import native
 
 INTERVAL = 1000.0
@@ -61,7 +65,8 @@ class Source:
         self.offsets = OffsetManager(self.stored)
         self.offsets.populate_offset_manager()
         self.hands = {}
-        self.feed = IncrementalFeed(
+        self.feed = listing_feed(
+            IncrementalFeed,
             prefixes=self.prefixes,
             base=self.base,
             lookback_keys=self.lookback,
@@ -134,6 +139,12 @@ def test_after_a_whole_listing_only_the_look_back_is_listed_until_the_next_is_du
         assert source.go() == HUNDRED[-3:]
     assert source.go(INTERVAL) == HUNDRED
     assert source.go() == HUNDRED[-3:]
+
+
+@pytest.mark.parametrize("kind", [ListingFeed, IncrementalFeed, NewObjects, StoreInput])
+def test_an_assignment_to_what_each_object_needs_costs_no_call(kind):
+    """With a converter attrs looks at each assignment, and a feed makes three for each listed object."""
+    assert kind.__setattr__ is object.__setattr__
 
 
 def test_new_keys_move_the_look_back_on():
@@ -643,7 +654,7 @@ def test_young_objects_come_when_they_are_old_enough():
     assert "k010" not in go(iterator)
     assert go(iterator) == {}
     iterator.store_clock = lambda: now + 20
-    iterator.feed._selection._selector._now = iterator.store_clock
+    iterator.feed._objects._selection._selector._now = iterator.store_clock
     assert list(go(iterator)) == ["k010"]
     iterator.close()
 

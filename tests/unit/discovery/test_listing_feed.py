@@ -5,9 +5,9 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery import listing_feed
+from framework.discovery import new_objects
 from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
-from framework.discovery.listing_feed import REST_FACTOR, ListingFeed
+from framework.discovery.listing_feed import REST_FACTOR
 from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ListingError, ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
@@ -16,6 +16,7 @@ from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoi
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.offsets.manager import OffsetManager
 from framework.testing.clock import FakeClock
+from tests.support.feeds import listing_feed
 
 PARTITION = TopicPartition("t", 0)
 
@@ -71,7 +72,7 @@ class Rig:
         self.listings = 0
         options.setdefault("poll_interval_seconds", 5.0)
         options.setdefault("numbering_options", "")
-        self.feed = ListingFeed(
+        self.feed = listing_feed(
             listing=self.listing, selection=Everything(), offsets=self.offsets, clock=self.clock, **options
         )
 
@@ -341,7 +342,7 @@ def test_an_object_that_was_gone_and_is_back_is_read():
 def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
     cold = attrs.evolve(native("b"), storage_class="GLACIER")
     rig = Rig(native("a"), cold, native("c"), native("d"))
-    monkeypatch.setattr("framework.discovery.listing_feed.MAX_LOGGED", 3)
+    monkeypatch.setattr("framework.discovery.new_objects.MAX_LOGGED", 3)
 
     def archived_again():
         taken = rig.take_all()
@@ -470,7 +471,7 @@ def begun_under_other_options(records, *, splits=0, accepted=False):
 
 @pytest.mark.parametrize("what", ["key", "version"])
 def test_an_object_whose_key_or_version_fits_into_no_message_is_refused(what):
-    limit = {"key": listing_feed.MAX_KEY_CHARACTERS, "version": listing_feed.MAX_VERSION_CHARACTERS}[what]
+    limit = {"key": new_objects.MAX_KEY_CHARACTERS, "version": new_objects.MAX_VERSION_CHARACTERS}[what]
     fits, too_long = (attrs.evolve(native("a"), **{what: "x" * length}) for length in (limit, limit + 1))
     assert len(Rig(fits).take_all()) == 1
     with pytest.raises(ObjectError, match=f"its {what} has {limit + 1:,} characters"):
@@ -523,7 +524,7 @@ def test_memory_for_what_was_handed_out_does_not_grow_with_the_listings():
         for assignment in rig.take_all():
             rig.done(assignment.native)
         rig.clock.advance(5)
-    assert len(rig.feed._in_flight) <= 10_001
+    assert len(rig.feed._objects.in_flight) <= 10_001
 
 
 # ---- shares of split objects
@@ -596,7 +597,7 @@ def test_what_ends_while_a_listing_decides_about_it_is_not_handed_out_again(size
     """The listing has read its position by then; a leader hears of a worker's progress in another thread."""
     rig = Rig(native("a", size=size), split_policy=splitting())
     handed_out = rig.take_all()
-    decide = rig.feed._is_done
+    decide = rig.feed._objects._is_done
 
     def end_and_decide(*arguments, **options):
         done = decide(*arguments, **options)
@@ -605,7 +606,7 @@ def test_what_ends_while_a_listing_decides_about_it_is_not_handed_out_again(size
             rig.feed.complete(taken)
         return done
 
-    monkeypatch.setattr(rig.feed, "_is_done", end_and_decide)
+    monkeypatch.setattr(rig.feed._objects, "_is_done", end_and_decide)
     assert rig.next_pass() == []
 
 
@@ -771,7 +772,7 @@ def test_memory_for_what_was_handed_out_does_not_grow_within_a_listing():
     most = 0
     for _ in range(5_000):
         rig.done(rig.feed.take().native)
-        most = max(most, len(rig.feed._in_flight))
+        most = max(most, len(rig.feed._objects.in_flight))
     assert most <= 1000
     assert rig.take_all() == []
 
@@ -784,7 +785,7 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
         taken = rig.feed.take().native
         if taken.key not in held:
             rig.done(taken)
-    assert len(rig.feed._in_flight) < 20
+    assert len(rig.feed._objects.in_flight) < 20
     assert rig.next_pass() == []
     rig.objects = [native(key, "v2") for key in held]
     assert rig.next_pass() == []
@@ -825,7 +826,7 @@ def test_a_feed_that_is_left_ends_the_listing_that_it_has_begun():
             ended.append(True)
 
     listing = pages()
-    feed = ListingFeed(
+    feed = listing_feed(
         listing=lambda: listing,
         selection=Everything(),
         offsets=OffsetManager(),

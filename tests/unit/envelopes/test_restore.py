@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import copy
 import json
+import operator
+import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,10 +20,11 @@ from framework.envelopes.layout import Layout, Origin
 from framework.envelopes.options import EnvelopeOptions
 from framework.envelopes.restore import EnvelopeTransform
 from framework.envelopes.sinks import AIVEN, CONFLUENT, IGGY_S3_SINK
+from framework.errors import TransformContractError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.pipeline.transforming import TransformChain
-from framework.transform import TransformContext
+from framework.transform import Transform, TransformContext
 from framework.transformer import PayloadBatch
 
 NOWHERE = Origin()
@@ -58,6 +62,53 @@ def restored(envelope: EnvelopeTransform, batch: Sequence[bytes]) -> Restored:
     )
     wrong = {skipped.record_number: skipped.error.message for skipped in found.bad}
     return Restored(found.batch.payloads, found.batch.headers, found.batch.timestamps_us, wrong)
+
+
+class Changing(Transform):
+    """A mistake of an author: it changes the headers that it is given."""
+
+    name = "changing"
+
+    def __init__(self, change):
+        self.change = change
+
+    def apply(self, batch, context):
+        for headers in batch.headers:
+            self.change(headers)
+        return batch
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda headers: operator.setitem(headers, "x", "y"),
+        lambda headers: operator.delitem(headers, "trace"),
+        lambda headers: operator.ior(headers, {"x": "y"}),
+        lambda headers: headers.update(x="y"),
+        lambda headers: headers.setdefault("x", "y"),
+        lambda headers: headers.pop("trace"),
+        lambda headers: headers.popitem(),
+        lambda headers: headers.clear(),
+    ],
+)
+def test_a_transform_that_changes_restored_headers_is_named(change):
+    """They are encoded already, and other records share them: the change would be lost, or come to others."""
+    chain = TransformChain(
+        [(EnvelopeTransform(IGGY_S3_SINK, lambda _key: NOWHERE), "envelope"), (Changing(change), "2")]
+    )
+    with pytest.raises(
+        TransformContractError, match=r"^2: headers .*never change.* \(tests\..*, line \d+, in apply\)$"
+    ):
+        chain.apply(PayloadBatch(first_record=0, payloads=[IGGY_LINE], size_bytes=1), CONTEXT)
+
+
+def test_restored_headers_can_be_copied_and_the_copy_changed():
+    (found,) = restore(IGGY_S3_SINK, IGGY_LINE).headers
+    for same in (copy.copy(found), copy.deepcopy(found), pickle.loads(pickle.dumps(found))):
+        assert (same, same.encoded, same.error) == (found, found.encoded, None)
+    assert (
+        {**found, "x": "y"} == found | {"x": "y"} == {"attempt": 3, "ok": True, "ratio": 0.5, "trace": "abc", "x": "y"}
+    )
 
 
 # ---- Iggy's S3 sink

@@ -459,7 +459,7 @@ def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over
     monkeypatch.setattr("framework.storage.listing.engine.REMEMBERED_KEYS", 20)
     keys = [f"0/{number:04}" for number in range(100)] + FOLDERS
     store, offsets = SortedStore(keys, like_folders), OffsetManager()
-    with pytest.raises(ListingError, match=r"too late.*started again"):
+    with pytest.raises(ListingError, match=r"too late.*start the source again"):
         keys_of(over(store, offsets))
     assert sorted(keys_of(over(store, offsets))) == sorted(keys)
 

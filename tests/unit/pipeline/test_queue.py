@@ -2,10 +2,12 @@
 
 import threading
 
+import attrs
 import pytest
 
 from framework.errors import TaskClosedError
 from framework.model.batches import RecordBatch
+from framework.model.headers import EncodedHeaders
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.queue import BoundedQueue
@@ -23,6 +25,12 @@ def batch(records, size_each=1):
         size_bytes=records * size_each,
         entry=OffsetManagerEntry.start(NATIVE, PARTITION),
     )
+
+
+def with_headers(records, size_each):
+    """A batch of records of one byte, each with headers of its own."""
+    headers = [EncodedHeaders({"n": "x" * size_each}) if number else None for number in range(records)]
+    return attrs.evolve(batch(records), headers=headers)
 
 
 def queue(records=10, size_bytes=100):
@@ -46,6 +54,21 @@ class Putting:
     def ended(self, seconds):
         self._thread.join(seconds)
         return not self._thread.is_alive()
+
+
+def test_headers_of_records_take_room_too():
+    """A record may be one byte, and have 90,000 bytes of headers."""
+    q, first, second = queue(), with_headers(2, 60), with_headers(2, 20)
+    each = 5 + len("n") + 5
+    assert (first.held_bytes, second.held_bytes) == (2 + each + 60, 2 + each + 20)
+    q.put(first)
+    putting = Putting(q, second)
+    assert not putting.ended(0.05)
+    assert q.take(100) == [first]
+    assert putting.ended(30)
+    assert q.size_bytes == second.held_bytes
+    assert q.take(100) == [second]
+    assert q.size_bytes == 0
 
 
 def test_batches_come_out_in_order_and_are_counted():

@@ -426,6 +426,12 @@ def test_a_message_of_a_connection_error_shows_the_reason_and_no_object():
     assert "SECRET" not in str(error)
 
 
+def test_causes_that_go_in_a_circle_have_an_end():
+    first, second = OSError("first"), OSError("second")
+    first.__cause__, second.__cause__ = second, first
+    assert "OSError: second" in str(translate(first, READ))
+
+
 def test_a_head_that_makes_no_sense_is_asked_for_again():
     error = ValueError("invalid literal for int() with base 10: 'x'")  # botocore, of a Content-Length
     assert type(translate(error, READ)) is StoreUnavailableError

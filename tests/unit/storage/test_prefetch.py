@@ -1,5 +1,6 @@
 """Reading ahead: bounded in bytes by all streams together, never stuck, and everything given back."""
 
+import io
 import threading
 
 import pytest
@@ -256,6 +257,75 @@ def test_a_stream_that_cannot_be_closed_is_an_error_and_no_wait_for_ever(ahead):
     assert stream.read(10) == b"x"
     with pytest.raises(StoreContractError, match="OSError: it cannot be closed"):
         stream.read(10)
+
+
+class Endless:
+    """A stream that its author gave no `close`."""
+
+    def read(self, size, /):
+        return b""
+
+
+def test_a_stream_without_close_and_an_input_without_open_are_mistakes_of_the_source(ahead):
+    source = Watched(b"")
+    source.open = lambda *_: Endless()
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Endless' object has no .* 'close'"):
+        ahead().fetch(source, 0).open(0).read(10)
+    stream = FetchedInput(source, 0, None).open(0)
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Endless' object has no .* 'close'"):
+        stream.close()
+    with pytest.raises(StoreContractError, match=r"^memory://k: .*AttributeError: 'Closed' object has no .* 'open'"):
+        FetchedInput(Closed(), 0, None).open(0)
+
+
+class Reusing:
+    """An input whose stream gives the same buffer with each read, as some files and sockets are read."""
+
+    key, location = "k", "memory://k"
+
+    def __init__(self, data, given):
+        self.file, self.size = io.BytesIO(data), len(data)
+        self.buffer, self.given = bytearray(70_000), given
+
+    def open(self, start=0, end=None):
+        return self
+
+    def read(self, size, /):
+        with memoryview(self.buffer) as whole, whole[: min(size, len(whole))] as part:
+            length = self.file.readinto(part)
+        return self.given(self.buffer, length)
+
+    def close(self):
+        pass
+
+
+def as_view(buffer, length):
+    return memoryview(buffer)[:length]
+
+
+def as_bytearray(buffer, length):
+    return buffer if length == len(buffer) else buffer[:length]
+
+
+@pytest.mark.parametrize("ahead_of", [True, False])
+@pytest.mark.parametrize("given", [as_view, as_bytearray])
+def test_a_stream_that_gives_its_own_buffer_may_use_it_again(ahead, given, ahead_of):
+    data = content(300_000)
+    fetch = ahead()
+    source = Reusing(data, given)
+    fetched = fetch.fetch(source, 0) if ahead_of else FetchedInput(source, 0, None)
+    stream = fetched.open(0)
+    if ahead_of:
+        final(fetch, least=len(data))
+    read = list(iter(lambda: stream.read(50_000), b""))
+    assert b"".join(read) == data
+    assert {type(piece) for piece in read} == {bytes}
+
+
+class Closed:
+    """An input that its author gave no `open`."""
+
+    key, location, size = "k", "memory://k", 9
 
 
 class Unclosable:

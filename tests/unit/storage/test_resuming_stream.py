@@ -19,6 +19,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.checksum import Checksum
 from framework.storage.http.body import announces_length, expected_bytes
+from framework.storage.prefetch import Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -102,6 +103,20 @@ def test_a_whole_object_is_one_request_without_a_range_end():
     assert drain(source(store).open()) == DATA
     assert store.opened == [(0, None)]
     assert store.unclosed == 0
+
+
+@pytest.mark.parametrize("error", [StoreUnavailableError("away"), ObjectNotFoundError("gone", location="test://b/k")])
+def test_a_read_that_cannot_be_begun_ahead_is_opened_as_any_other(error):
+    class Begins(BreakingStore):
+        def begin(self, native, start, end, *, room, retry):
+            raise error
+
+    store = Begins(open_errors=[StoreUnavailableError("away")])
+    fetch = Prefetcher(objects=2, max_bytes=1 << 20)
+    fetched = fetch.fetch(source(store), 0)
+    assert drain(fetched.open(0)) == DATA
+    assert store.opened == [(0, None), (0, None)]
+    fetch.close()
 
 
 def test_a_broken_read_goes_on_at_the_byte_it_reached():

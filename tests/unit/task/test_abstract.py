@@ -25,9 +25,10 @@ from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, NativeObject
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
-from framework.storage.retry import Backoff, BackoffConfig, RetryPolicy
+from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
 from framework.task.abstract import CLOSE_SECONDS
+from framework.task.backoff import Backoff, BackoffConfig
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import DEFAULTS, source_config, source_props

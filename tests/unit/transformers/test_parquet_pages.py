@@ -80,7 +80,7 @@ for name in sys.argv[2:]:
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
     done = subprocess.run(
-        [sys.executable, "-c", script, " ".join(columns), *map(str, files.values())],
+        [sys.executable, "-W", "ignore", "-c", script, " ".join(columns), *map(str, files.values())],
         capture_output=True,
         text=True,
     )

@@ -27,6 +27,7 @@ from framework.errors import (
     KeyListError,
     ObjectNotFoundError,
     ReaderFailedError,
+    StoreContractError,
     StoreUnavailableError,
     ThrottledError,
 )
@@ -503,6 +504,14 @@ def test_a_manifest_cut_short_is_an_error(rig, store):
     (name,) = [key for key in rig.reports._objects if "manifest" in key]
     rig.reports.put(name, rig.reports._objects[name].data[:-2])
     assert "manifest.json: no JSON" in failure_of(rig)
+
+
+def test_a_store_that_returns_no_object_is_named_and_no_object_counts_as_missing(rig, store):
+    put_lines(store, "a", 1)
+    rig.write("a\n")
+    store.stat = lambda key: None
+    with pytest.raises(StoreContractError, match=r"^memory://lake/a: MemoryStore.stat returned NoneType, not a Nat"):
+        rig.open().read()
 
 
 def test_a_missing_object_is_left_out_and_named(rig, store, caplog):

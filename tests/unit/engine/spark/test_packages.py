@@ -94,7 +94,7 @@ def test_the_archive_runs_by_itself_and_has_its_entry_points(tmp_path):
     code = f"""
 import importlib.metadata, sys
 sys.path.insert(0, {str(archive)!r})
-import framework.engine.spark.job, s3_source.task, transformers.parquet
+import framework.engine.spark.executor, s3_source.task, transformers.parquet
 assert framework.__file__.startswith({str(archive)!r}), framework.__file__
 found = importlib.metadata.entry_points(group={ENTRY_POINT_GROUP!r})
 assert {{one.name for one in found}} == {set(SHIPPED_FORMATS)!r}

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 
+import pycurl
 import pytest
 
 from framework.errors import FatalError, StoreUnavailableError, TaskClosedError
@@ -832,6 +833,41 @@ def test_closing_ends_whoever_waits_at_once(serving):
     with pytest.raises(TaskClosedError):
         assert loop.get(f"{server.endpoint}/k", []).status == 0
     gate.set()
+
+
+def test_closing_ends_whoever_waits_before_libcurl_ends(serving, monkeypatch):
+    """Its end waits for a name that is being resolved, as long as the resolver takes."""
+    resolved, sent = threading.Event(), threading.Event()
+
+    class Resolving(pycurl.CurlMulti):
+        def close(self):
+            assert resolved.wait(60)
+            super().close()
+
+    monkeypatch.setattr(loop_module.pycurl, "CurlMulti", Resolving)
+    server, loop = serving(lambda path, _: [sent, ok(b"x")], max_connections=1)
+    room = StreamRoom(FetchBudget(1 << 20))
+    answers = [loop.get(f"{server.endpoint}/{number}", [], room=room, retry=lambda _: None) for number in range(2)]
+    settled(lambda: server.open_now, least=1)
+    failed = []
+
+    def wait(answer):
+        try:
+            assert answer.status
+        except TaskClosedError:
+            failed.append(answer)
+
+    threads = [threading.Thread(target=wait, args=(answer,), daemon=True) for answer in answers]
+    for thread in threads:
+        thread.start()
+    loop.close()
+    for thread in threads:
+        thread.join(5)
+    ended = len(failed)
+    resolved.set()
+    sent.set()
+    loop._thread.join(30)
+    assert ended == 2
 
 
 def test_a_read_that_waits_ends_when_its_input_is_closed(serving):

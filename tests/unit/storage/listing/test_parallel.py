@@ -454,13 +454,45 @@ def test_a_key_of_another_prefix_between_keys_out_of_order_is_an_error(ordered):
         (ListPage(objects=[NativeObject(bucket="b", key=7, size=1, version="v")]), "an object with the key 7"),
     ],
 )
-def test_a_store_whose_first_page_is_none_is_named(page, found):
-    store = MemoryStore()
-    store.list_page = lambda **_: page
-    with pytest.raises(
-        StoreContractError, match=f"^memory://.*: MemoryStore.list_page returned {found}, not a ListPage"
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_page_that_is_none_is_named(page, found, concurrency):
+    class Mistaken(SortedStore):
+        """Its pages behind a key are none."""
+
+        def answer(self, prefix, after, continuation, page_size):
+            return page if after or continuation else super().answer(prefix, after, continuation, page_size)
+
+    store = Mistaken(dates(60))
+    message = f"^memory://b/: Mistaken.list_page returned {found}, not a ListPage"
+    with (
+        pytest.raises(StoreContractError, match=message),
+        list_parallel(store, policy=POLICY, page_size=7, concurrency=concurrency, limiter=CallLimiter()) as listing,
     ):
-        SinglePages(store, POLICY, 7, lambda *_: None).ask("", "")
+        list(listing)
+    with pytest.raises(StoreContractError, match=message):
+        SinglePages(store, POLICY, 7, lambda *_: None).ask("", store.keys[0])
+
+
+def test_a_first_page_that_failed_is_asked_for_again():
+    store = SortedStore(["a", "b"], delay=0.05)
+    pages = SinglePages(store, RetryPolicy(attempts=1), 7, lambda *_: None)
+    for text in ("away", "still away"):
+        store.before = lambda text=text: (_ for _ in ()).throw(StoreUnavailableError(text))
+        with pytest.raises(StoreUnavailableError, match=rf"^{text} "):
+            pages.ask("", "")
+    store.before = lambda: None
+    assert [native.key for native in pages.ask("", "").objects] == ["a", "b"]
+    assert pages.answered
+
+
+def test_a_first_page_is_not_waited_for_once_it_is_closed():
+    store, gate = SortedStore(["a"]), threading.Event()
+    store.before = lambda: gate.wait(60)
+    pages = SinglePages(store, POLICY, 7, lambda *_: None)
+    pages.close()
+    with pytest.raises(TaskClosedError, match=r"^memory://b/: closed while listing"):
+        pages.ask("", "")
+    gate.set()
 
 
 def test_pages_of_a_range_are_refused_when_out_of_order():

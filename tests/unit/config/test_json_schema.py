@@ -9,8 +9,8 @@ import sys
 import jsonschema
 import pytest
 
+from framework.config.json_schema import json_schema
 from framework.config.option import options_of, sections_of
-from framework.config.schema import json_schema
 from gcs_source.task import GcsSourceConfig
 from s3_source.task import S3SourceConfig
 from tests.support.docs import ROOT, blocks, pages

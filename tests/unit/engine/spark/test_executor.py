@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.engine.spark import job as jobs
-from framework.engine.spark.job import SparkJob, run_job
+from framework.engine.spark import executor
+from framework.engine.spark.executor import SparkJob, run_job
 from framework.engine.spark.stop_channel import StopChannel
 from framework.errors import FatalError, ReaderFailedError, UnknownOutcomeError
 from framework.pipeline.statistics import TaskStatistics
@@ -43,8 +43,8 @@ def channel():
 
 
 def result_of(monkeypatch, run, channel):
-    monkeypatch.setattr(jobs, "set_up_process", lambda: None)
-    monkeypatch.setattr(jobs.TaskRun, "start", lambda *_: run)
+    monkeypatch.setattr(executor, "set_up_process", lambda: None)
+    monkeypatch.setattr(executor.TaskRun, "start", lambda *_: run)
     return run_job(SparkJob(plan=SimpleNamespace(), assignments=[], channel=channel.address))
 
 
@@ -112,8 +112,8 @@ def test_other_failures_and_low_memory_without_a_limit_name_no_option(monkeypatc
 
 
 def test_a_second_attempt_sends_nothing_and_says_how_to_learn_why(monkeypatch):
-    monkeypatch.setattr(jobs.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
-    monkeypatch.setattr(jobs.TaskRun, "start", lambda *_: pytest.fail("it began"))
+    monkeypatch.setattr(executor.TaskContext, "get", lambda: SimpleNamespace(attemptNumber=lambda: 1))
+    monkeypatch.setattr(executor.TaskRun, "start", lambda *_: pytest.fail("it began"))
     failure = run_job(SparkJob(plan=SimpleNamespace(), assignments=[])).failure
     assert isinstance(failure, UnknownOutcomeError)
     assert str(failure) == (

@@ -10,10 +10,8 @@ import pytest
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.session import Session
-from framework.engine.spark import capacity, object_assignment
-from framework.engine.spark import group as groups
-from framework.engine.spark import job as jobs
-from framework.engine.spark.group import ReadySpark, SparkGroup
+from framework.engine.spark import capacity, driver, executor, object_assignment
+from framework.engine.spark.driver import ReadySpark, SparkGroup
 from framework.engine.spark.listing import executors_of, wave_lister
 from framework.engine.spark.listing_waves import DRIVER_PAGES
 from framework.errors import (
@@ -82,11 +80,11 @@ class Spark:
 def world(monkeypatch):
     """(server, run): `run` is an epoch over a store, which returns its reporter, and the error that ended it."""
     server, spark = MemoryIggy(), Spark()
-    start = jobs.TaskRun.start
+    start = executor.TaskRun.start
     monkeypatch.setattr(
-        jobs.TaskRun, "start", lambda plan, feed: start(plan, feed, connect=lambda *_: server.connect())
+        executor.TaskRun, "start", lambda plan, feed: start(plan, feed, connect=lambda *_: server.connect())
     )
-    monkeypatch.setattr(jobs, "set_up_process", lambda: None)
+    monkeypatch.setattr(executor, "set_up_process", lambda: None)
 
     def run(store, *, await_spark=None, page_size=1000, **options):
         config = source_config(engine="spark", **options)
@@ -171,21 +169,21 @@ def test_what_was_listed_while_spark_started_is_not_gathered_again(world, monkey
         started.append(next(clock))
         start_job(group, given)
 
-    monkeypatch.setattr(groups, "time", SimpleNamespace(monotonic=lambda: next(clock) / 100))
-    monkeypatch.setattr(groups, "Discovery", Listing)
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: next(clock) / 100))
+    monkeypatch.setattr(driver, "Discovery", Listing)
     monkeypatch.setattr(SparkGroup, "_start_job", starts)
 
     def ready():
         deadline = time.monotonic() + SECONDS
         while len(listings[0]._taken) < 2 and time.monotonic() < deadline:
             time.sleep(0.001)
-        for _ in range(int(100 * groups.GATHER_SECONDS)):
+        for _ in range(int(100 * driver.GATHER_SECONDS)):
             next(clock)
         return ReadySpark(context=spark, use_stop_channel=False)
 
     _, ended = run(store_of(a=2, b=3), await_spark=ready)
     assert ended is None
-    assert started[0] < 100 * groups.GATHER_SECONDS + 5
+    assert started[0] < 100 * driver.GATHER_SECONDS + 5
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
 
 
@@ -267,9 +265,9 @@ def test_why_it_ended_is_not_hidden_by_a_connection_that_breaks_then(world, monk
         server.break_connections()
 
     monkeypatch.setattr(Reporter, "check_skipped", check)
-    monkeypatch.setattr(groups.Discovery, "finished", False)
+    monkeypatch.setattr(driver.Discovery, "finished", False)
     monkeypatch.setattr(SparkGroup, "_end", broken_end)
-    monkeypatch.setattr(groups, "DuePolls", lambda _: SimpleNamespace(take=lambda: True))
+    monkeypatch.setattr(driver, "DuePolls", lambda _: SimpleNamespace(take=lambda: True))
     _, ended = run(store_of(a=2))
     assert isinstance(ended, TooManySkippedError)
 
@@ -285,7 +283,7 @@ def test_an_application_that_ended_can_be_started_again(world):
 def test_one_that_ended_while_there_was_nothing_to_do_ends_the_run(world, monkeypatch):
     _, spark, run = world
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(groups.Discovery, "finished", False)
+    monkeypatch.setattr(driver.Discovery, "finished", False)
 
     def end():
         spark.ended = True

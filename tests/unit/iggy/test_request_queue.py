@@ -17,7 +17,7 @@ from framework.errors import (
 )
 from framework.iggy.client import IggyConnection
 from framework.iggy.loop import background_loop
-from framework.iggy.requests import RequestQueue
+from framework.iggy.request_queue import RequestQueue
 
 
 class Client:

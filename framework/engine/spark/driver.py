@@ -24,8 +24,8 @@ from framework.discovery.feed import Assignment
 from framework.engine.discovery import Discovery
 from framework.engine.report import Reporter
 from framework.engine.spark.capacity import Capacity, WaitWatch
+from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failures import lost_job
-from framework.engine.spark.job import JobResult, SparkJob, run_job
 from framework.engine.spark.listing import executors_of, wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionBoard
