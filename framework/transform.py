@@ -56,7 +56,8 @@ class TransformBatch:
         payloads: the records' bytes: a list, or a `framework.model.payloads.PayloadColumn`.
         numbers: the records' numbers, rising: a `range`, or an array of int64 where numbers are missing.
         headers: headers of each record, beside those that name its object; None when no record has any. A header with a
-            name of those (`bucket`, `key`, `version`, `share`) replaces it.
+            name of those (`bucket`, `key`, `version`, `share`) replaces it. Records may share a mapping, so a transform
+            makes another one: `{**headers, name: value}`.
         timestamps_us: the origin time of each record, microseconds since 1970; 0 for the time of sending. None when no
             record has its own.
         key_hashes: the hash of each record's key, which chooses its partition; None before a transform has set it

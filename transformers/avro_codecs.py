@@ -57,12 +57,14 @@ def unpack_block(codec: str, data: bytes, limits: Limits) -> bytes:
     except MemoryError:
         raise
     except Exception as exc:  # each library raises kinds of its own
-        message = "".join(filter(str.isprintable, str(exc)))[:_MESSAGE_CHARACTERS]
+        reason = exc.message.partition(";")[0] if isinstance(exc, CorruptObjectError) else str(exc)
+        message = "".join(filter(str.isprintable, reason))[:_MESSAGE_CHARACTERS]
         raise CorruptObjectError(f"a block cannot be unpacked with the Avro codec {codec} ({message})") from exc
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _deflate(data: bytes, limits: Limits) -> Iterator[bytes]:
+    """The bytes up to the end of the stream: Avro's library for Python leaves a part of zlib's check sum behind it."""
     inflate = zlib.decompressobj(-zlib.MAX_WBITS)
     yield inflate.decompress(data, limits.block + 1)
     if not inflate.eof:

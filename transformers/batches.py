@@ -22,7 +22,7 @@ from framework.transformer import (
     PayloadBatch,
     Transformer,
 )
-from transformers.compression import is_plain_by_name
+from transformers.compression import is_plain_by_name, most_expanded
 
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
@@ -44,9 +44,6 @@ _PARTS = 5
 """A column of a fifth of the longest run, or more, is a run by itself: to gather more would copy it."""
 
 _CHECKED_BYTES = 1 << 20
-
-_FREE_EXPANSION_BYTES = 1 << 30
-"""What an object may unfold to, however small it is."""
 
 _RECORD_BYTES = 100
 """What a record counts besides its bytes, about what it costs on the way and in Iggy."""
@@ -235,7 +232,7 @@ class ShippedTransformer(Transformer):
                 else:
                     done = run.first_record + len(run.payloads) - 1
                     total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
-                if factor and total > (most := max(_FREE_EXPANSION_BYTES, factor * builder.stored_bytes)):
+                if total > (most := most_expanded(factor, builder.stored_bytes)):
                     raise CorruptObjectError(  # noqa: TRY301
                         f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
                         f"input.max_expansion is {factor}"

@@ -19,6 +19,7 @@ when the object is shorter than listed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -30,6 +31,9 @@ PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
 
 _PACKED_READ_BYTES = 1 << 18
+
+FREE_EXPANSION_BYTES = 1 << 30
+"""What an object may unfold to, however small it is."""
 
 SUFFIXES = {
     ".gz": "gzip",
@@ -180,7 +184,7 @@ class UnpackedStream:
         self._piece_bytes = min(piece_bytes, PIECE_BYTES)
         self._source = source
         self._text = text
-        self._window = options.max_window_bytes
+        self._window, self._expansion = options.max_window_bytes, options.max_expansion
         self._start = start
         self._compression = "none" if start else options.compression
         self._pieces: Iterator[bytes] | None = None
@@ -200,7 +204,7 @@ class UnpackedStream:
 
         Raises:
             TruncatedObjectError: the compressed data ends too early.
-            CorruptObjectError: it is not what the compression says, or something else follows it.
+            CorruptObjectError: it is not what the compression says, something else follows it, or it unpacks to too much.
         """
         return next(self._pieces or self._open(), b"")
 
@@ -249,11 +253,28 @@ class UnpackedStream:
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
             pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
-            pieces = _UNPACKERS[self._compression](pieces, self._window)
+            pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
             if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
                 pieces = _without_tar(pieces)
         self._pieces = pieces
         return pieces
+
+
+def most_expanded(factor: int, stored_bytes: int) -> float:
+    """Return what so many stored bytes may unfold to, in bytes; see `input.max_expansion`."""
+    return max(FREE_EXPANSION_BYTES, factor * stored_bytes) if factor else math.inf
+
+
+def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterator[bytes]:
+    """Yield the pieces up to the one with which they are more than is allowed: what holds no records counts, too."""
+    left = most = most_expanded(factor, stored_bytes)
+    for piece in pieces:
+        yield piece
+        left -= len(piece)
+        if left < 0:
+            raise CorruptObjectError(
+                f"it unpacks to more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
+            )
 
 
 def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:

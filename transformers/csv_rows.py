@@ -149,6 +149,8 @@ class _RowReader:
             data = data.replace(b"\r\n", b"\n")
             if b"\r" in data:
                 return None
+        if data.isspace() and not data.strip(b"\n"):
+            return []  # at once: each blank line would take as long as a row
         return list(filter(None, _decode(data).split("\n")))
 
     def _read_quoted(self) -> Runs:

@@ -274,6 +274,8 @@ class LineTransformer(SplittableTransformer):
     def _lines_of(self, stream: UnpackedStream, start: int, drop_records: int, builder: RunBuilder) -> Runs:
         """The records of a stream that begins with a line at byte `start`, without the first `drop_records`."""
         for span in whole_lines(stream, start, _piece_bytes(builder.limits), self.options.max_record_bytes):
+            if span.data.isspace():
+                continue  # at once: each blank line would take as long as a record
             block = split_lines(span)
             drop = 0
             if drop_records:

@@ -1,6 +1,7 @@
 """The codecs of outer compression: pieces of packed bytes -> pieces of at most about 1 MiB of unpacked bytes.
 
-Every codec tells a cut (`TruncatedObjectError`) from damage and from rubbish behind the end (`CorruptObjectError`).
+Every codec tells a cut (`TruncatedObjectError`) from damage and from rubbish behind the end (`CorruptObjectError`). In their
+messages, what follows a semicolon is true of an object that is packed as a whole, and not of a block inside of one.
 zstandard and cramjam cannot bound what one call returns, or do not report a cut (a stream reader of zstandard just
 ends), so zstd and snappy are taken apart here into their blocks, which the formats limit to 128 KiB and 64 KiB, and
 only groups of blocks are given to the library.
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from framework.errors import CorruptObjectError, TruncatedObjectError
+from framework.transformer import MAX_WINDOW_BYTES
 
 _OUTPUT_BYTES = 1 << 20
 
@@ -225,7 +227,7 @@ def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
             raise MemoryError(f"for the window of zstd: {exc}") from exc
         if "too much memory" in str(exc):  # more than any decoder takes
             raise CorruptObjectError(
-                f"the zstd data needs a larger window than input.max_window_bytes ({window})"
+                f"the zstd data needs a window of more than {MAX_WINDOW_BYTES} bytes, the most that input.max_window_bytes can be"
             ) from exc
         raise CorruptObjectError(
             "the zstd data is damaged, or was packed with a dictionary that it does not name: it cannot be unpacked further"
@@ -329,7 +331,7 @@ def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes]) 
 
 
 def _cut(name: str) -> TruncatedObjectError:
-    return TruncatedObjectError(f"the {name} data ends too early: the object was cut short")
+    return TruncatedObjectError(f"the {name} data ends too early; the object was cut short")
 
 
 def _damaged(name: str) -> CorruptObjectError:

@@ -174,6 +174,7 @@ def _encode_pieces(headers: Mapping[str, HeaderValue]) -> bytes:
 
 def _pieces(headers: Mapping[str, HeaderValue]) -> Iterator[tuple[str, bytes, int]]:
     for name, value in headers.items():
+        _name_field(name)  # a value that is empty needs a good name, too
         raw, kind = _raw_and_kind(name, value)
         if len(raw) <= MAX_VALUE_BYTES:
             if raw:

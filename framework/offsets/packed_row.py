@@ -6,14 +6,15 @@
 
 A *folder* is a bucket with the part of the key up to its last slash. A *template* holds every field of an entry except
 its key, version, modified_ms, the counts and extra; new fields of an entry belong to it automatically. The etag of an
-S3 version is packed to its 16 bytes, and its time is that of the entry. Entries that do not fit this form are pickled:
-larger, but exact. Snapshots store rows unchanged, with the tables (`RowCodec.tables`): this layout is stored data.
+S3 version is packed to its 16 bytes, and its time is that of the entry. Extra is MessagePack. Entries that do not fit this
+form are pickled: larger, but exact. Snapshots store the other rows unchanged, with the tables (`RowCodec.tables`): this
+layout is stored data. Whoever may write to the offsets topic may have made what is loaded, so that is checked, and never
+unpickled.
 """
 
 from __future__ import annotations
 
 import functools
-import marshal
 import operator
 import pickle
 import struct
@@ -22,6 +23,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import attrs
+import msgspec
 
 from framework.model.objects import TopicPartition
 
@@ -48,6 +50,8 @@ _MODIFIED_AT, _RECORDS_AT = 3, 11
 _TEMPLATE = struct.Struct("<H")
 _LENGTH = struct.Struct("<I")
 _TIMED, _HEX, _EXTRA, _PICKLED = 1, 2, 4, 8
+_STORED = _TIMED | _HEX | _EXTRA
+_LAST_ASCII = 127
 _ETAG_CHARACTERS, _ETAG_BYTES = 32, 16
 
 
@@ -144,10 +148,15 @@ class RowCodec:
             KeyError, TypeError, ValueError: the stored form is not valid.
         """
         for scope, folder in tables["folders"]:
+            properties = () if isinstance(scope, str) else scope[0] if len(scope) == 1 else scope
+            _check_texts(folder, *(text for name, value in properties for text in (name, value)))
             self._add_folder(scope if isinstance(scope, str) else _tuples(scope), folder)
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
             template = {name: stored[name] for name in self._arguments}  # without fields that only earlier builds had
+            _check_texts(topic, template["numbering_options"])
+            if any(type(template[name]) is not kind for name, kind in _KINDS) or type(partition) is not int:
+                raise TypeError("a value of another type")
             template["topic_partition"] = TopicPartition(topic, partition)
             self._template_numbers[tuple(template[name] for name in self._arguments)] = len(self._templates)
             self._add_template(template)
@@ -164,6 +173,41 @@ class RowCodec:
         """Return which of the rows with these bodies have a stored form: they are neither pickled nor very long."""
         stored: NDArray[np.bool_] = (raw[bodies] & _PICKLED == 0) & (sizes <= MAX_STORED_BYTES)
         return stored
+
+    def checked_bodies(
+        self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
+    ) -> NDArray[Any]:
+        """Return where the bodies of loaded rows begin, between these places.
+
+        Raises:
+            IndexError, ValueError: these are no rows with a stored form, or not of these tables.
+        """
+        import numpy as np  # noqa: PLC0415 - the caller has loaded it
+
+        if not len(ends) or ends[-1] != len(raw) or (np.diff(ends) > len(raw)).any():  # differences have no sign
+            raise ValueError("ends of rows that are elsewhere")
+        bodies = starts + self.name_lengths(raw, starts)
+        flags, rest = raw[bodies], bodies + np.uint64(_BODY.size)
+        having = (flags & _EXTRA).nonzero()[0]
+        begins = rest[having] + np.uint64(_LENGTH.size)
+        rest[having] = begins + _numbers(raw, rest[having])
+        for begin, end in zip(begins.tolist(), rest[having].tolist(), strict=True):
+            _unpacked_extra(raw[begin:end].tobytes())
+        rest += np.where(flags & _HEX, np.uint64(_ETAG_BYTES), np.uint64(0))
+        if (flags & ~np.uint8(_STORED)).any() or (rest > ends).any():
+            raise ValueError("a row that is no stored one, or is cut")
+        folders, templates = _numbers(raw, starts), _numbers(raw, bodies + 1, _TEMPLATE.size)
+        if folders.max() >= len(self._folders) or templates.max() >= len(self._templates):
+            raise ValueError("a row of another table")
+        heads = starts + np.uint64(_HEAD.size)
+        # of each row, the bytes of its numbers, of its name, of its numbers and etag, of its version
+        sizes = np.stack((heads - starts, bodies - heads, rest - bodies, ends - rest), axis=1).ravel()
+        other = np.repeat(np.tile([False, True], 2 * len(ends)), sizes.astype(np.intp)) & (raw > _LAST_ASCII)
+        having = ends.searchsorted(other.nonzero()[0], side="right")
+        for at in having[np.diff(having, prepend=-1) > 0].tolist():
+            for begin, end in ((heads[at], bodies[at]), (rest[at], ends[at])):
+                raw[int(begin) : int(end)].tobytes().decode("utf-8", "surrogatepass")
+        return bodies
 
     # ---- keys
 
@@ -230,10 +274,10 @@ class RowCodec:
             extra = b""
             if entry.extra:
                 flags |= _EXTRA
-                packed = marshal.dumps(dict(entry.extra))
+                packed = _packed_extra(entry.extra)
                 extra = _LENGTH.pack(len(packed)) + packed
             numbers = _BODY.pack(flags, self._template(key, entry), entry.modified_ms, entry.records_done)
-        except (struct.error, ValueError, TypeError):
+        except (struct.error, ValueError, TypeError, OverflowError):
             # a number too large, an extra of an unsupported type, an unhashable field, or another class
             return bytes([_PICKLED]) + pickle.dumps(entry, pickle.HIGHEST_PROTOCOL)
         return numbers + extra + version
@@ -284,14 +328,14 @@ class RowCodec:
         scope, name, at = self._named(row)
         flags = row[at]
         if flags & _PICKLED:
-            entry: OffsetManagerEntry = pickle.loads(row[at + 1 :])  # noqa: S301 - packed above, by this process
+            entry: OffsetManagerEntry = pickle.loads(row[at + 1 :])  # noqa: S301 - by this process: see `checked_bodies`
             return entry
         _, template, modified_ms, records_done = _BODY.unpack_from(row, at)
         at += _BODY.size
         extra: dict[str, Any] = {}
         if flags & _EXTRA:
             end = at + _LENGTH.size + _LENGTH.unpack_from(row, at)[0]
-            extra = marshal.loads(row[at + _LENGTH.size : end])  # noqa: S302 - packed above, by this process
+            extra = _unpacked_extra(row[at + _LENGTH.size : end])
             at = end
         return self._entry_class(
             bucket=scope if isinstance(scope, str) else dict(scope)["bucket"],
@@ -372,6 +416,46 @@ def _of_templates(values: list[bool], raw: NDArray[np.uint8], bodies: NDArray[np
 
     of_rows: NDArray[np.bool_] = np.asarray([*values, False])[np.minimum(_numbers(raw, bodies + 1, 2), len(values))]
     return of_rows
+
+
+_KINDS = (
+    *((name, int) for name in ("generation", "split_number", "split_size", "skipped", "missing_since_ms")),
+    *((name, bool) for name in ("failed", "may_begin_again")),
+)
+"""Fields of a template, and the type of their values."""
+
+
+def _check_texts(*values: object) -> None:
+    if not {*map(type, values)} <= {str}:
+        raise TypeError("a value of another type")
+
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_encode_extra = msgspec.msgpack.Encoder().encode
+_decode_extra = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
+
+
+def _packed_extra(extra: Mapping[str, Any]) -> bytes:
+    """Return the stored form of extra.
+
+    Raises:
+        TypeError, ValueError, OverflowError: it has none.
+    """
+    if not {*map(type, extra)} <= {str} or not {*map(type, extra.values())} <= _SCALARS:
+        raise TypeError("no scalars")
+    return _encode_extra(dict(extra))
+
+
+def _unpacked_extra(packed: bytes) -> dict[str, Any]:
+    """Return extra of its stored form.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _decode_extra(packed)
+    except msgspec.MsgspecError as exc:
+        raise ValueError("extra that cannot be read") from exc
 
 
 def _tuples(value: Any) -> Any:

@@ -7,6 +7,7 @@ lines and dead letters, and mark its objects as done. `framework.pipeline.object
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -129,7 +130,10 @@ class SkipWatch:
         while len(sums) > 1 and sums[1][0] <= now - HOUR_SECONDS:
             sums.popleft()
         if total != sums[-1][1]:
-            sums.append((now, total))
+            end_of_second = math.ceil(now)  # one sum a second: a limit of millions must not take memory for each record
+            if len(sums) > 1 and sums[-1][0] == end_of_second:
+                sums.pop()
+            sums.append((end_of_second, total))
         if total - sums[0][1] > self._per_hour:
             raise TooManySkippedError(
                 f"{total - sums[0][1]:,} bad records and objects within an hour, {what}: is [input] format right? If it is, "

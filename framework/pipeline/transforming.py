@@ -191,7 +191,7 @@ class _Step:
     parts: tuple[_Step, ...] = ()
 
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
-        """Apply it. After an exception to halves, again and again, until each bad record is alone.
+        """Apply it; after an exception to each half, again and again, until each bad record is alone.
 
         A bad record of several transforms goes through each of them, so that its reason names the one.
         """
@@ -339,7 +339,7 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
 
 
 def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
-    """Reject payloads and times of other types. Constant time: of the payloads only the first is looked at.
+    """Reject payloads, headers and times of other types. Of payloads and headers only the first is looked at.
 
     Raises:
         TransformContractError: names the transform.
@@ -350,6 +350,11 @@ def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> 
             raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
         if payloads and not isinstance(payloads[0], bytes | bytearray | memoryview):
             raise TransformContractError(f"{place} returned a payload that is {type(payloads[0]).__name__}, not bytes")
+    headers: object = next(filter(None, after.headers or ()), {})
+    if not isinstance(headers, Mapping):
+        raise TransformContractError(
+            f"{place} returned headers of a record that are {type(headers).__name__}, not a mapping"
+        )
     times: object = after.timestamps_us
     if times is not None and getattr(getattr(times, "dtype", None), "kind", "") != "i":
         raise TransformContractError(

@@ -100,7 +100,9 @@ class AvroConvertOptions(AvroOptions):
     source_format: str = option("avro", choices=("avro", "json"), doc="What the payloads are.")
     target_format: str = option("json", choices=("avro", "json"), doc="What they become.")
     field_mappings: dict[str, str] = option(
-        {}, doc="Field name -> other name: of the JSON object, after decoding from Avro or before encoding to it."
+        {},
+        doc="Field name -> other name: of the JSON object, after decoding from Avro or before encoding to it. A record in "
+        "which two fields would get one name is bad.",
     )
 
     @override
@@ -197,7 +199,7 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
     def convert(payload: bytes) -> bytes:
         value = _json_of(payload)
         if names and isinstance(value, dict):
-            value = {names.get(name, name): field for name, field in value.items()}
+            value = _renamed(value, names)
         if unions is not None:
             value = unions.resolve(value)
         elif not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
@@ -213,6 +215,18 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
         return datum
 
     return convert
+
+
+def _renamed(value: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """Return an object with other names.
+
+    Raises:
+        RecordError: one of its fields would be lost.
+    """
+    renamed = {names.get(name, name): field for name, field in value.items()}
+    if len(renamed) < len(value):
+        raise RecordError("field_mappings gives two of its fields one name")
+    return renamed
 
 
 def _misfit(value: object, schema: Any) -> str:
@@ -265,7 +279,7 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
         if wrapped:
             value = value[_WHOLE]
         if names and isinstance(value, dict):
-            value = {names.get(name, name): field for name, field in value.items()}
+            value = _renamed(value, names)
         return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS)
 
     return convert

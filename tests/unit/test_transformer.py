@@ -15,7 +15,6 @@ from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.transformer import InputOptions, PayloadBatch, guarded
 from transformers import BytesInput, make_transformer
-from transformers import batches as runs
 
 
 def failing(error, closed=None):
@@ -145,7 +144,7 @@ def test_what_the_contract_allows_goes_on():
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_object_that_unfolds_without_end_ends(monkeypatch, packed):
-    monkeypatch.setattr(runs, "_FREE_EXPANSION_BYTES", 5000)
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 5000)
     data = b"0\n" * 20_000
     options = {"format": "jsonl", "max_expansion": 20}
     source = BytesInput(data)

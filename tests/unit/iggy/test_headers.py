@@ -181,6 +181,8 @@ def is_unicode(text):
         ({"n": "x" * 90_000}, "at most 90,000"),
         ({"n": "x" * 600, "n.1": "y"}, "name of its continuation"),
         ({"n.1": "y", "n": b"x" * 256}, "name of its continuation"),
+        ({"n": "x" * 256, 5: ""}, "is int, not text"),
+        ({"n": "x" * 256, "": b""}, "1 to 255 bytes"),
     ],
 )
 def test_headers_that_cannot_be_stored(headers, reason):

@@ -1,12 +1,17 @@
 """Packed positions are the positions: against a plain dict, with odd keys, colliding hashes, and views of earlier moments."""
 
+import enum
 import hashlib
 import json
+import marshal
+import pickle
 import random
+import struct
 import threading
 import tracemalloc
 
 import attrs
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -20,7 +25,7 @@ from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets import packed_row
 from framework.offsets.manager import OffsetManager
 from framework.offsets.packed_row import RowCodec
-from framework.offsets.packed_table import FinishedTable
+from framework.offsets.packed_table import FinishedTable, RowChunk
 from framework.offsets.partition_ledger import PartitionState
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.watermark import CoveredRange, Watermark
@@ -325,6 +330,138 @@ def test_shared_folders_have_few_characters_together(monkeypatch, part):
         assert dict(one) == model
         one.update({key: attrs.evolve(entry, records_done=7) for key, entry in model.items()})
         assert len(one) == 20
+
+
+class Trap:
+    """Runs when it is unpickled."""
+
+    def __reduce__(self):
+        return pytest.fail, ("code from a snapshot ran",)
+
+
+NAME_AT, BODY_AT, EXTRA_AT = 8, 9, 24
+"""In a row of the key `k`."""
+
+FORGED_ROWS = {
+    "a pickled row": lambda row: row[:BODY_AT] + b"\x08" + pickle.dumps(Trap()),
+    "a row of no kind": lambda row: row[:BODY_AT] + b"\x10" + row[BODY_AT + 1 :],
+    "a folder that is not there": lambda row: b"\1" + row[1:],
+    "a name longer than the row": lambda row: row[:4] + b"\xff" + row[5:],
+    "a name longer than all rows": lambda row: row[:7] + b"\xff" + row[8:],
+    "a template that is not there": lambda row: row[: BODY_AT + 1] + b"\1" + row[BODY_AT + 2 :],
+    "no version": lambda row: row[: EXTRA_AT - 1],
+    "an etag that is cut": lambda row: row[:BODY_AT] + b"\2" + row[BODY_AT + 1 :],
+    "an extra without a length": lambda row: row[:BODY_AT] + b"\4" + row[BODY_AT + 1 : EXTRA_AT + 3],
+    "an extra longer than the row": lambda row: row[:BODY_AT] + b"\4" + row[BODY_AT + 1 : EXTRA_AT] + b"\2\0\0\0x",
+    "an extra of an earlier build": lambda row: with_extra(row, marshal.dumps({"a": 1})),
+    "an extra that is no object": lambda row: with_extra(row, msgspec.msgpack.encode([1])),
+    "a name that is no text": lambda row: row[:NAME_AT] + b"\xff" + row[BODY_AT:],
+    "a version that is no text": lambda row: row + b"\xc3",
+    "an extra that is no scalar": lambda row: with_extra(row, msgspec.msgpack.encode({"a": [1]})),
+}
+
+
+def with_extra(row, extra):
+    return row[:BODY_AT] + b"\4" + row[BODY_AT + 1 : EXTRA_AT] + len(extra).to_bytes(4, "little") + extra
+
+
+@pytest.mark.parametrize("forged", FORGED_ROWS)
+def test_a_row_that_no_source_wrote_is_refused_when_it_is_loaded(forged):
+    """Whoever may write to the topic of positions decides which objects are read, and nothing else."""
+    view = position_map([done("k")]).view()
+    (chunk,) = view.chunks()
+    row = bytes(chunk.rows)
+    assert row[NAME_AT:BODY_AT] == b"k"
+    assert row[EXTRA_AT:] == b"v"
+
+    def loaded(row):
+        back = PositionMap()
+        back.load(view.tables, [RowChunk(row, len(row).to_bytes(4, "little"))])
+        return list(back.view())
+
+    good = with_extra(row, msgspec.msgpack.encode({"a": 1})) + b"v"
+    assert loaded(good) == [done("k", extra={"a": 1})]
+    with pytest.raises((IndexError, ValueError)):
+        loaded(FORGED_ROWS[forged](row))
+
+
+@settings(max_examples=examples(300))
+@given(st.data())
+def test_rows_with_a_bad_byte_are_refused_or_can_be_read(data):
+    positions = small_map(folders=9)
+    for name, extra in (("é/k", {}), ("é/\ud800", {"a": 1}), ("l", {}), ("é/m", {}), ("é/n", {})):
+        entry = attrs.evolve(done(name, extra=extra), version=f"{ETAG}@0" if name == "l" else "ü")
+        positions[entry.get_manager_key()] = entry
+    first, second = positions.view().chunks()
+    rows = bytearray(first.rows)
+    rows[data.draw(st.integers(0, len(rows) - 1))] ^= data.draw(st.integers(1, 255))
+    back = small_map(folders=9)
+    try:
+        back.load(positions.view().tables, [RowChunk(bytes(rows), first.ends), second])
+    except (IndexError, ValueError):
+        return
+    assert len(list(back.view())) == len(back) == 5
+    back.compact(Watermark(bucket="b").raised("", [CoveredRange("", None, 1 << 62)]))
+
+
+@pytest.mark.parametrize("ends", [(), (25,), (50, 25), (0, 50), (25, 25), (25, 49), (25, 51), (2**32 - 1, 50)])
+def test_rows_whose_ends_are_elsewhere_are_refused_when_they_are_loaded(ends):
+    view = position_map([done("k"), done("l")]).view()
+    (chunk,) = view.chunks()
+    assert bytes(chunk.ends) == struct.pack("<2I", 25, 50)
+    with pytest.raises((IndexError, ValueError)):
+        PositionMap().load(view.tables, [RowChunk(chunk.rows, struct.pack(f"<{len(ends)}I", *ends))])
+
+
+@pytest.mark.parametrize("cut", [1, 3])
+def test_chunks_that_do_not_fill_their_blocks_are_refused_when_they_are_loaded(cut):
+    """A row is found by its number, which says the block."""
+    positions = small_map()
+    positions.update({(entry := done(f"{number}")).get_manager_key(): entry for number in range(8)})
+    view = positions.view()
+    (first, second) = view.chunks()
+    end = struct.unpack("<4I", bytes(first.ends))[cut - 1]
+    short = RowChunk(bytes(first.rows)[:end], bytes(first.ends)[: 4 * cut])
+    small_map().load(view.tables, [first, short])
+    with pytest.raises(ValueError, match="block"):
+        small_map().load(view.tables, [short, second])
+    with pytest.raises(ValueError, match="block"):
+        PositionMap(finished=FinishedTable(RowCodec(OffsetManagerEntry), block_bits=1)).load(view.tables, [first])
+
+
+@pytest.mark.parametrize(
+    ("table", "place", "value"),
+    [
+        *(("templates", name, value) for name in ("generation", "split_size", "skipped") for value in ("1", 1.5, True)),
+        ("templates", "failed", 1),
+        ("templates", "numbering_options", 7),
+        ("templates", "topic_partition", ["t", "0"]),
+        ("templates", "topic_partition", [7, 0]),
+        ("folders", 0, 5),
+        ("folders", 0, [["bucket", 7]]),
+        ("folders", 1, 5),
+    ],
+)
+def test_tables_with_a_value_of_another_type_are_refused_when_they_are_loaded(table, place, value):
+    """It would show where positions are compared."""
+    view = position_map([done("k")]).view()
+    tables = json.loads(json.dumps(view.tables))
+    PositionMap().load(tables, view.chunks())
+    tables[table][0][place] = value
+    with pytest.raises((TypeError, ValueError)):
+        PositionMap().load(tables, view.chunks())
+
+
+class Named(enum.IntEnum):
+    ONE = 1
+
+
+@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, "\ud800", (1, 2), [1], {"a": 1}, b"a", {1}, Named.ONE])
+def test_an_extra_without_a_stored_form_comes_back_as_it_was(value):
+    entry = done("k", extra={"a": value})
+    positions = position_map([entry])
+    assert exact(positions[entry.get_manager_key()]) == exact(entry)
+    assert not list(positions.view().chunks())
 
 
 def done(key="k", records=1, **more):

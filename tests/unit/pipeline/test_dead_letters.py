@@ -7,6 +7,7 @@ import collections
 import contextlib
 import json
 import threading
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -525,6 +526,30 @@ def test_what_was_skipped_an_hour_ago_no_longer_counts():
         limits.skip_rest("s3://lake/a", 1)
     with pytest.raises(TooManySkippedError, match="within an hour"):
         limits.skip_record(bad_record(2), "s3://lake/a", 1)
+
+
+def test_bad_records_of_a_second_take_no_memory_each():
+    limits = ErrorPolicy(tolerance="skip_record", per_object=9, per_hour=10_000, clock=lambda: 1.5)
+    tracemalloc.start()
+    try:
+        for _ in range(10_000):
+            limits.skip_rest("s3://lake/a", 1)
+        assert tracemalloc.get_traced_memory()[0] < 10_000
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(TooManySkippedError, match="10,001 bad records"):
+        limits.skip_rest("s3://lake/a", 1)
+
+
+def test_the_last_bad_record_of_a_second_counts_for_its_hour():
+    now = [0.0]
+    limits = ErrorPolicy(tolerance="skip_record", per_object=9, per_hour=2, clock=lambda: now[0])
+    for at in (0.1, 0.9):
+        now[0] = at
+        limits.skip_rest("s3://lake/a", 1)
+    now[0] = 3600.5
+    with pytest.raises(TooManySkippedError, match="3 bad records"):
+        limits.skip_rest("s3://lake/a", 1)
 
 
 def test_over_all_tasks_the_sums_of_an_hour_count():

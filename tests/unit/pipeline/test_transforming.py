@@ -222,6 +222,14 @@ def test_a_broken_contract_ends_the_run_and_names_the_transform(name, reason):
 
 
 CAREFREE = {
+    "headers": (
+        lambda batch: attrs.evolve(batch, headers=[None, *([("name", "value")],) * (len(batch) - 1)]),
+        "returned headers of a record that are list, not a mapping",
+    ),
+    "one header": (
+        lambda batch: attrs.evolve(batch, headers=dict.fromkeys(map(str, range(len(batch))), 1)),
+        "returned headers of a record that are str, not a mapping",
+    ),
     "mask": (
         lambda batch: batch.keep([True] * len(batch)),
         "keep takes the places of records, and was given bool: numpy.flat",

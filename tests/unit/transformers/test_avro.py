@@ -106,6 +106,19 @@ def test_every_codec(codec):
             read(container(codec, [(3, b"\x01rubbish that no codec takes")]))
 
 
+@pytest.mark.parametrize("codec", [b"zstandard", b"bzip2", b"xz"])
+def test_what_is_wrong_with_a_block_says_nothing_of_how_the_object_is_packed(codec):
+    """The object is whole, and another `input.compression` would not help."""
+    stored = CODECS[codec](datum(0))
+    for block, reason in ((stored[:-3], "data ends too early"), (b"rubbish", "this is not")):
+        with pytest.raises(CorruptObjectError, match=rf"codec {codec.decode()} \([^;]*{reason}[^;:]*\)$"):
+            read(container(codec, [(1, block)]))
+
+
+def test_what_pythons_avro_leaves_of_a_check_sum_behind_deflate_is_passed_over():
+    assert read(container(b"deflate", [(1, zlib.compress(datum(0))[2:-1])])) == expected(1)
+
+
 def test_a_codec_that_is_not_known_is_named():
     with pytest.raises(CorruptObjectError, match="lz77"):
         read(container(b"lz77", [(1, b"x")]))

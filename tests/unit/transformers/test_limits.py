@@ -11,7 +11,7 @@ import pytest
 
 from framework.errors import CorruptObjectError, RecordTooLargeError
 from framework.transformer import InputOptions
-from transformers import BytesInput, batches, make_transformer
+from transformers import BytesInput, make_transformer
 
 pytestmark = pytest.mark.long  # what all of them share
 
@@ -101,8 +101,28 @@ def test_a_bomb_costs_itself_and_little_memory(outcomes, name):
     assert outcome["peak_mb"] < BOUND_MB + WINDOW_MB.get(name, 0)
 
 
+BLANK = b"\n" * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "data"), [("jsonl", BLANK), ("text", BLANK), ("csv", BLANK), ("json", b"[1," + BLANK + b"2]")]
+)
+def test_what_an_object_unfolds_to_counts_without_records_too(monkeypatch, name, data):
+    """100 MB of zstandard can hold 3 TB of blank lines, and reading them took days."""
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 10_000)
+
+    def read(source, **options):
+        return make_transformer(InputOptions(format=name, **options)).records(source)
+
+    packed, plain = BytesInput(gzip.compress(data)), BytesInput(data)
+    with pytest.raises(CorruptObjectError, match=r"unpacks to more than \d+ bytes, of \d+ that .*max_expansion is 10$"):
+        list(read(packed, max_expansion=10))
+    whole = list(read(plain, max_expansion=10))
+    assert [list(read(packed, max_expansion=factor)) for factor in (10_000, 0)] == [whole, whole]
+
+
 def test_records_that_are_too_large_count_as_what_an_object_unfolds_to(monkeypatch):
-    monkeypatch.setattr(batches, "_FREE_EXPANSION_BYTES", 10_000)
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 10_000)
     data = gzip.compress(b"n" * 500 + b"\n" + b"1\n" * 10_000)
     read = make_transformer(InputOptions(format="csv", max_record_bytes=501, max_expansion=10)).read
     found = []

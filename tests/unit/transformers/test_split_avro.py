@@ -228,7 +228,7 @@ def test_a_bomb_is_an_error_in_a_split_too():
 
 
 def test_the_expansion_is_limited_by_the_bytes_that_a_split_reads(monkeypatch):
-    monkeypatch.setattr("transformers.batches._FREE_EXPANSION_BYTES", 1000)
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 1000)
     data = write([b"\0" * 10_000] * 3, codec="deflate")
     form = transformer(max_expansion=5)
     with pytest.raises(CorruptObjectError, match=r"its records take more than \d+ bytes, of \d+ that are stored"):

@@ -271,7 +271,7 @@ def test_pages_over_the_limit_fail_the_split_that_they_are_in():
 
 
 def test_the_expansion_is_limited_by_the_bytes_that_a_split_reads(monkeypatch):
-    monkeypatch.setattr("transformers.batches._FREE_EXPANSION_BYTES", 1000)
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 1000)
     data = write(pa.table({"x": ["y" * 100] * 10_000}))
     limit = BatchLimits(records=500)
     with pytest.raises(CorruptObjectError, match=r"its records take more than \d+ bytes, of \d+ that are stored"):

@@ -157,6 +157,18 @@ def test_fields_get_other_names():
     assert back.payloads == [datum({"id": 1, "who": "b", "tags": []})]
 
 
+@pytest.mark.parametrize("mappings", [{"who": "id"}, {"who": "name", "id": "name"}])
+def test_two_fields_that_would_get_one_name_make_the_record_bad(mappings):
+    """One of the two would be lost."""
+    value = {"id": 1, "who": "b", "tags": []}
+    for payload, transform in ((datum(value), TO_JSON), (json.dumps(value).encode(), TO_AVRO)):
+        found = applied([payload], {**transform, "field_mappings": mappings})
+        assert not found.payloads
+        assert "field_mappings gives two of its fields one name" in found.reasons[1]
+    swapped = applied([datum(value)], {**TO_JSON, "field_mappings": {"who": "id", "id": "who"}})
+    assert json.loads(swapped.payloads[0]) == {"who": 1, "id": "b", "tags": []}
+
+
 def test_a_schema_in_a_file(tmp_path):
     path = tmp_path / "order.avsc"
     path.write_text(json.dumps(SCHEMA))

@@ -489,6 +489,89 @@ def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
         codec.decode_begin(message)
 
 
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((("items", 0, at), value) for at in range(5) for value in ("1", 1.5, True, [1])),
+        *((("items", 0, 5), value) for value in (1, "x", None)),
+        *((("items", 0, 6), value) for value in ("1", True, None)),
+        *((("items", 0, 7), value) for value in ([1, "2"], [1], 7)),
+        *((("items", 0, 8), value) for value in ([1], "x", None)),
+        (("removed", 0), [["bucket", 5]]),
+        (("closed", 0), ["t", 0, "7"]),
+        (("listings", "p", "of"), 5),
+        (("listings", "p", "keys"), [5]),
+        (("listings", "p", "counts"), ["5"]),
+        (("listings", "p", "unordered"), 0),
+        (("listings", "p", "tail"), ["a", "1", "x"]),
+        (("selected", "bucket"), 5),
+        (("selected", "address"), 5),
+        (("selected", "prefixes"), [5]),
+        (("selected", "options"), {"a": 5}),
+        (("selected", "oldest_ms"), "5"),
+        (("selected", "since_start"), 1),
+    ],
+)
+def test_progress_with_a_value_of_another_type_is_an_error(place, value):
+    hints = ListingHints(
+        of="s3://b", histogram=[("a", 1)], incremental=IncrementalMark(after="a", whole_listing_ms=1, selection="x")
+    )
+    progress = Progress(
+        items=[ProgressItem(1, 0, 1, 2, 2, failed=True, skipped=1, mark=ResumePoint(1, 2), extra={"a": 1})],
+        closed={TopicPartition("t", 0): 7},
+        removed=[OffsetManagerKey.of_object("b", "k")],
+        listings={"p": hints},
+        selected=SelectionScope(address="a", bucket="b", prefixes=("p",), options={"a": "b"}, oldest_ms=5),
+    )
+    payload = codec.encode_progress("s", 1, "w", progress)
+    assert codec.decode_progress(record(payload)) == progress
+    body = record(payload).read()
+    inner = body
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    message = LogMessage(offset=7, kind="progress", source="s", epoch=1, body=json.dumps(body).encode())
+    with pytest.raises(PositionError, match=rf"message 7: a progress of a shape that.*{WAY_OUT}"):
+        codec.decode_progress(message)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        *((("floor",), value) for value in ("1", 1.5, True, None)),
+        (("past_given_up",), 1),
+        (("skipped", 0), [1, "2"]),
+        (("skipped", 0), [1.5, 2]),
+        (("owners", 0), ["t", 0, 5]),
+        (("topics", 0), ["t", 0, "1", 2]),
+        (("claims", 0, 0), "5"),
+        (("watermark", "bucket"), 5),
+        (("watermark", "prefixes", "p", 0), [5, None, 9]),
+        (("watermark", "prefixes", "p", 0), ["", 5, 9]),
+    ],
+)
+def test_a_footer_with_a_value_of_another_type_is_an_error(place, value):
+    at = TopicPartition("t", 0)
+    footer = SnapshotFooter(
+        floor=1,
+        skipped=[(1, 2)],
+        owners={at: "w"},
+        topics={at: TopicIdentity(topic_id=1, created_at=2)},
+        claims={5: codec.decode_claim(record(EVERY_RECORD["claim"]))},
+        watermark=Watermark(bucket="b").raised("p", [CoveredRange("", None, 9)]),
+    )
+    (payload,) = codec.encode_snapshot("s", 1, position_map().view(), footer, number=1, at=0)
+    assert codec.decode_footer(record(payload)) == footer
+    body = record(payload).read()
+    inner = body["footer"]
+    for name in place[:-1]:
+        inner = inner[name]
+    inner[place[-1]] = value
+    message = LogMessage(offset=7, kind="snapshot", source="s", epoch=1, body=json.dumps(body).encode())
+    with pytest.raises(PositionError, match=rf"message 7: a snapshot of a shape that.*{WAY_OUT}"):
+        codec.decode_footer(message)
+
+
 @pytest.mark.parametrize("anchor", [[[1], "5", 3], [7, "5", "3"], [7, "5"], [7, 5, 3]])
 @pytest.mark.parametrize("topic", ["t", 5])
 def test_a_partition_or_an_anchor_of_another_type_is_an_error(anchor, topic):

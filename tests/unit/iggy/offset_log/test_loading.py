@@ -27,6 +27,7 @@ from framework.iggy.offset_log.records import (
 )
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
+from framework.offsets import packed_row
 from framework.offsets.position_map import position_map
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
@@ -437,6 +438,19 @@ def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_ou
         payloads.append(framing.encode(header, {"entries": table, "footer": footer}))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
+
+
+def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_and_a_way_out():
+    finished = attrs.evolve(position("a"), records_done=1, records_saved=1, total=1)
+    rows, last = snapshot(finished)
+    body = framing.decode(0, rows).unpacked()
+    flags_at = len(body) - len(finished.version) - packed_row._BODY.size
+    assert body[flags_at] == 0
+    pickled = body[:flags_at] + bytes([packed_row._PICKLED]) + body[flags_at + 1 :]
+    header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "rows": True}
+    assert state_of(claim(), opening(), framing.encode_raw(header, body), last)[0].keys() == {("a", 0)}
+    with pytest.raises(PositionError, match=rf"message 2: a snapshot of a shape.*{WAY_OUT}"):
+        state_of(claim(), opening(), framing.encode_raw(header, pickled), last)
 
 
 def test_a_later_format_is_an_error_and_is_never_passed_over(written):
