@@ -262,22 +262,19 @@ class Sender:
         if self._object_lines is not None:
             self._object_lines.begin(batch)
         batch = batch.without_raw()
-        if buffer is not None and not self._fits(buffer, batch):
+        records, size_bytes = len(batch.payloads), batch.held_bytes
+        if buffer is not None and (
+            buffer.records + records > self._batch_length or buffer.size_bytes + size_bytes > self._batch_bytes
+        ):
             self._send(topic_partition)
             buffer = None
         if buffer is None:
             buffer = self._buffers[topic_partition] = _PartitionBuffer(self._clock())
         buffer.batches.append(batch)
-        buffer.records += len(batch.payloads)
-        buffer.size_bytes += batch.size_bytes
+        buffer.records += records
+        buffer.size_bytes += size_bytes
         if buffer.records >= self._batch_length or buffer.size_bytes >= self._batch_bytes:
             self._send(topic_partition)
-
-    def _fits(self, buffer: _PartitionBuffer, batch: RecordBatch) -> bool:
-        return (
-            buffer.records + len(batch.payloads) <= self._batch_length
-            and buffer.size_bytes + batch.size_bytes <= self._batch_bytes
-        )
 
     def _send_dead_letters(self, dead_letters: Sequence[DeadLetter]) -> None:
         """Store dead letters before any later record is sent.

@@ -21,7 +21,7 @@ from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import limiter_of
-from framework.storage.listing.pages import OutOfOrderError, look_again
+from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
 from framework.storage.listing.parallel import ListingCounts
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.tasks import RangeTask
@@ -253,7 +253,7 @@ class WaveListing(Iterator[list[NativeObject]]):
     def _ask(self, **call: object) -> ListPage:
         store, policy = self._iterator.store, self._iterator.policy
         stop = self._iterator.closing
-        return policy.call(lambda: store.list_page(**call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
+        return policy.call(lambda: checked_page(store, **call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
 
 
 def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:

@@ -23,7 +23,7 @@ from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.engine import OBJECT_BYTES
 from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.pages import list_range, merged
+from framework.storage.listing.pages import checked_page, list_range, merged
 from framework.storage.listing.tasks import RangeResult, RangeTask
 from framework.task.context import SourceContext
 
@@ -206,7 +206,7 @@ def _list_one(
         if delay > 0:
             iterator.policy.wait(delay, stop)
         what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{batch.prefix}"
-        page = iterator.policy.call(lambda: iterator.store.list_page(**call), what=what, on_retry=count, stop=stop)  # type: ignore[arg-type]
+        page = iterator.policy.call(lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=stop)  # type: ignore[arg-type]
         limiter.spend(OBJECT_BYTES * len(page.objects))
         if listed.server_time_ms is None:
             listed.server_time_ms = page.server_time_ms

@@ -3,6 +3,7 @@
 import threading
 from concurrent.futures import Future
 
+import attrs
 import pytest
 
 from framework.discovery.feed import Assignment, HandedFeed
@@ -16,6 +17,7 @@ from framework.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
+from framework.model.headers import EncodedHeaders
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
@@ -166,6 +168,18 @@ def test_no_request_is_longer_than_its_limit():
     with Run(store, partitions=1, batch_length=8, linger_time=5) as run:
         run.sender.run()
         assert max(count for _, count in run.producer.sends) <= 8
+
+
+def test_headers_of_records_count_for_the_bytes_of_a_request():
+    """A record may be one byte, and have 90,000 bytes of headers."""
+    headers = [EncodedHeaders({"note": "x" * 90_000})] * 10
+    with Run(store_of(a=10, b=10, c=10), partitions=1, batch_bytes=1_000_000, linger_time=5) as run:
+        batches = []
+        while len(batches) < 3:
+            batches += run.task.poll(100, timeout_seconds=1)
+        for batch in batches:
+            run.sender._add(attrs.evolve(batch, headers=headers))
+        assert [count for _, count in run.producer.sends] == [10, 10]
 
 
 def test_a_partition_is_opened_before_its_first_record_is_sent():

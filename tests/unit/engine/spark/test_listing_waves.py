@@ -14,7 +14,14 @@ from framework.engine.spark import listing_waves, range_batch
 from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
-from framework.errors import AccessDeniedError, FatalError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import (
+    AccessDeniedError,
+    FatalError,
+    StoreContractError,
+    StoreUnavailableError,
+    TaskClosedError,
+    ThrottledError,
+)
 from framework.model.objects import NativeObject
 from framework.storage.listing import limiter
 from framework.storage.listing.parallel import ListingRequest
@@ -214,6 +221,22 @@ def test_what_executors_meet_is_raised_here_and_its_type_is_kept():
 
     store.before = deny
     with pytest.raises(AccessDeniedError, match="no"):
+        listed(store)
+
+
+def test_a_page_of_a_range_that_is_no_page_names_the_store(monkeypatch):
+    """The first page of a listing is looked at by the driver, the others by the executors."""
+    store = SortedStore(even(3000))
+    calls, list_page = [], store.list_page
+
+    def list_no_page(**call):
+        calls.append(call)
+        return list_page(**call) if len(calls) < 150 else ("a", "b")
+
+    monkeypatch.setattr(store, "list_page", list_no_page)
+    with pytest.raises(
+        StoreContractError, match=r"SortedStore.list_page returned tuple, not a ListPage with a list of"
+    ):
         listed(store)
 
 
