@@ -19,7 +19,16 @@ from typing import Any
 import attrs
 
 from framework.config.files import read_file
-from framework.config.option import Moment, Option, is_table, nearest, options_of, sections_of, union_members
+from framework.config.option import (
+    Moment,
+    Option,
+    bare_type,
+    is_table,
+    nearest,
+    options_of,
+    sections_of,
+    union_members,
+)
 from framework.config.substitution import refers_to
 from framework.config.values import is_unicode
 from framework.errors import ConfigError
@@ -373,6 +382,7 @@ def _holds(known: str, option: Option, name: str) -> bool:
 
 
 def _takes_text(kind: Any) -> bool:
+    kind = bare_type(kind)
     members = union_members(kind)
     return all(map(_takes_text, members)) if members else kind is str or kind == Moment
 

@@ -365,7 +365,7 @@ class Own:
     words: Sequence[str] = option((), doc="Words.")
     mode: Literal["fast", "safe", 3] | None = option(None, doc="Mode.")
     user: Annotated[str, "of the store"] = option("", doc="User.")
-    group: Name = option("", doc="Group.")
+    group: Name | None = option(None, doc="Group.")
     amount: Decimal = option(Decimal(0), doc="Amount.")
 
 
