@@ -30,6 +30,7 @@ from framework.discovery.routing import Router
 from framework.engine.admin import reopen_objects
 from framework.errors import (
     AccessDeniedError,
+    FormatContractError,
     IggyTopicError,
     ObjectError,
     RecordError,
@@ -331,8 +332,9 @@ class DeadLetterReplay:
             raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
         if dead_letter.error == RecordTransformError.__name__:  # the format had read it
             return raw
+        transformer = self._iterator.transformer
         try:
-            return self._iterator.transformer.decode_record(raw, key=dead_letter.key)
+            payload: object = transformer.decode_record(raw, key=dead_letter.key)
         except Exception as failure:
             error = explained(failure, f"{dead_letter.bucket}/{dead_letter.key}", dead_letter.record)
             if isinstance(error, RecordError) and read is not None:
@@ -340,6 +342,10 @@ class DeadLetterReplay:
             if error is failure:
                 raise
             raise error from failure
+        if not isinstance(payload, bytes):
+            kind = type(transformer).__name__
+            raise FormatContractError(f"{kind}.decode_record returned {type(payload).__name__}, not bytes")
+        return payload
 
     def _records(
         self, native: NativeObject | None, dead_letters: Sequence[StoredDeadLetter]

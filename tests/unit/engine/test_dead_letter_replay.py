@@ -13,6 +13,7 @@ from framework.engine.session import Session
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
+    FormatContractError,
     IggyTopicError,
     ObjectChangedError,
     RecordError,
@@ -645,6 +646,16 @@ def test_a_format_that_raises_the_error_of_a_record_leaves_the_dead_letters_own_
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (len(source.dead_letters), 0)
     assert source.payloads() == as_text(source)
+
+
+def test_a_format_that_decodes_a_record_to_something_else_than_bytes_is_named(monkeypatch):
+    source = usual()
+    source.live()
+    source.rig.store.delete("a")
+    monkeypatch.setattr(JsonlTransformer, "decode_record", lambda *_, **__: "text")
+    with pytest.raises(FormatContractError, match=r"^JsonlTransformer\.decode_record returned str, not bytes"):
+        replay(source, validate=False)
+    assert len(open_dead_letters(source)) == len(source.dead_letters)
 
 
 def test_no_more_of_an_object_is_in_memory_than_a_run_and_a_group(monkeypatch):
