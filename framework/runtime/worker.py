@@ -155,11 +155,11 @@ class Worker:
         """Check the source's name: its positions belong to it, and no other source may have it."""
         section = content.get("source")
         name = section.get("name") if isinstance(section, dict) else None
-        if not isinstance(name, str):  # the loader says what is wrong with it
-            return []
         with self.supervisor.source(key) as source, self.supervisor.locked() as sources:
             own = source.file.source
             others = {other.file.source: other.file.key for other in sources if other is not source}
+        if not isinstance(name, str):  # the loader says what is wrong with it
+            return []
         if not own and name in others:
             return [f'[source] name = "{name}": is that of the source {others[name]}']
         if own not in {"", name}:

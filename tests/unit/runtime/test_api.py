@@ -384,6 +384,11 @@ def test_a_wrong_configuration_is_refused_by_name_and_nothing_is_stored(orders, 
     assert sorted(path.name for path in orders.conf.parent.glob("state/*")) == ["worker.lock"]
 
 
+def test_a_version_without_a_name_for_a_source_that_is_not_there(orders):
+    sent = {"plugin_config": {**SECTIONS, "source": {}}}
+    assert orders.ask("POST", "/sources/none/configs", sent)[0] == 404
+
+
 def test_a_file_whose_transform_has_a_type_that_is_no_text_is_shown(rig):
     (rig.conf / "orders.toml").write_text(text() + '[[transforms]]\ntype = ["filter"]\n')
     rig.worker.supervisor.tick()
