@@ -347,7 +347,7 @@ def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
 
 def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None) -> CheckResult:
     from framework.engine.topic_checks import offsets_topic_refusal  # noqa: PLC0415
-    from framework.iggy.dead_letters.topic import keeps_dead_letters  # noqa: PLC0415
+    from framework.iggy.dead_letters.writer import keeps_dead_letters  # noqa: PLC0415
     from framework.iggy.topics import topic_warnings  # noqa: PLC0415
 
     iggy = config.iggy

@@ -18,8 +18,8 @@ from framework.cli.text import in_columns, printable, write_json_lines, write_li
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.log import DeadLetterLog, is_current, topic_of
-from framework.iggy.dead_letters.topic import IggyDeadLetters, StoredDeadLetter
+from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.writer import IggyDeadLetters, StoredDeadLetter
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.offsets.manager import OffsetManager

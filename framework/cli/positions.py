@@ -18,7 +18,7 @@ from framework.cli.text import write_json, write_json_lines, write_lines
 from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
 from framework.errors import ConfigError
-from framework.iggy.dead_letters.log import dead_letters_of
+from framework.iggy.dead_letters.reader import dead_letters_of
 from framework.model.text import counted
 
 if TYPE_CHECKING:

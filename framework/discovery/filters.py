@@ -264,23 +264,6 @@ def with_start(config: SourceCommonConfig, start_ms: int) -> SourceCommonConfig:
     return attrs.evolve(config, discovery=attrs.evolve(config.discovery, modified_after=moment))
 
 
-SortKey = tuple[str | int, ...]
-"""The place of an object among the others of its listing."""
-
-
-def listing_order(config: SourceCommonConfig) -> Callable[[NativeObject], SortKey] | None:
-    """Return the place of an object by the start offset in its key; None to keep the order of the listing."""
-    template = config.naming.parsed()
-    if config.discovery.order != "start_offset" or template is None:
-        return None
-
-    def place(native: NativeObject) -> SortKey:
-        match = template.match(native.key) or NOTHING_NAMED
-        return match.start_offset or 0, native.key
-
-    return place
-
-
 def selection_digest(config: SourceCommonConfig, start_key: str | None) -> str:
     """Return a short digest of the options that decide which listed objects are read: equal digests, equal options."""
     discovery = {

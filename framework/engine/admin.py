@@ -11,7 +11,7 @@ import attrs
 from framework.engine.session import Session
 from framework.engine.topic_checks import check_log, check_topics, ensure_offsets_topic
 from framework.errors import PositionError
-from framework.iggy.dead_letters.log import dead_letters_of, void_dead_letters
+from framework.iggy.dead_letters.reader import dead_letters_of, void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.partition_replay import (
@@ -31,7 +31,7 @@ from framework.offsets.reset import Reset
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
-    from framework.iggy.dead_letters.topic import StoredDeadLetter
+    from framework.iggy.dead_letters.writer import StoredDeadLetter
     from framework.iggy.offset_log.state import LogState
     from framework.offsets.set_position import SetPosition
 

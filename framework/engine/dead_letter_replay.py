@@ -38,7 +38,7 @@ from framework.errors import (
     SkippableError,
 )
 from framework.iggy import wire
-from framework.iggy.dead_letters.topic import IggyDeadLetters, ReplayMarker, StoredDeadLetter
+from framework.iggy.dead_letters.writer import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import read_topic

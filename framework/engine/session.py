@@ -22,7 +22,7 @@ from framework.engine.partition_opener import PartitionOpener
 from framework.engine.topic_checks import check_topics, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
-from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
+from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog

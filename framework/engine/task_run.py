@@ -18,7 +18,7 @@ from framework.engine.report import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
-from framework.iggy.dead_letters.topic import IggyDeadLetters
+from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log.epochs import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.records import LogFacts

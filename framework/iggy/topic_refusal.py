@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from framework.errors import IggyAuthError, IggyUnavailableError
-from framework.iggy.dead_letters.topic import LETTER
+from framework.iggy.dead_letters.writer import LETTER
 from framework.iggy.headers import join_provenance
 from framework.iggy.offset_log.framing import MAGIC
 from framework.iggy.rights import Right

@@ -24,7 +24,6 @@ from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.filters import (
     RoutedSelection,
     Selector,
-    listing_order,
     selected_objects,
     selection_digest,
     with_start,
@@ -34,6 +33,7 @@ from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_feed import ListingFeed
 from framework.discovery.new_objects import NewObjects
+from framework.discovery.order import listing_order
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
 from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError

@@ -44,7 +44,7 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy.client import IggyConnection
-from framework.iggy.dead_letters.log import DeadLetterLog
+from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.offset_log import codec, record_size, snapshots, store
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator

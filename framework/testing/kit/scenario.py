@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import xxhash
 
-from framework.iggy.dead_letters.topic import LETTER
+from framework.iggy.dead_letters.writer import LETTER
 from framework.iggy.headers import join_provenance
 from framework.model.message_ids import parse_message_id
 from framework.model.positions import OffsetManagerEntry

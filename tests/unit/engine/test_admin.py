@@ -18,8 +18,8 @@ from framework.errors import (
     RecordError,
     SourceError,
 )
-from framework.iggy.dead_letters.log import DeadLetterLog
-from framework.iggy.dead_letters.topic import IggyDeadLetters, ensure_dead_letter_topic
+from framework.iggy.dead_letters.reader import DeadLetterLog
+from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import epochs
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog

@@ -19,8 +19,8 @@ from framework.errors import (
     RecordError,
     SourceRunningError,
 )
-from framework.iggy.dead_letters import topic as codec_of_dead_letters
-from framework.iggy.dead_letters.log import DeadLetterLog, is_current
+from framework.iggy.dead_letters import writer
+from framework.iggy.dead_letters.reader import DeadLetterLog, is_current
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
@@ -471,7 +471,7 @@ def in_the_log(source):
 @pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
 def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_dead_letters(then, monkeypatch):
     """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
-    monkeypatch.setattr("framework.iggy.dead_letters.log.BATCH_SIZE", 3)
+    monkeypatch.setattr("framework.iggy.dead_letters.reader.BATCH_SIZE", 3)
     source = usual_and_many()
     source.live()
     events = reset(source)
@@ -594,7 +594,7 @@ def long_csv_rows(**options):
 def test_a_record_that_has_another_number_now_is_not_sent_in_place_of_the_bad_one(known, monkeypatch):
     source = long_csv_rows()
     if known == "by the position":  # as in dead letters of an earlier version
-        monkeypatch.setattr(codec_of_dead_letters, "NUMBERED_BY", "not-there")
+        monkeypatch.setattr(writer, "NUMBERED_BY", "not-there")
     before = source.payloads()
     counts, _ = replay(source, csv_header=False, max_record_bytes=200)
     assert (counts.sent, counts.stayed) == (0, 2)

@@ -21,7 +21,7 @@ from framework.errors import (
     RecordError,
     TooManySkippedError,
 )
-from framework.iggy.dead_letters.topic import (
+from framework.iggy.dead_letters.writer import (
     IggyDeadLetters,
     ReplayMarker,
     StoredDeadLetter,

@@ -8,7 +8,7 @@ import pytest
 
 from framework.engine.session import Session
 from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError
-from framework.iggy.dead_letters.topic import LETTER
+from framework.iggy.dead_letters.writer import LETTER
 from framework.iggy.headers import join_provenance
 from framework.model.message_ids import parse_message_id
 from framework.pipeline import keyed_reader

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import ConfigError, IggyTopicError
-from framework.iggy.dead_letters.topic import (
+from framework.iggy.dead_letters.writer import (
     PARTITION,
     IggyDeadLetters,
     ReplayMarker,

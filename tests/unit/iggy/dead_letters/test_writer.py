@@ -7,8 +7,8 @@ import pytest
 
 from framework.errors import IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy import topics
-from framework.iggy.dead_letters.log import DeadLetterLog
-from framework.iggy.dead_letters.topic import (
+from framework.iggy.dead_letters.reader import DeadLetterLog
+from framework.iggy.dead_letters.writer import (
     IggyDeadLetters,
     StoredDeadLetter,
     ensure_dead_letter_topic,
