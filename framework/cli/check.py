@@ -26,6 +26,7 @@ from framework.errors import (
     ConfigError,
     IggyAuthError,
     ObjectError,
+    PositionError,
     SourceError,
     cannot_listen,
 )
@@ -69,7 +70,12 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     config = read_config(task_class, file)
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
-    for results in (_engine(task_class, config), _ports(config, file), _store(task_class, config), _iggy(config)):
+    for results in (
+        _engine(task_class, config),
+        _ports(config, file),
+        _store(task_class, config),
+        _iggy(task_class, config),
+    ):
         for result in results:
             _write(result)
             # what a person must act on counts more than what goes away by itself
@@ -237,7 +243,7 @@ def _selected(
     return CheckResult("selection", ok=passing or not whole, detail=detail, warning=True)
 
 
-def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
+def _iggy(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     from framework.engine.iggy_target import IggyTarget  # noqa: PLC0415
 
     try:
@@ -247,7 +253,7 @@ def _iggy(config: SourceCommonConfig) -> Iterator[CheckResult]:
                 yield _new_folder(folder)
                 return
             with target.connect() as connection:
-                yield from _server(connection, config, list(target.network_warnings()))
+                yield from _server(connection, task_class, config, list(target.network_warnings()))
     except SourceError as error:
         yield CheckResult.failed("iggy", error)
 
@@ -280,7 +286,12 @@ def _no_room(folder: Path) -> OSError | None:
         return error
 
 
-def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Sequence[str]) -> Iterator[CheckResult]:
+def _server(
+    connection: IggyConnection,
+    task_class: type[AbstractSourceTask],
+    config: SourceCommonConfig,
+    warnings: Sequence[str],
+) -> Iterator[CheckResult]:
     from framework.iggy.rights import Right  # noqa: PLC0415
 
     iggy = config.iggy
@@ -316,12 +327,18 @@ def _server(connection: IggyConnection, config: SourceCommonConfig, warnings: Se
         return  # without them the positions cannot be read
     else:
         yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")
-    yield _positions(connection, config)
+    yield _positions(connection, task_class, config)
 
 
-def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckResult:
-    """Check that the topics hold what the positions count on; a running instance checks that itself."""
+def _positions(
+    connection: IggyConnection, task_class: type[AbstractSourceTask], config: SourceCommonConfig
+) -> CheckResult:
+    """Check that the topics hold what the positions count on, and the positions fit the configuration.
+
+    A running instance checks that itself.
+    """
     from framework.cli.positions import moment  # noqa: PLC0415
+    from framework.engine.dry_run import check_positions  # noqa: PLC0415
     from framework.engine.inspection import inspect  # noqa: PLC0415
 
     try:
@@ -334,6 +351,15 @@ def _positions(connection: IggyConnection, config: SourceCommonConfig) -> CheckR
         detail = f"{saved}; the instance on {found.running[0].who} runs"
     else:
         detail = f"{saved}; the topics hold what they count" if saved_us else saved
+        if saved_us:
+            try:
+                stop = check_positions(task_class, config, found)
+            except PositionError as error:
+                return CheckResult.failed("positions", error)
+            except SourceError:  # of the store: its own lines say so
+                stop = None
+            if stop is not None:
+                return CheckResult("positions", ok=True, detail=stop, warning=True)
     return CheckResult("positions", ok=True, detail=detail)
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from framework.errors import PositionMismatchError
+from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.store import MemoryOffsetStore
 from framework.task import SourceContext, iterator_of
@@ -107,6 +109,35 @@ def dry_run(
             return plan
         finally:
             iterator.leave()
+
+
+def check_positions(task_class: type[AbstractSourceTask], config: SourceCommonConfig, found: Inspection) -> str | None:
+    """Check that positions fit the configuration, as a start does before its first listing.
+
+    Args:
+        task_class: the source.
+        config: its configuration.
+        found: its positions; this call consumes them.
+
+    Returns:
+        Why a run stops at an object, if it still lists it in that version; None when it does not.
+
+    Raises:
+        PositionError: the selection changed so that positions can hide objects.
+        SourceError: the store's, for a source that asks it first.
+    """
+    with iterator_of(task_class, SourceContext(config=config, offsets=_offsets(found), once=True)) as iterator:
+        assert (
+            iterator.feed is not None
+        )  # made on first use, which binds the positions to the selection; it lists nothing
+        iterator.leave()
+        for _, entry in found.state.positions.pending():
+            if entry.records_done and not entry.may_begin_again:
+                try:
+                    check_numbering(entry, iterator.numbering_options)
+                except PositionMismatchError as error:
+                    return str(error)
+    return None
 
 
 def _offsets(found: Inspection | None) -> OffsetManager:

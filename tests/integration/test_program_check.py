@@ -391,6 +391,18 @@ def test_without_the_stream_it_must_be_created():
 # ---- the positions
 
 
+def test_an_object_that_is_half_read_under_other_options_is_a_warning(program, moto_bucket):
+    """A run stops there, unless the object is gone or has a new version by then."""
+    moto_bucket.put("a.jsonl", LINE + b"no JSON\n")
+    assert program.run("--once").code == 3
+    assert "warn positions" not in program.run("check").out
+    program.configure(input={"format": "text"})
+    ended = program.run("check")
+    assert ended.code == 0, ended.out
+    assert f"warn positions      {moto_bucket.name}/a.jsonl: 1 records were read with" in ended.out
+    assert program.run("--once").code == 3
+
+
 async def purge(client, stream):
     await client.purge_topic(stream, "records")
 

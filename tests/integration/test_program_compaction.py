@@ -60,6 +60,9 @@ def test_status_shows_no_lag_and_a_changed_filter_ends_the_start(program, expect
     ended = program.run("--once").no_secrets()
     assert ended.code == 3
     assert "[discovery] exclude changed since" in ended.said
+    checked = program.run("check").no_secrets()
+    assert checked.code == 3, checked.out
+    assert "FAIL positions      [discovery] exclude changed since" in checked.out
     assert "offsets accept-data-loss" in ended.said
     reset = program.run("offsets", "reset", "--all", "--yes", "--config", str(program.path), config=False)
     assert f"sends again: {len(COUNTS)} objects, {sum(COUNTS.values())} records" in reset.out
