@@ -93,8 +93,8 @@ class NamingSection:
     )
     topics: tuple[str, ...] = option(
         (),
-        doc="Topics that keys may name, by their full names in Iggy. An object of any other topic is a bad "
-        "object, see `[errors] tolerance`. Empty: every name, except the topics of positions and dead "
+        doc="Topics that keys may name, by their full names in Iggy. An object of any other topic stops the "
+        "run, or is filtered with `[errors] tolerance`. Empty: every name, except the topics of positions and dead "
         "letters, and names that end in `-offsets`.",
     )
     max_topics: int = option(
@@ -103,8 +103,8 @@ class NamingSection:
         maximum=100_000,
         unit="topics",
         doc="Maximum number of topics that keys may name: those that already hold records of this source, and"
-        " new ones. Objects of further topics are bad objects. Anyone who may write objects can create "
-        "topics by naming them.",
+        " new ones. Objects of further topics stop the run, or are filtered with `[errors] tolerance`. "
+        "Anyone who may write objects can create topics by naming them.",
     )
 
     def parsed(self) -> NameTemplate | None:

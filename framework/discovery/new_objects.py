@@ -223,7 +223,7 @@ class NewObjects:
             raise error
         last = "further objects are skipped for their names; they are only counted"
         log_once(self._logged, native, last, "skipped: %s", error)
-        reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "name without a partition"
+        reason = NOT_GIVEN if isinstance(error, ObjectChangedError) else "refused for its name"
         self._unfit[reason] = self._unfit.get(reason, 0) + 1
         self._tracker.defer(native)  # it may get a partition later
         return NOTHING

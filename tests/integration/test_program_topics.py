@@ -52,7 +52,7 @@ def test_a_bad_name_costs_its_object_and_nothing_else(program, moto_bucket, task
     ended = program.once()
     for key in KEYS:
         assert f"{key}: its name makes the topic" in ended.err
-    assert "name without a partition: 5 objects" in ended.err
+    assert "refused for its name: 5 objects" in ended.err
     check_exactly(program.messages("good"), {f"in/good/{one}.jsonl": json_lines(one, 20) for one in ("a", "b")})
     assert not program.messages("dead")
     assert topics_of(program) == {"good", "taken", "dead", "orders-offsets"}

@@ -51,7 +51,7 @@ def listings(listed, *, tolerant=True):
 def test_a_refused_object_is_told_once_and_counted_in_each_listing(caplog):
     feed = listings([natives(3)] * 4)
     assert feed.counts.listings == 4
-    assert feed.counts.filtered == {"name without a partition": 3}
+    assert feed.counts.filtered == {"refused for its name": 3}
     assert len(caplog.messages) == 3
     caplog.clear()
     listings([natives(1), natives(1, version="w")])
@@ -64,7 +64,7 @@ def test_of_very_many_the_first_are_told(caplog, monkeypatch):
         feed = listings([natives(100)] * 3)
     assert len(caplog.messages) == 6
     assert caplog.messages[-1] == "further objects are skipped for their names; they are only counted"
-    assert feed.counts.filtered == {"name without a partition": 100}
+    assert feed.counts.filtered == {"refused for its name": 100}
 
 
 def test_without_tolerance_it_ends_the_run():

@@ -376,7 +376,7 @@ def test_a_name_without_a_partition_stops_or_is_counted():
         Rig(native("?a")).feed.take()
     tolerant = Rig(native("?a"), native("b"), tolerant=True)
     assert tolerant.keys() == ["b"]
-    assert tolerant.feed.counts.filtered == {"name without a partition": 1}
+    assert tolerant.feed.counts.filtered == {"refused for its name": 1}
 
 
 def test_a_listing_that_broke_is_no_complete_listing():

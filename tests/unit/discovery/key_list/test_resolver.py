@@ -827,7 +827,7 @@ def test_a_topic_that_is_usable_again_has_the_whole_list_read_again(rig, store):
     rig.inventory([line_of(put_lines(store, key, 1)) for key in ("closed/a", "closed/b", "open/a", "shut/a")])
     rig.open(template="{{topic}}/{{key}}", topic="{{topic}}", tolerance="skip_record")
     assert sorted(rig.read()) == ["open/a"]
-    assert rig.counts.filtered == {"name without a partition": 3}
+    assert rig.counts.filtered == {"refused for its name": 3}
     rig.requests()
     for _ in range(3):
         asked.clear()
@@ -836,7 +836,7 @@ def test_a_topic_that_is_usable_again_has_the_whole_list_read_again(rig, store):
         assert rig.requests() == {}
     del refused["closed"]
     assert sorted(rig.next_pass()) == ["closed/a", "closed/b"]
-    assert rig.counts.filtered == {"name without a partition": 1}
+    assert rig.counts.filtered == {"refused for its name": 1}
     assert rig.next_pass() == {}
 
 
