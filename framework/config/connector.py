@@ -118,6 +118,9 @@ COMMON: Mapping[str, ConnectorOption] = {
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
     "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format"),
+    "format.output.type": ConnectorOption(
+        to="input.format", read=_lower, note="what the sink wrote; [input] envelope takes its envelope off"
+    ),
     "transformer.max.buffer.size": ConnectorOption(
         to="input.chunk_size", read=whole_number, note="of input.format=bytes"
     ),

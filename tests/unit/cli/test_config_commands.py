@@ -543,3 +543,20 @@ def test_the_properties_of_another_stores_connector_are_doubted(told, tmp_path):
     assert "is it the connector of another store?" not in told("convert", path)[2]
     _, _, err = told("convert", path, program="gcs_source")
     assert "no property is one of a connector whose store is [gcs]: is it the connector of another store?" in err
+
+
+@pytest.mark.parametrize(
+    ("form", "format_", "note"),
+    [
+        ("jsonl", "jsonl", "what the sink wrote"),
+        ("Parquet", "parquet", "what the sink wrote"),
+        (None, "bytes", "the default there"),
+    ],
+)
+def test_the_format_that_a_sink_wrote_is_the_format_to_read(convert, form, format_, note):
+    lines = ["connector.class=io.aiven.kafka.connect.gcs.GcsSinkConnector", "gcs.bucket.name=lake", "topics=orders"]
+    _, out, err = convert("\n".join([*lines, *([f"format.output.type={form}"] if form else [])]), program="gcs_source")
+    assert tomllib.loads(out)["input"]["format"] == format_
+    assert re.search(rf"\[input\] format +{note}", out)
+    assert ("[input] envelope" in out) is (form is not None)
+    assert err == ""
