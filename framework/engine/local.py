@@ -55,6 +55,12 @@ class _Starting:
         threading.Thread(target=self.task.stop, name="stop", daemon=True).start()
 
 
+def _log_cut_short(policy: RestartPolicy, how: str, error: Exception) -> None:
+    """Warn that a stop did not wait for Iggy; not of a start that waited for its turn and has sent nothing."""
+    if policy.began:
+        log.warning("stopped %s: %s", how, error)
+
+
 @attrs.define(eq=False, repr=False, slots=False)
 class LocalEngine:
     """Run a source on this machine until it is stopped, or once.
@@ -187,14 +193,15 @@ class LocalEngine:
                 if not self._stopping.is_set():
                     raise
                 # `_abandon` closed the connection during the last requests or saves, or the store was not open yet
-                log.warning(
-                    "stopped before everything was answered; the next start goes on from what the topic holds: %s",
+                _log_cut_short(
+                    policy,
+                    "before everything was answered; the next start goes on from what the topic holds",
                     error,
                 )
                 return
             except IggyUnavailableError as error:
                 if self._stopping.is_set():
-                    log.warning("stopped while Iggy was away; what it did not confirm comes again: %s", error)
+                    _log_cut_short(policy, "while Iggy was away; what it did not confirm comes again", error)
                     return
                 at_work, pause = policy.at_work, policy.broke(error)
                 if at_work:

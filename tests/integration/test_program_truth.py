@@ -399,6 +399,18 @@ def test_a_command_beside_a_running_source_does_not_offer_an_option_that_only_th
     assert running.stop(within=20).code == 0
 
 
+def test_a_stop_while_another_instance_is_waited_for_leaves_nothing_unanswered(program, moto_bucket):
+    moto_bucket.put("a.jsonl", lines(1))
+    running = program.start()
+    wait_for_exactly(program, 1)
+    second = program.start()
+    second.wait_for("for the end of the instance on")
+    ended = second.stop(within=20)
+    assert ended.code == 0
+    assert "WARNING stopped" not in ended.err  # "before Iggy had answered everything", or "while Iggy was away"
+    assert running.stop(within=20).code == 0
+
+
 # ---- what is around the program
 
 
