@@ -1,6 +1,10 @@
 """The local S3 server as a user starts it."""
 
+import signal
+import socket
+import subprocess
 import sys
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -32,3 +36,14 @@ def test_a_wrong_start_is_one_line(monkeypatch, capsys, arguments, code, said):
     monkeypatch.setattr(sys, "argv", ["seaweedfs", *arguments])
     assert seaweedfs.main() == code
     assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_the_server_ends_with_its_program(tmp_path, number):
+    command = [sys.executable, "-m", "framework.testing.servers.seaweedfs", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        address = urlsplit(program.stdout.readline().split()[0])
+        program.send_signal(number)
+        assert program.wait(30) == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((address.hostname, address.port), 5)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -117,6 +118,8 @@ def main() -> int:
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):  # noqa: PLR2004  # the program and its folder
         sys.stderr.write("usage: python -m framework.testing.servers.seaweedfs FOLDER\n")
         return EXIT_CONFIGURATION
+    for number in (signal.SIGTERM, signal.SIGHUP):  # else the server stays when this process ends
+        signal.signal(number, signal.default_int_handler)
     try:
         with SeaweedFs.start(sys.argv[1]) as server:
             print(server.endpoint, server.access_key, server.secret_key, flush=True)  # noqa: T201  # a program's output
