@@ -18,7 +18,7 @@ import functools
 import operator
 import pickle
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -149,14 +149,14 @@ class RowCodec:
         """
         for scope, folder in tables["folders"]:
             properties = () if isinstance(scope, str) else scope[0] if len(scope) == 1 else scope
-            _check_texts(folder, *(text for name, value in properties for text in (name, value)))
+            check_types((folder, *(text for name, value in properties for text in (name, value))), str)
             self._add_folder(scope if isinstance(scope, str) else _tuples(scope), folder)
         for stored in tables["templates"]:
             topic, partition = stored["topic_partition"]
             template = {name: stored[name] for name in self._arguments}  # without fields that only earlier builds had
-            _check_texts(topic, template["numbering_options"])
-            if any(type(template[name]) is not kind for name, kind in _KINDS) or type(partition) is not int:
-                raise TypeError("a value of another type")
+            check_types((topic, template["numbering_options"]), str)
+            check_types((partition, *(template[name] for name in _INT_FIELDS)), int)
+            check_types((template[name] for name in _BOOL_FIELDS), bool)
             template["topic_partition"] = TopicPartition(topic, partition)
             self._template_numbers[tuple(template[name] for name in self._arguments)] = len(self._templates)
             self._add_template(template)
@@ -418,19 +418,18 @@ def _of_templates(values: list[bool], raw: NDArray[np.uint8], bodies: NDArray[np
     return of_rows
 
 
-_KINDS = (
-    *((name, int) for name in ("generation", "split_number", "split_size", "skipped", "missing_since_ms")),
-    *((name, bool) for name in ("failed", "may_begin_again")),
-)
-"""Fields of a template, and the type of their values."""
+_INT_FIELDS = ("generation", "split_number", "split_size", "skipped", "missing_since_ms")
+_BOOL_FIELDS = ("failed", "may_begin_again")
+"""Fields of a template, by the type of their values."""
 
 
-def _check_texts(*values: object) -> None:
-    if not {*map(type, values)} <= {str}:
+def check_types(values: Iterable[Any], *kinds: type) -> None:
+    """Raise TypeError for a value of another type, which would show where positions are compared."""
+    if not {*map(type, values)} <= {*kinds}:
         raise TypeError("a value of another type")
 
 
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+_SCALARS = str, int, float, bool, type(None)
 _encode_extra = msgspec.msgpack.Encoder().encode
 _decode_extra = msgspec.msgpack.Decoder(dict[str, str | int | float | bool | None]).decode
 
@@ -441,8 +440,8 @@ def _packed_extra(extra: Mapping[str, Any]) -> bytes:
     Raises:
         TypeError, ValueError, OverflowError: it has none.
     """
-    if not {*map(type, extra)} <= {str} or not {*map(type, extra.values())} <= _SCALARS:
-        raise TypeError("no scalars")
+    check_types(extra, str)
+    check_types(extra.values(), *_SCALARS)
     return _encode_extra(dict(extra))
 
 

@@ -378,7 +378,7 @@ def stats_of(sources: list[ManagedSource], system: Mapping[str, Any], *, version
 
 
 def semver(version: str) -> int | None:
-    """Return `1.2.3` as 1002003 as Iggy does, which leaves out what follows, such as `.dev0`; None for other forms."""
+    """Return `1.2.3` as 1002003 as Iggy does, which ignores what follows, such as `.dev0`; None for other forms."""
     numbers = re.match(r"(\d+)\.(\d+)\.(\d+)(?!\d)", version)
     if numbers is None:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from typing_extensions import override
@@ -250,10 +250,10 @@ class WaveListing(Iterator[list[NativeObject]]):
     def _where(self) -> str:
         return f"{self._iterator.store.scheme}://{self._iterator.store.bucket}/{self._request.prefix}"
 
-    def _ask(self, **call: object) -> ListPage:
+    def _ask(self, **call: Any) -> ListPage:
         store, policy = self._iterator.store, self._iterator.policy
         stop = self._iterator.closing
-        return policy.call(lambda: checked_page(store, **call), what=f"listing {self._where}", stop=stop)  # type: ignore[arg-type]
+        return policy.call(lambda: checked_page(store, **call), what=f"listing {self._where}", stop=stop)
 
 
 def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import zstandard
@@ -201,12 +201,12 @@ def _list_one(
         listed.throttled += isinstance(error, ThrottledError)
         iterator.log_retry(error, tries, seconds)
 
-    def ask(**call: object) -> ListPage:
+    def ask(**call: Any) -> ListPage:
         delay = limiter.delay_seconds()
         if delay > 0:
             iterator.policy.wait(delay, stop)
         what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{batch.prefix}"
-        page = iterator.policy.call(lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=stop)  # type: ignore[arg-type]
+        page = iterator.policy.call(lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=stop)
         limiter.spend(OBJECT_BYTES * len(page.objects))
         if listed.server_time_ms is None:
             listed.server_time_ms = page.server_time_ms

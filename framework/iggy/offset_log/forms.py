@@ -14,6 +14,7 @@ from framework.iggy.offset_log.records import NOTHING, Claim, ProgressItem, Topi
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
+from framework.offsets.packed_row import check_types
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import CoveredRange, Watermark
 
@@ -60,8 +61,8 @@ def item_out(item: ProgressItem) -> list[Any]:
 def items_in(rows: Iterable[Sequence[Any]]) -> list[ProgressItem]:
     """Return the counts of positions, of the rows of `item_out`."""
     items = [_item_in(row) for row in rows]
-    _check_types(itertools.chain.from_iterable(item[:4] for item in items), int)
-    _check_types((item.total for item in items), int, type(None))
+    check_types(itertools.chain.from_iterable(item[:4] for item in items), int)
+    check_types((item.total for item in items), int, type(None))
     return items
 
 
@@ -69,9 +70,9 @@ def _item_in(row: Sequence[Any]) -> ProgressItem:
     object_hash, split_number, saved, sent, total, *few = row
     failed, skipped, mark, extra = few or (False, 0, None, {})
     if few:
-        _check_types((failed,), bool)
-        _check_types((skipped, *(mark or ())), int)
-        _check_types((extra,), dict)
+        check_types((failed,), bool)
+        check_types((skipped, *(mark or ())), int)
+        check_types((extra,), dict)
     resume = ResumePoint(*mark) if mark else None
     return ProgressItem(object_hash, split_number, saved, sent, total, failed, skipped, resume, extra)
 
@@ -96,8 +97,8 @@ def _watermark_in(row: Mapping[str, Any]) -> Watermark:
     if not row:
         return Watermark()
     ranges_of = list(itertools.chain.from_iterable(row["prefixes"].values()))
-    _check_types((row["bucket"], *(after for after, _, _ in ranges_of)), str)
-    _check_types((until for _, until, _ in ranges_of), str, type(None))
+    check_types((row["bucket"], *(after for after, _, _ in ranges_of)), str)
+    check_types((until for _, until, _ in ranges_of), str, type(None))
     return Watermark(
         bucket=row["bucket"],
         prefixes={
@@ -119,10 +120,10 @@ def selected_in(row: Mapping[str, Any] | None) -> SelectionScope | None:
     if row is None:
         return None
     selected = SelectionScope(**row)
-    _check_types((selected.bucket, *selected.prefixes, *selected.options.values()), str)
-    _check_types((selected.address,), str, type(None))
-    _check_types((selected.oldest_ms,), int, type(None))
-    _check_types((selected.since_start, selected.changes_accepted), bool)
+    check_types((selected.bucket, *selected.prefixes, *selected.options.values()), str)
+    check_types((selected.address,), str, type(None))
+    check_types((selected.oldest_ms,), int, type(None))
+    check_types((selected.since_start, selected.changes_accepted), bool)
     return selected
 
 
@@ -144,9 +145,9 @@ def _listings_in(rows: Mapping[str, Any]) -> dict[str, ListingHints]:
     """Decode listing hints from their stored form."""
     for row in rows.values():
         after, whole_listing_ms, selection = row.get("tail") or ("", 0, "")
-        _check_types((row["of"], after, selection, *row["keys"]), str)
-        _check_types((whole_listing_ms, *row["counts"]), int)
-        _check_types((row["unordered"],), bool)
+        check_types((row["of"], after, selection, *row["keys"]), str)
+        check_types((whole_listing_ms, *row["counts"]), int)
+        check_types((row["unordered"],), bool)
     return {
         prefix: ListingHints(
             of=row["of"],
@@ -170,7 +171,7 @@ def anchor_in(row: Sequence[Any] | None) -> Anchor | None:
     if row is None:
         return None
     offset, message_id, origin_us = row
-    _check_types((offset, origin_us), int)
+    check_types((offset, origin_us), int)
     return Anchor(offset, int(message_id, 16), origin_us)
 
 
@@ -282,18 +283,18 @@ def entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
     columns = table["columns"]
     few: defaultdict[int, dict[str, Any]] = defaultdict(dict)
     for name, (field, kind) in _FEW.items():
-        _check_types(columns[name].values(), kind)
+        check_types(columns[name].values(), kind)
         for at, value in columns[name].items():
             few[int(at)][field] = value
-    _check_types(itertools.chain(*columns["share"].values(), *columns["mark"].values()), int)
+    check_types(itertools.chain(*columns["share"].values(), *columns["mark"].values()), int)
     for at, (split_number, split_size) in columns["share"].items():
         few[int(at)].update(split_number=split_number, split_size=split_size)
     for at, mark in columns["mark"].items():
         few[int(at)]["mark"] = ResumePoint(*mark)
     for name in _COLUMNS:
         kinds = (int, type(None)) if name == "total" else (str,) if name in {"key", "version"} else (int,)
-        _check_types(columns[name], *kinds)
-    _check_types(itertools.chain(table["buckets"], table["options"]), str)
+        check_types(columns[name], *kinds)
+    check_types(itertools.chain(table["buckets"], table["options"]), str)
     if min(itertools.chain.from_iterable(columns[name] for name in _REPEATED), default=0) < 0:
         raise ValueError("a number of a row below 0")
     topic_partitions = [partition_in(topic, partition) for topic, partition in table["partitions"]]
@@ -316,11 +317,5 @@ def entries_in(table: Mapping[str, Any]) -> Iterator[OffsetManagerEntry]:
 
 def typed(kind: type, value: Any) -> Any:
     """Return the value; raise TypeError if it is of another type."""
-    _check_types((value,), kind)
+    check_types((value,), kind)
     return value
-
-
-def _check_types(values: Iterable[Any], *kinds: type) -> None:
-    """Raise TypeError for a value of another type, which would show where positions are compared."""
-    if not {*map(type, values)} <= {*kinds}:
-        raise TypeError("a value of another type")
