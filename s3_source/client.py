@@ -10,12 +10,9 @@ boto3 is imported when a store is made, not before: that takes half a second.
 from __future__ import annotations
 
 import contextlib
-import io
 import logging
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus
 
@@ -35,7 +32,6 @@ from framework.model.objects import NativeObject
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
-from framework.storage.http.errors import HttpError
 from framework.storage.http.head import pattern_of
 from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import OK, HttpStore, ObjectGet
@@ -45,18 +41,17 @@ from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.pages import (
     CHECKSUM_HEADERS,
-    EMPTY_ANSWER,
     REPLACEMENT,
     bare_etag,
     check_version,
     checksum_in,
-    condition_of,
     etag_of,
     listed_etag,
     may_be_unpacked,
     parse_page,
     version_of,
 )
+from s3_source.pins import Pins
 from s3_source.session import (
     IDENTITIES,
     find_credentials,
@@ -68,78 +63,18 @@ from s3_source.session import (
     warn_in_the_clear,
 )
 from s3_source.signing import Credentials, Signer, error_fields, template_of
+from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
 
 if TYPE_CHECKING:
     from boto3.session import Session
 
 SHORTEST_SECRET = 8
 """Shorter ones could be part of any word."""
-MAX_PINS = 4096
-MAX_TAGS = 1_000_000
-"""Limit of a document: a parser takes some 90 bytes for each. A page of a thousand keys has some 20,000."""
 
 log = logging.getLogger(__name__)
 
 _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
 _STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
-_CAPTURED = "GetObject"
-"""boto3 makes this request to show how; it is never sent as such."""
-_SENT = ("ListObjectsV2", "HeadObject", "HeadBucket", "GetObjectTagging", "CreateSession")
-"""What boto3 makes and signs, and the loop sends: every other operation that is used."""
-
-
-_BODY = "_Body"
-_ACCEPT_ENCODING = "Accept-Encoding"
-_CHECKSUM_MODE = "x-amz-checksum-mode"
-
-
-def _keep_body(*, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: object) -> None:
-    """Keep the body of a listing, and give botocore's parser an empty one; called by botocore."""
-    if response_dict["status_code"] == HTTPStatus.OK and b"ListBucketResult" in response_dict["body"][:1000]:
-        customized_response_dict[_BODY] = response_dict["body"]
-        response_dict["body"] = EMPTY_ANSWER
-
-
-class _Document(io.BytesIO):
-    """A body as botocore reads it."""
-
-    def stream(self, **_: object) -> Iterator[bytes]:
-        """Yield the whole body."""
-        yield self.getvalue()
-
-
-class Pins:
-    """Conditions from the first answer of objects that are listed without ETag, so that a resumed read stays with them.
-
-    Threads share it. The oldest are dropped: each is needed only while its object is read.
-    """
-
-    def __init__(self) -> None:
-        self._conditions: dict[tuple[str, str], dict[str, str]] = {}
-
-    def of(self, native: NativeObject) -> dict[str, str]:
-        """Return the conditions of the next request; empty before the first answer."""
-        return self._conditions.get((native.key, native.version), {})
-
-    def check(self, native: NativeObject, headers: Mapping[str, str]) -> None:
-        """Compare an answer with the first one, for stores that ignore conditions.
-
-        Raises:
-            ObjectChangedError: they differ.
-        """
-        now = condition_of(headers)
-        for name, pinned in self.of(native).items():
-            if now.get(name, pinned) != pinned:
-                raise ObjectChangedError(
-                    f"it was overwritten while it was read ({now[name]}, {pinned} at first)", location=native.location
-                )
-
-    def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
-        """Keep the conditions of an answer, unless an earlier answer gave some."""
-        if len(self._conditions) >= MAX_PINS:
-            with contextlib.suppress(StopIteration, KeyError, RuntimeError):  # another thread does the same
-                del self._conditions[next(iter(self._conditions))]
-        self._conditions.setdefault((native.key, native.version), condition_of(headers))
 
 
 class S3Store(HttpStore):
@@ -170,7 +105,6 @@ class S3Store(HttpStore):
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._accepts_gzip: bool | None = None
-        self._captured = threading.local()
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
         self._options |= self._owner
@@ -195,19 +129,8 @@ class S3Store(HttpStore):
         self.order_is_documented = self.ordered and is_aws(endpoint)
         self.ends_are_reliable = is_aws(endpoint)
         warn_in_the_clear(config, endpoint)
-        self._register(self._client.meta.events)
-
-    def _register(self, events: Any) -> None:
-        """Register what botocore calls on the way of a request."""
-        if self.address:  # of the configuration or of the environment
-            # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
-            events.register("before-call.s3", _stay)
-        events.register(f"before-sign.s3.{_CAPTURED}", self._complete)
-        events.register_first(f"before-send.s3.{_CAPTURED}", self._capture)
-        for operation in _SENT:
-            events.register_first(f"before-send.s3.{operation}", self._send)
-        # Under this name it comes before botocore's own: one of those parses each answer to see whether it is an error.
-        events.register("before-parse.*.ListObjectsV2", _keep_body)
+        # Elsewhere than at AWS there is no region to find: botocore would ask the same address again, without an end.
+        self._transport = Transport(self._client, self._http, follows_region=not self.address)
 
     @override
     def list_page(
@@ -226,7 +149,7 @@ class S3Store(HttpStore):
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
         meta = answer["ResponseMetadata"]
-        page = parse_page(answer.get(_BODY, b""), meta["HTTPHeaders"], self.bucket)
+        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
         if page.continuation is not None and page.continuation == continuation:
             raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
         return page
@@ -336,10 +259,10 @@ class S3Store(HttpStore):
         if wanted is not None:
             headers["Range"] = wanted
         elif self.config.verify_checksums:
-            headers[_CHECKSUM_MODE] = "ENABLED"
+            headers[CHECKSUM_MODE] = "ENABLED"
         if self._accepts_gzip:
-            headers.setdefault(_ACCEPT_ENCODING, "gzip")
-        get.accepts_gzip = headers.get(_ACCEPT_ENCODING) == "gzip"
+            headers.setdefault(ACCEPT_ENCODING, "gzip")
+        get.accepts_gzip = headers.get(ACCEPT_ENCODING) == "gzip"
         signer = self._signer
         if signer is None:
             url, made = self._as_boto3(native.key, headers)
@@ -366,6 +289,9 @@ class S3Store(HttpStore):
             )
             self._keys = now, known
         return known
+
+    def _as_boto3(self, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+        return self._transport.get_as_made(headers, Bucket=self.bucket, Key=key, **self._get_options)
 
     @override
     def refusal(self, get: ObjectGet, answer: HttpAnswer) -> SourceError | None:
@@ -450,7 +376,7 @@ class S3Store(HttpStore):
         if get.accepts_gzip == self._accepts_gzip and not may_be_unpacked(headers):
             return None
         encoding = "identity" if get.accepts_gzip else "gzip"
-        other = self._send_get(get.native, get.start, get.stop, {_ACCEPT_ENCODING: encoding})
+        other = self._send_get(get.native, get.start, get.stop, {ACCEPT_ENCODING: encoding})
         other.repeats = True
         announced = other.announces_length()
         if announced is None:  # a refusal, which says nothing about it
@@ -527,56 +453,6 @@ class S3Store(HttpStore):
                 pass
         return self._head(key)
 
-    def _as_boto3(self, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-        """Return address and headers of a GET as boto3 signs it, without sending it."""
-        options = dict(self._get_options)
-        names = {"If-Match": "IfMatch", "If-Unmodified-Since": "IfUnmodifiedSince", "Range": "Range"}
-        options |= {names[name]: value for name, value in headers.items() if name in names}
-        captured = self._captured
-        captured.checksum_mode = headers.get(_CHECKSUM_MODE)
-        self._client.get_object(Bucket=self.bucket, Key=key, **options)
-        url, made = captured.request
-        made = {name: value.decode() if isinstance(value, bytes) else str(value) for name, value in made.items()}
-        made[_ACCEPT_ENCODING] = headers.get(_ACCEPT_ENCODING, "identity")  # not signed: caches change it on the way
-        return url, made
-
-    def _complete(self, *, request: Any, **_: Any) -> None:
-        """Complete a GetObject; called by botocore just before it signs.
-
-        The header is not asked for by its parameter: botocore would compute the checksum, too.
-        """
-        if self._captured.checksum_mode is not None:
-            request.headers[_CHECKSUM_MODE] = self._captured.checksum_mode
-
-    def _capture(self, *, request: Any, **_: Any) -> Any:
-        """Keep a GetObject instead of sending it, and return an empty answer; called by botocore."""
-        from botocore.awsrequest import AWSResponse  # noqa: PLC0415
-
-        self._captured.request = request.url, dict(request.headers.items())
-        head: Any = {}  # the published types name a class of botocore's own
-        return AWSResponse(request.url, HTTPStatus.OK.value, head, io.BytesIO())
-
-    def _send(self, *, request: Any, **_: Any) -> Any:
-        """Send a request over the loop, which limits size and time of its answer; called by botocore.
-
-        Raises:
-            HttpError: there was no answer, it did not come whole, or is too large.
-        """
-        from botocore.awsrequest import AWSResponse  # noqa: PLC0415
-
-        made = {_ACCEPT_ENCODING: "identity", **request.headers}
-        lines = [f"{name}: {value.decode() if isinstance(value, bytes) else value}" for name, value in made.items()]
-        send = self._http.head if request.method == "HEAD" else self._http.get
-        with contextlib.closing(send(request.url, lines)) as answer:
-            status = answer.status
-            head: Any = answer.headers  # the published types name classes of botocore's own
-            document = answer.read_all()
-        tags = document.count(b"<")
-        if tags > MAX_TAGS:
-            raise HttpError(f"the answer is a document of {tags:,} tags")
-        body: Any = _Document(document)
-        return AWSResponse(request.url, status, head, body)
-
     @override
     def close(self) -> None:
         super().close()
@@ -613,11 +489,6 @@ class S3Store(HttpStore):
     @override
     def _translate(self, error: BaseException, native: NativeObject) -> SourceError:
         return translate(error, self._failed("GetObject", native.key))
-
-
-def _stay(*, context: dict[str, Any], **_: object) -> None:
-    """Called by botocore before each request: it takes this one for redirected already."""
-    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _has_dots(key: str) -> bool:

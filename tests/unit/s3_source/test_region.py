@@ -59,7 +59,7 @@ def answering(store, answer):
         return AWSResponse(request.url, status, HeadersDict(headers), Empty())
 
     for operation in ("HeadObject", "HeadBucket"):
-        store._client.meta.events.unregister(f"before-send.s3.{operation}", store._send)
+        store._client.meta.events.unregister(f"before-send.s3.{operation}", store._transport._send)
         store._client.meta.events.register_first(f"before-send.s3.{operation}", send)
     return asked
 
