@@ -12,7 +12,9 @@ import pytest
 
 from tests.corpora.__main__ import look, readings
 from tests.support.packing import PACK
-from transformers import arrow_texts, avro_flat, csv_rows, jsonl
+from transformers import csv_rows, jsonl
+from transformers.avro import flat as avro_flat
+from transformers.parquet import arrow_texts
 from transformers.split_lines import SplitLines
 
 ROWS = [

@@ -11,9 +11,12 @@ from framework.model.splits import Split, count_splits
 from framework.transformer import BatchLimits, InputOptions
 from tests.corpora.oracle_lines import BAD
 from tests.support.packing import PACK, Dribble
-from transformers import avro, lines, make_transformer, parquet, parquet_json, row_json
+from transformers import lines, make_transformer, row_json
+from transformers.avro import format as avro
 from transformers.compression import MAX_MAGIC_BYTES, detect_compression
 from transformers.inputs import BytesInput
+from transformers.parquet import format as parquet
+from transformers.parquet import row_encoder
 
 LIMITS = [
     BatchLimits(records=records, size_bytes=size) for records, size in ((501, 4000), (7, 60), (500, 3), (1, 10**6))
@@ -23,7 +26,7 @@ QUICK = (
     (row_json, "_COLUMN_ROWS"),
     (lines, "_COLUMN_BYTES"),
     (parquet, "_SMALL_OBJECT_BYTES"),
-    (parquet_json, "_LINES_ROWS"),
+    (row_encoder, "_LINES_ROWS"),
 )
 """Sizes from which the quick ways are taken, and ranged reads: at 1 they are taken for each object."""
 SPLIT_SIZES = (1, 2, 3, 5, 7, 11, 31, 97, 1009, 4099, 16_411, 65_537, 1 << 20)

@@ -24,8 +24,11 @@ from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from tests.support.examples import examples
 from tests.unit.transformers.test_lines import flat
-from transformers import BytesInput, avro, make_transformer, parquet
+from transformers import BytesInput, make_transformer
+from transformers.avro import format as avro
 from transformers.columns import Field, choose, nothing_inside
+from transformers.parquet import format as parquet
+from transformers.parquet import row_groups
 
 LIMITS = BatchLimits(records=7, size_bytes=300)
 
@@ -219,7 +222,7 @@ def test_a_giant_column_that_is_not_chosen_limits_nothing():
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(rows), out, use_dictionary=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet, "_MAX_ROW_BYTES", 1 << 15)
+        patch.setattr(row_groups, "_MAX_ROW_BYTES", 1 << 15)
         with pytest.raises(CorruptObjectError, match="a row of row group 1"):
             read("parquet", out.getvalue())
         assert len(read("parquet", out.getvalue(), "n")) == 100

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from framework.errors import CorruptObjectError
-from transformers.arrow_lines import LineWriter
-from transformers.arrow_texts import DIGITS, all_within, counts_of, texts_of, timestamp_texts
 from transformers.json_time import timestamp_text
+from transformers.parquet.arrow_lines import LineWriter
+from transformers.parquet.arrow_texts import DIGITS, all_within, counts_of, texts_of, timestamp_texts
 from transformers.row_json import encode_all, float_form, interval_form, row_maker, uuid_text
 
 Column = Callable[[Any], list[Any]]

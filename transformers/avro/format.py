@@ -5,7 +5,7 @@ marker and takes a cut between two reads for the end. What is checked: the magic
 a block's records end exactly where its bytes end, and snappy's CRC. A cut exactly behind a block looks like the end in
 this format: then the stream raises, because the object is shorter than listed.
 
-Blocks of flat records are decoded a column at a time (`avro_flat`).
+Blocks of flat records are decoded a column at a time (`flat`).
 
 Skipping does not decode, and does not even unpack, whole blocks. With `input.columns` the decoder skips the other
 fields. A mark is the start of a block; to go on from it the
@@ -45,9 +45,9 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
-from transformers.avro_codecs import Limits, unpack_block
-from transformers.avro_columns import Pick, Projection, decode_chosen, decodes_chosen
-from transformers.avro_container import (
+from transformers.avro.codecs import Limits, unpack_block
+from transformers.avro.columns import Pick, Projection, decode_chosen, decodes_chosen
+from transformers.avro.container import (
     SYNC_BYTES,
     Header,
     check_sync,
@@ -58,8 +58,8 @@ from transformers.avro_container import (
     read_long,
     unusable_schema,
 )
-from transformers.avro_flat import FlatBlocks
-from transformers.avro_json import JsonEncoder, plain_schema
+from transformers.avro.flat import FlatBlocks
+from transformers.avro.json_values import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
 from transformers.split_input import OnwardInput, packing_of

@@ -32,7 +32,9 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
-from transformers import BytesInput, make_transformer, parquet, parquet_json, parquet_pages
+from transformers import BytesInput, make_transformer
+from transformers.parquet import batch_sizes, files, pages, row_encoder, row_groups, strings
+from transformers.parquet import format as parquet
 
 PYARROW = int(pa.__version__.split(".")[0])
 LIMITS = BatchLimits(records=7, size_bytes=300)
@@ -302,7 +304,8 @@ import io, base64
 import pyarrow as pa, pyarrow.parquet as pq, pyarrow.parquet.encryption as encryption
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions
-from transformers import BytesInput, make_transformer, parquet
+from transformers import BytesInput, make_transformer
+from transformers.parquet import format as parquet
 
 class Keys(encryption.KmsClient):
     def __init__(self, config):
@@ -386,15 +389,15 @@ def test_times_of_the_old_kind_are_right_beyond_what_64_bits_hold():
 
 def test_an_int96_that_is_no_time_is_a_bad_record(monkeypatch):
     """Were seconds and nanoseconds ever not those of one moment, no other time may go out."""
-    real = parquet_json.counts_of
+    real = row_encoder.counts_of
     # the first column of counts are the seconds 0, 1, 2: the second of them is made another
     monkeypatch.setattr(
-        parquet_json, "counts_of", lambda array: pa.array([7 if n == 1 else n for n in real(array).to_pylist()])
+        row_encoder, "counts_of", lambda array: pa.array([7 if n == 1 else n for n in real(array).to_pylist()])
     )
     got = read(int96([(EPOCH, n * 10**9) for n in range(3)]))
     assert [number for number, _ in got] == [1, 2, 3]
     assert got[1][1] is RecordError
-    assert parquet_json._int96_text(1, 5) is parquet_json._NO_TIME
+    assert row_encoder._int96_text(1, 5) is row_encoder._NO_TIME
 
 
 def test_an_int96_of_a_negative_day_is_a_bad_record():
@@ -441,8 +444,8 @@ def test_list_views_in_any_order_are_lists(kind):
     joined = pa.concat_arrays([array, array])
     for begin in range(9):
         part = joined.slice(begin, 3)
-        assert parquet_json.plain_lists(part).to_pylist() == part.to_pylist()
-        parquet_json.plain_lists(part).validate(full=True)
+        assert row_encoder.plain_lists(part).to_pylist() == part.to_pylist()
+        row_encoder.plain_lists(part).validate(full=True)
 
 
 @pytest.mark.parametrize("views", [False, True])
@@ -551,7 +554,7 @@ def test_strings_of_lists_are_the_same_when_they_are_left_in_their_dictionaries(
     data = write(table, row_group_size=7, data_page_size=20, **options)
     usual = read(data, skip)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_pages, "_STRINGS_PART", 1 << 62)  # any string in a list is too much
+        patch.setattr(pages, "_STRINGS_PART", 1 << 62)  # any string in a list is too much
         assert read(data, skip) == usual
 
 
@@ -578,8 +581,8 @@ def test_what_strings_of_lists_take_from_the_ones_before_them_is_added_up(lists,
     )
     taken = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_pages, "_DELTAS_AT_ONCE", at_once)
-        patch.setattr(parquet_pages.WatchedFile, "_add_list_strings", lambda _self, _column, takes: taken.append(takes))
+        patch.setattr(strings, "_DELTAS_AT_ONCE", at_once)
+        patch.setattr(pages.WatchedFile, "_add_list_strings", lambda _self, _column, takes: taken.append(takes))
         rows = read(data)
     assert [json.loads(row)["l"] for _, row in rows] == lists
     assert max(taken) == shared
@@ -627,9 +630,9 @@ def test_a_temporary_file_that_cannot_be_made_is_not_the_objects_fault(failure, 
 
 def test_short_memory_is_never_the_objects_fault_but_a_size_that_cannot_be_is():
     message = "malloc of size {} failed"
-    assert not parquet._is_absurd(pa.ArrowMemoryError(message.format(10**9)))
-    assert parquet._is_absurd(pa.ArrowMemoryError(message.format(2**62)))
-    assert not parquet._is_absurd(MemoryError())
+    assert not row_groups.is_absurd(pa.ArrowMemoryError(message.format(10**9)))
+    assert row_groups.is_absurd(pa.ArrowMemoryError(message.format(2**62)))
+    assert not row_groups.is_absurd(MemoryError())
 
 
 def without_group_size(table):
@@ -651,13 +654,13 @@ def without_group_size(table):
 def sizes(monkeypatch):
     """The size in memory of each batch of rows that was read, and that of its JSON."""
     found = []
-    real = parquet._Rows.saw
+    real = batch_sizes.BatchSizes.saw
 
     def saw(self, batch, json_bytes):
         found.append((batch.nbytes, json_bytes))
         real(self, batch, json_bytes)
 
-    monkeypatch.setattr(parquet._Rows, "saw", saw)
+    monkeypatch.setattr(batch_sizes.BatchSizes, "saw", saw)
     return found
 
 
@@ -681,7 +684,8 @@ def test_a_row_group_without_a_size_is_read_in_small_batches(sizes, columns):
 
 def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch, sizes):
     """A string of a dictionary counts once in the footer and may be in every row."""
-    monkeypatch.setattr(parquet, "_FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr(batch_sizes, "FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr(row_groups, "FIRST_BYTES", 1 << 20)
     long = "x" * 20_000
     rows = [*map(str, range(600)), *[long] * 100]
     nested = [[{"s": row}] for row in rows]
@@ -725,12 +729,12 @@ def test_rows_of_long_names_are_encoded_in_parts(monkeypatch):
     usual = read(data)
     encoded = []
 
-    def payloads(self, batch, *others, real=parquet_json.RowEncoder.payloads):
+    def payloads(self, batch, *others, real=row_encoder.RowEncoder.payloads):
         encoded.append(sum(map(len, real(self, batch, *others))))
         return real(self, batch, *others)
 
-    monkeypatch.setattr(parquet_json.RowEncoder, "payloads", payloads)
-    monkeypatch.setattr(parquet, "NAMES_BYTES", 20_000)
+    monkeypatch.setattr(row_encoder.RowEncoder, "payloads", payloads)
+    monkeypatch.setattr(row_groups, "NAMES_BYTES", 20_000)
     assert read(data) == usual
     assert max(encoded) < 22_000
     longest = max(len(payload) for _, payload in usual)
@@ -740,7 +744,7 @@ def test_rows_of_long_names_are_encoded_in_parts(monkeypatch):
 
 
 def test_the_names_of_a_null_record_make_no_row_too_large(monkeypatch):
-    monkeypatch.setattr(parquet, "NAMES_BYTES", 20)
+    monkeypatch.setattr(row_groups, "NAMES_BYTES", 20)
     array = pa.array([None, {"n" * 100: 1}, None], pa.struct([("n" * 100, pa.int8())]))
     data = write(pa.table({"r": array}))
     assert read(data, max_record_bytes=50) == [(1, b'{"r":null}'), (2, RecordTooLargeError), (3, b'{"r":null}')]
@@ -749,7 +753,7 @@ def test_the_names_of_a_null_record_make_no_row_too_large(monkeypatch):
 def test_rows_that_are_far_too_long_are_not_read(monkeypatch):
     data = write(pa.table({"s": ["x" * 100_000] * 3}), use_dictionary=False)
     assert [value for _, value in read(data, max_record_bytes=90_000)] == [RecordTooLargeError] * 3
-    monkeypatch.setattr(parquet, "_MAX_ROW_BYTES", 90_000)
+    monkeypatch.setattr(row_groups, "_MAX_ROW_BYTES", 90_000)
     with pytest.raises(CorruptObjectError, match=r"row group 1 .* about 1000\d\d bytes"):
         read(data)
 
@@ -774,13 +778,14 @@ def test_dictionaries_are_looked_at_without_a_request_more(monkeypatch):
 def test_dictionaries_are_measured_where_they_are_read_the_first_time(monkeypatch):
     opened = []
 
-    class Counted(parquet.WatchedFile):
+    class Counted(pages.WatchedFile):
         def __init__(self, *arguments, **options):
             opened.append(self)
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr(parquet, "WatchedFile", Counted)
-    monkeypatch.setattr(parquet, "_FIRST_BYTES", 1000)
+    monkeypatch.setattr(row_groups, "WatchedFile", Counted)
+    monkeypatch.setattr(batch_sizes, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(row_groups, "FIRST_BYTES", 1000)
     data = write(
         pa.table({
             "s": [f"text {n % 7 * 111}" for n in range(500)], "n": range(500),
@@ -792,8 +797,8 @@ def test_dictionaries_are_measured_where_they_are_read_the_first_time(monkeypatc
 
 
 def test_reads_are_kept_up_to_a_limit_for_one_repetition(monkeypatch):
-    monkeypatch.setattr(parquet, "_KEPT_BYTES", 100)
-    file = parquet.RangedFile(BytesInput(bytes(range(250))))
+    monkeypatch.setattr(files, "_KEPT_BYTES", 100)
+    file = files.RangedFile(BytesInput(bytes(range(250))))
 
     def read(at):
         file.seek(at)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.model.avro_limits import Weight, name_of, type_of
-from transformers.avro_container import SYNC_BYTES, encode_long, file_header
-from transformers.avro_json import Convert, converter
+from transformers.avro.container import SYNC_BYTES, encode_long, file_header
+from transformers.avro.json_values import Convert, converter
 from transformers.row_json import encode_all, float_form, row_maker
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformers import parquet_json
-from transformers.arrow_lines import LineWriter
-from transformers.parquet_json import RowEncoder
+from transformers.parquet import row_encoder
+from transformers.parquet.arrow_lines import LineWriter
+from transformers.parquet.row_encoder import RowEncoder
 
 texts = st.text() | st.text('"\\/\b\f\n\r\t\0\x1f\x7f\u2028é€😀', max_size=8)
 floats = (
@@ -93,7 +93,7 @@ def both_ways(table, drop=0):
     batch = next(file.iter_batches()).slice(drop)
     encoder = RowEncoder(batch.schema, file.schema)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_json, "_LINES_ROWS", 0)
+        patch.setattr(row_encoder, "_LINES_ROWS", 0)
         quick = list(encoder.payloads(batch))
         patch.setattr(LineWriter, "lines", lambda _, __: None)
         return list(encoder.payloads(batch)), quick
@@ -155,7 +155,7 @@ def test_what_the_writer_cannot_do_is_left_to_rows(monkeypatch):
         """As pyo3 has it: no `Exception`."""
 
     def fail(error):
-        monkeypatch.setattr("transformers.arrow_lines.write_ndjson", Mock(side_effect=error))
+        monkeypatch.setattr("transformers.parquet.arrow_lines.write_ndjson", Mock(side_effect=error))
 
     fail(PanicException("assertion failed"))
     assert lines(pa.array([1])) is None

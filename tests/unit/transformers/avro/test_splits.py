@@ -23,7 +23,8 @@ from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
 from tests.unit.transformers.test_split_lines import Watched
-from transformers import BytesInput, avro, make_transformer
+from transformers import BytesInput, make_transformer
+from transformers.avro import format as avro
 
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}, {"name": "b", "type": "bytes"}]}
 SYNC = b"0123456789abcdef"

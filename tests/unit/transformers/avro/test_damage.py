@@ -6,7 +6,8 @@ import pytest
 
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions
-from transformers import BytesInput, avro, make_transformer
+from transformers import BytesInput, make_transformer
+from transformers.avro import format as avro
 
 
 def number(value):

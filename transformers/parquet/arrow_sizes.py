@@ -8,7 +8,7 @@ import attrs
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from transformers.parquet_json import plain_lists
+from transformers.parquet.row_encoder import plain_lists
 from transformers.row_json import name_bytes
 
 

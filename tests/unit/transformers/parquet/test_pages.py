@@ -16,8 +16,9 @@ from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
 from tests.support import parquet_parts as parts
 from tests.support.examples import examples
-from transformers import BytesInput, make_transformer, parquet_pages
-from transformers import parquet as parquet_module
+from transformers import BytesInput, make_transformer
+from transformers.parquet import format as parquet_module
+from transformers.parquet import page_headers, row_groups, strings
 
 MIB = 1 << 20
 STRINGS = parts.data_page(2, parts.string(b"a") + parts.string(b"b"))
@@ -70,7 +71,7 @@ def test_columns_that_the_schema_and_a_row_group_do_not_share_never_end_the_proc
         file.write_bytes(parts.parquet(*[column] * count, rows=2, in_schema=known, said=size))
     script = """
 import os, sys
-from tests.unit.transformers.test_parquet_pages import read
+from tests.unit.transformers.parquet.test_pages import read
 for name in sys.argv[2:]:
     if not os.fork():
         with open(name, "rb") as file:
@@ -238,26 +239,26 @@ def test_a_header_may_hold_what_is_not_known_here():
     fields = {number: value for number, value in unknown.items() if number < 300}
     head = {5: parts.structure({1: parts.i32(1), 2: parts.i32(0), 3: parts.i32(3), 4: parts.i32(3)}), **fields}
     data = parts.page(0, parts.string(b"a"), head, codec=parts.UNCOMPRESSED)
-    header = parquet_pages._page_header(data)
+    header = page_headers.page_header(data)
     assert (header.size, header.unpacked, header.packed, header.values) == (len(data) - 5, 5, 5, 1)
     column = parts.column([data], rows=1, codec=parts.UNCOMPRESSED)
     assert read(parts.parquet(column, rows=1)) == (1, None)
     for end in range(header.size):
         with pytest.raises(IndexError):
-            parquet_pages._page_header(data[:end])
+            page_headers.page_header(data[:end])
 
 
 def test_what_is_no_header_is_refused():
     for data in (b"\x15" + b"\xff" * 20, b"\x1d", b"\xcc" + b"\x1c" * 5000 + b"\0" * 5001):
-        with pytest.raises(parquet_pages.PagesError):
-            parquet_pages._page_header(data)
+        with pytest.raises(page_headers.PagesError):
+            page_headers.page_header(data)
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "zstd", "lz4"])
 def test_pages_of_other_writers_are_followed(codec, version, monkeypatch):
     monkeypatch.setattr(parquet_module, "_SMALL_OBJECT_BYTES", 0)
-    monkeypatch.setattr(parquet_module, "_BUFFER_BYTES", 256)
+    monkeypatch.setattr(row_groups, "_BUFFER_BYTES", 256)
     rows = 3000
     table = pa.table({
         "n": range(rows), "s": [f"text {n % 700}" * 9 for n in range(rows)], "l": [[n] * (n % 4) for n in range(rows)],
@@ -299,11 +300,11 @@ def test_the_longest_string_of_a_dictionary_is_found_whatever_its_bytes(words, b
     while at + 4 <= len(data):
         length = int.from_bytes(data[at : at + 4], "little")
         expected, at = max(expected, length), at + 4 + length
-    header = parquet_pages._page_header(parts.dictionary_page(len(words) + 2, data, codec=parts.UNCOMPRESSED))
-    assert parquet_pages._longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
+    header = page_headers.page_header(parts.dictionary_page(len(words) + 2, data, codec=parts.UNCOMPRESSED))
+    assert strings.longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parquet_pages, "_MAX_SHORT_WORDS_BYTES", 0)
-        assert parquet_pages._longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
-        header = parquet_pages._page_header(parts.dictionary_page(2, data, codec=parts.UNCOMPRESSED))
+        patch.setattr(strings, "_MAX_SHORT_WORDS_BYTES", 0)
+        assert strings.longest_word(data, header, "UNCOMPRESSED") == min(expected, len(data))
+        header = page_headers.page_header(parts.dictionary_page(2, data, codec=parts.UNCOMPRESSED))
         longest = max(map(len, words[:2]), default=0)
-        assert len(words) < 2 or parquet_pages._longest_word(data, header, "UNCOMPRESSED") == longest
+        assert len(words) < 2 or strings.longest_word(data, header, "UNCOMPRESSED") == longest

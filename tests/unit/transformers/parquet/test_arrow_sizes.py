@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from transformers.arrow_sizes import RowSizes, Sizes, text_bytes
+from transformers.parquet.arrow_sizes import RowSizes, Sizes, text_bytes
 
 NAMED = pa.struct([("abc", pa.int8()), ("d", pa.string())])
 UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, pa.binary(16)))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from arro3.io import write_ndjson
 
 from framework.model.payloads import PayloadColumn
-from transformers.arrow_texts import texts_of
+from transformers.parquet.arrow_texts import texts_of
 
 Form = Callable[[Any], Any]
 """An array -> one that is written as JSON in the same way; None: its values are not."""

@@ -14,9 +14,11 @@ from framework.model.avro_limits import weigh
 from framework.model.batches import SkippedRecord
 from framework.transformer import InputOptions
 from tests.support.examples import examples
-from tests.unit.transformers.test_avro_damage import container, number, record, text
-from transformers import BytesInput, avro, avro_flat, make_transformer
-from transformers.avro_flat import FlatBlocks
+from tests.unit.transformers.avro.test_damage import container, number, record, text
+from transformers import BytesInput, make_transformer
+from transformers.avro import flat as avro_flat
+from transformers.avro import format as avro
+from transformers.avro.flat import FlatBlocks
 
 ENUM = {"type": "enum", "name": "E", "symbols": ["X", "Y", "Z"]}
 LONGS = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-70, 70), st.sampled_from([2**k for k in range(63)]))

@@ -17,11 +17,12 @@ from framework.errors import CorruptObjectError, StoreUnavailableError, Truncate
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK
+from tests.unit.transformers.avro.test_splits import splits_of
 from tests.unit.transformers.test_columns import PARQUET_SCHEMA, parquet_rows
 from tests.unit.transformers.test_lines import flat
-from tests.unit.transformers.test_split_avro import splits_of
 from tests.unit.transformers.test_split_lines import Watched
-from transformers import BytesInput, make_transformer, parquet
+from transformers import BytesInput, make_transformer
+from transformers.parquet.files import ProbeFile
 
 
 def transformer(**options):
@@ -167,9 +168,9 @@ def moved(monkeypatch, places):
         def __getattr__(self, name):
             return getattr(self.meta, name)
 
-    from transformers.parquet import _RowReader
+    from transformers.parquet.row_groups import RowReader
 
-    find = _RowReader._own_row_groups
+    find = RowReader._own_row_groups
 
     def find_moved(self, parquet, *arguments):
         class File:
@@ -184,7 +185,7 @@ def moved(monkeypatch, places):
             patch.setattr(pq, "ParquetFile", opened)
             return list(find(self, File(), *arguments))
 
-    monkeypatch.setattr(_RowReader, "_own_row_groups", find_moved)
+    monkeypatch.setattr(RowReader, "_own_row_groups", find_moved)
 
 
 @pytest.mark.parametrize(
@@ -201,8 +202,8 @@ def test_wherever_the_footer_says_that_row_groups_begin_each_belongs_to_one_spli
 
 def test_row_groups_behind_a_split_are_not_looked_at(monkeypatch):
     data, looked = numbers(3000, row_group_size=3), []
-    is_asked = parquet._ProbeFile.is_asked
-    monkeypatch.setattr(parquet._ProbeFile, "is_asked", lambda self, read: looked.append(1) or is_asked(self, read))
+    is_asked = ProbeFile.is_asked
+    monkeypatch.setattr(ProbeFile, "is_asked", lambda self, read: looked.append(1) or is_asked(self, read))
     assert read(BytesInput(data), Split(1, 1024))
     assert len(looked) < 100
 

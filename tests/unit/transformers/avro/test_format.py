@@ -528,7 +528,7 @@ def test_big_blocks_of_small_data_are_read_in_parts():
 
 
 def test_short_memory_is_never_the_objects_fault(monkeypatch):
-    from transformers import avro_codecs
+    from transformers.avro import codecs as avro_codecs
 
     def no_memory(*_):
         raise MemoryError

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from transformers.arrow_texts import date_texts, decimal_texts, time_texts, timestamp_texts
 from transformers.json_time import date_text, time_text, timestamp_text
+from transformers.parquet.arrow_texts import date_texts, decimal_texts, time_texts, timestamp_texts
 
 DAY_SECONDS = 86_400
 FIRST_DAY, END_DAY = -719_162, 2_932_897
