@@ -29,7 +29,8 @@ import typer.main  # noqa: E402
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
 from framework.cli.config import schema_text  # noqa: E402
-from framework.config.loading import limits_text, load  # noqa: E402
+from framework.config.limits import limits_text  # noqa: E402
+from framework.config.loading import load  # noqa: E402
 from framework.config.option import Option, is_list, options_of, sections_of, table_class  # noqa: E402
 from framework.config.sections import SourceCommonConfig  # noqa: E402
 from framework.config.toml_text import default_text  # noqa: E402

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -31,6 +31,8 @@ from framework.config.layers import (
     setting_layers,
     value_at,
 )
+from framework.config.limits import check_limits
+from framework.config.masking import masked, secret_parts
 from framework.config.option import (
     Option,
     is_list,
@@ -58,8 +60,6 @@ CONNECTOR_OPTIONS: Mapping[str, type] = {"type": str, "key": str, "enabled": boo
 
 _CONNECTOR_TYPES = {str: "a text", bool: "true or false", int: "a whole number"}
 CONNECTOR_KEY = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
-_SHORTEST_MASKED = 4
-"""Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
 
 
 class ConfigWarning(FutureWarning):
@@ -217,7 +217,7 @@ class _Reading:
         if more > 0:
             mistakes.append(f"... and at least {counted(more, 'more mistake')}")
         if mistakes:
-            raise ConfigError([self.masked(mistake) for mistake in mistakes], origin=origin)
+            raise ConfigError([masked(mistake, self._secrets, self._cls) for mistake in mistakes], origin=origin)
         return Loaded(config=config, merged=merged)
 
     def _root(self, mapping: Mapping[str, object]) -> Any:
@@ -350,7 +350,7 @@ class _Reading:
             self._table(item, kind, f"{place}{option.name}[{at}].") for at, item in enumerate(value)
         )
         try:
-            _check_limits(found, option)
+            check_limits(found, option)
         except InvalidValueError as mistake:
             self._mistakes.append(f"{place}{option.name}: {mistake}")
         return found
@@ -363,10 +363,10 @@ class _Reading:
         if len(self._mistakes) > known:
             return _UNUSABLE
         if option.metadata.secret and isinstance(value, str):
-            self._secrets.update(_secret_parts(str(value)))
+            self._secrets.update(secret_parts(str(value)))
         try:
             result = _current_value(converted(value, option.type), option, place)
-            _check_limits(result, option)
+            check_limits(result, option)
         except InvalidValueError as mistake:
             self._mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
             return _UNUSABLE
@@ -451,47 +451,9 @@ class _Reading:
             self._mistakes.extend(f"{place}{mistake}" for mistake in exc.mistakes)
         return made
 
-    def masked(self, mistake: str) -> str:
-        """Return the sentence without substituted text and without values of secret options.
-
-        A secret that is also a word of the message itself, such as Iggy's default password `iggy`, is not
-        masked: that would reveal it.
-        """
-        words = _own_words(self._cls)
-        for secret in sorted(self._secrets, key=len, reverse=True):
-            if len(secret) >= _SHORTEST_MASKED and secret not in words:
-                mistake = mistake.replace(secret, "***")
-        return mistake
-
 
 def _names(cls: type) -> list[str]:
     return [option.name for option in options_of(cls)]
-
-
-def _own_words(cls: type) -> frozenset[str]:
-    """Return the words of sections, options and their documentation."""
-    texts = ["iggy embedded tcp user password host token address localhost"]
-    for name, section in sections_of(cls).items():
-        texts.append(name)
-        texts += [f"{option.name} {option.metadata.doc}" for option in options_of(section)]
-    return frozenset(re.findall(r"\w+", " ".join(texts)))
-
-
-def _secret_parts(value: str) -> Iterator[str]:
-    """Return the parts of a secret option's value to mask: for an address, the login before the `@`, and a token."""
-    scheme, mark, rest = value.partition("://")
-    if not mark:
-        if not scheme.startswith("embedded:"):
-            yield value
-        return
-    login, at, _ = rest.rpartition("@")
-    if at:
-        yield value
-        yield login
-        yield login.partition(":")[2]
-    if "token=" in rest:
-        yield value
-        yield rest.partition("token=")[2].partition("&")[0]
 
 
 def _current_value(value: object, option: Option, place: str) -> object:
@@ -503,53 +465,11 @@ def _current_value(value: object, option: Option, place: str) -> object:
     return current
 
 
-def _check_limits(value: object, option: Option) -> None:
-    metadata = option.metadata
-    if value is None:
-        return
-    if metadata.choices is not None:
-        for item in value if isinstance(value, tuple) else (value,):
-            if item not in metadata.choices:
-                guess = nearest(str(item), metadata.choices)
-                advice = f'; did you mean "{guess}"?' if guess else ""
-                allowed = " or ".join(f'"{choice}"' for choice in metadata.choices)
-                raise InvalidValueError(f"must be {allowed}{advice}")
-    amount = len(value) if isinstance(value, (str, tuple)) else value
-    if not isinstance(amount, (int, float)) or isinstance(amount, bool):
-        return
-    low, high = metadata.minimum, metadata.maximum
-    if (low is not None and amount < low) or (high is not None and amount > high):
-        limits = limits_text(option)
-        verb = "have" if isinstance(value, tuple) else "be"
-        raise InvalidValueError("must not be empty" if limits == "not empty" else f"must {verb} {limits}")
-
-
 def _example(cls: type) -> str:
     """Return how a table of that class is written: `{ key = ..., value = ... }`."""
     options = options_of(cls)
     shown = [option.name for option in options if option.required] or [option.name for option in options[:1]]
     return f"{{ {', '.join(f'{name} = ...' for name in shown)} }}"
-
-
-def limits_text(option: Option) -> str:
-    """Return the range of an option in words: `at least 1`, `1 to 1000`, `at most 5 s`; empty without a range."""
-    low, high = option.metadata.minimum, option.metadata.maximum
-    unit = {"duration": " s", "size": " B", "text": " characters"}.get(option.type_text, "")
-    if option.type_text.startswith("list"):
-        unit = " item" if (low if high is None else high) == 1 else " items"
-    if low == 1 and high is None and option.type_text == "text":
-        return "not empty"
-    if low is not None and low == high:
-        return f"{_number(low)}{unit}"
-    if low is not None and high is not None:
-        return f"{_number(low)} to {_number(high)}{unit}"
-    if low is not None:
-        return f"at least {_number(low)}{unit}"
-    return f"at most {_number(high)}{unit}" if high is not None else ""
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 
 def _shown(value: object, option: Option) -> str:

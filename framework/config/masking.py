@@ -1,0 +1,55 @@
+"""Mistakes of a configuration without its secrets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+
+from framework.config.option import options_of, sections_of
+
+_SHORTEST_MASKED = 4
+"""Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
+
+
+def masked(mistake: str, secrets: Collection[str], cls: type) -> str:
+    """Return the sentence without secrets: substituted text and values of secret options.
+
+    A secret that is also a word of the message itself, such as Iggy's default password `iggy`, is not
+    masked: that would reveal it.
+
+    Args:
+        mistake: the sentence.
+        secrets: what it must not show.
+        cls: the root class of the configuration.
+    """
+    words = _own_words(cls)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) >= _SHORTEST_MASKED and secret not in words:
+            mistake = mistake.replace(secret, "***")
+    return mistake
+
+
+def _own_words(cls: type) -> frozenset[str]:
+    """Return the words of sections, options and their documentation."""
+    texts = ["iggy embedded tcp user password host token address localhost"]
+    for name, section in sections_of(cls).items():
+        texts.append(name)
+        texts += [f"{option.name} {option.metadata.doc}" for option in options_of(section)]
+    return frozenset(re.findall(r"\w+", " ".join(texts)))
+
+
+def secret_parts(value: str) -> Iterator[str]:
+    """Return the parts of a secret option's value to mask: for an address, the login before the `@`, and a token."""
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        if not scheme.startswith("embedded:"):
+            yield value
+        return
+    login, at, _ = rest.rpartition("@")
+    if at:
+        yield value
+        yield login
+        yield login.partition(":")[2]
+    if "token=" in rest:
+        yield value
+        yield rest.partition("token=")[2].partition("&")[0]
