@@ -14,13 +14,11 @@ from framework.errors import PositionError
 from framework.iggy.dead_letters.reader import dead_letters_of, void_dead_letters
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.lost_partitions import abandon_partitions, data_topics, lost_partitions
 from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
-    abandon_partitions,
-    data_topics,
     identity_of,
-    lost_partitions,
 )
 from framework.model.objects import Anchor
 from framework.model.positions import OffsetManagerEntry

@@ -10,7 +10,8 @@ import attrs
 from framework.engine.topic_checks import check_topics
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
-from framework.iggy.offset_log.partition_replay import PartitionReader, data_topics
+from framework.iggy.offset_log.lost_partitions import data_topics
+from framework.iggy.offset_log.partition_replay import PartitionReader
 from framework.iggy.offset_log.state import LogState
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ import attrs
 from framework.engine.topic_checks import ensure_data_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.lost_log import TopicMarks
 from framework.iggy.offset_log.partition_replay import PartitionReader
 from framework.iggy.offset_log.record_size import COUNT_CHARACTERS, ROW_CHARACTERS, batches
 from framework.iggy.offset_log.store import LogOffsetStore
@@ -50,7 +51,8 @@ class PartitionOpener:
     replayed: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._reader = PartitionReader(self._log.connection, self._config.iggy.stream, self._state)
+        where = self._log.connection, self._config.iggy.stream, self._state
+        self._reader, self._marks = PartitionReader(*where), TopicMarks(*where)
 
     def ensure_topic(self, topic: str) -> TopicInfo:
         """Return the data topic; create or check it on first use.
@@ -63,8 +65,8 @@ class PartitionOpener:
         if info is None:
             info = ensure_data_topic(self._log.connection, self._config, topic)
             if self._leads:
-                self._reader.check_topic(info)
-            if self._reader.is_marked(topic):
+                self._marks.check_topic(info)
+            if self._marks.is_marked(topic):
                 self._store.note_marked(topic)
             self._topics[topic] = info
         return info

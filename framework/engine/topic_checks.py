@@ -9,13 +9,11 @@ from framework.errors import IggyTopicError, PositionError
 from framework.iggy.client import IggyConnection
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.lost_log import TopicMarks
+from framework.iggy.offset_log.lost_partitions import abandon_partitions, data_topics, lost_partitions
 from framework.iggy.offset_log.partition_replay import (
     WAYS_OUT,
     PartitionGoneError,
-    PartitionReader,
-    abandon_partitions,
-    data_topics,
-    lost_partitions,
 )
 from framework.iggy.topics import ensure_topic
 from framework.model.text import counted
@@ -106,7 +104,7 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
     stream, topic = config.iggy.stream, config.offsets_topic
     others = [name for name in (topic, config.errors.dead_letter_topic) if name is not None]
     try:
-        PartitionReader(connection, stream, state).check_log(others)
+        TopicMarks(connection, stream, state).check_log(others)
     except PartitionGoneError:
         # a mark is made after a begin: if the log knows one now, another instance began since it was read
         if connection.get_topic(stream, topic) is None or load(OffsetLog.of(connection, config)).knows_nothing:

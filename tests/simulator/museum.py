@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 
-from framework.iggy.offset_log import epochs, framing, loading, partition_replay, state, store
+from framework.iggy.offset_log import epochs, framing, loading, lost_log, partition_replay, state, store
 from framework.iterator import object_store
 from framework.offsets import position_map, watermark_tracker
 from framework.offsets.partition_ledger import PartitionLedger
@@ -138,8 +138,8 @@ def no_mark():
 
 def renamed_unnoticed():
     """A start with a log that knows nothing asks no data topic whether it was written before."""
-    partition_replay.PartitionReader.check_log = lambda self, others: None
-    partition_replay.PartitionReader.check_topic = lambda self, info: None
+    lost_log.TopicMarks.check_log = lambda self, others: None
+    lost_log.TopicMarks.check_topic = lambda self, info: None
 
 
 def half_reset_is_enough():
@@ -465,8 +465,8 @@ def anybodys_ids():
 
 def anybodys_mark():
     """The mark of a data topic does not name its source."""
-    partition_replay.mark_of = lambda source: "source"
-    store.mark_of = partition_replay.mark_of
+    lost_log.mark_of = lambda source: "source"
+    store.mark_of = lost_log.mark_of
 
 
 def anybodys_connection():

@@ -7,6 +7,7 @@
     loading     the state at the end of a log
     epochs      one writer at a time: look, claim, fence, open
     partition_replay  reading a data partition beyond its anchor, and taking it over
+    lost_log    a log that was purged, deleted or renamed; lost_partitions: partitions that the server no longer has
     snapshots   the state, written to the log, and the log truncated before it
 
 docs/concepts/positions.md has the invariants and why they hold.

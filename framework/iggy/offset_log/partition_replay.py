@@ -8,17 +8,16 @@ position is foreign, or of an earlier generation.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import IggyAuthError, IggyProtocolError, PositionError
+from framework.errors import PositionError
 from framework.iggy.offset_log.records import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.reader import read_partition
@@ -93,21 +92,6 @@ def identity_of(info: TopicInfo) -> TopicIdentity:
     return TopicIdentity(topic_id=info.id, created_at=info.created_at)
 
 
-def mark_of(source: str) -> str:
-    """Return the consumer group, without members, by which a source marks every topic that it writes.
-
-    A stored consumer offset could mark each partition, but would hold back retention of everything after it.
-    """
-    mark = f"source {source}"
-    if len(mark) <= MAX_MARK_CHARACTERS:
-        return mark
-    digest = hashlib.blake2b(source.encode(), digest_size=8).hexdigest()
-    return f"{mark[: MAX_MARK_CHARACTERS - len(digest) - 1]} {digest}"
-
-
-MAX_MARK_CHARACTERS = 60
-
-
 class PartitionReader:
     """Reader of a stream's partitions before they are written. Not thread-safe.
 
@@ -121,8 +105,6 @@ class PartitionReader:
         self._connection = connection
         self._stream = stream
         self._state = state
-        self._mark = mark_of(state.source)
-        self._marked: dict[str, bool] = {}
 
     def read(self, topic_partition: TopicPartition, info: TopicInfo) -> FoundPartition:
         """Read a partition beyond its anchor.
@@ -180,15 +162,6 @@ class PartitionReader:
             )
         return self._check_anchor(topic_partition, anchor, info)
 
-    def is_marked(self, topic: str) -> bool:
-        """Return whether a topic has the mark of this source."""
-        if topic not in self._marked:
-            try:
-                self._marked[topic] = self._connection.has_group(self._stream, topic, self._mark)
-            except (IggyAuthError, IggyProtocolError):  # this user has no permission
-                self._marked[topic] = False
-        return self._marked[topic]
-
     def _safe_end(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
         """Return the last message that no crash can take, of a partition without messages that count.
 
@@ -204,52 +177,6 @@ class PartitionReader:
         first = self._poll(topic_partition, "first")
         left_from = first[0].offset if first else _end_of(topic_partition, info)
         return Anchor(left_from - 1, 0) if left_from else None
-
-    # ---- checks
-
-    def check_topic(self, info: TopicInfo) -> None:
-        """Check that a topic without partitions in the log was not written by this source: if it was, the log was lost.
-
-        Raises:
-            PartitionGoneError: the log was lost.
-        """
-        topic = info.name
-        if self._state.has_abandoned_partitions or any(
-            topic_partition.topic == topic for topic_partition in self._state.partitions
-        ):
-            return
-        if info.partitions and self.is_marked(topic):
-            raise self._log_lost(TopicPartition(topic, info.partitions[0].id))
-
-    def check_log(self, others: Collection[str]) -> None:
-        """Check that a source whose log knows nothing has written no topic of its stream: if it has, the log was lost.
-
-        Topic names can come from object keys, so no configuration lists them.
-
-        Args:
-            others: topics that hold no records of a source.
-
-        Raises:
-            PartitionGoneError: the log was lost.
-        """
-        if not self._state.knows_nothing:
-            return
-        try:
-            topics = self._connection.topic_names(self._stream)
-        except (IggyAuthError, IggyProtocolError):  # this user has no permission
-            return
-        for topic in topics:
-            if topic not in others and self.is_marked(topic):
-                raise self._log_lost(TopicPartition(topic, 0))
-
-    def _log_lost(self, topic_partition: TopicPartition) -> PartitionGoneError:
-        return PartitionGoneError(
-            f'topic "{topic_partition.topic}" of stream "{self._stream}" was written by source "{self._state.source}", and its '
-            f"offsets topic knows nothing of that: it was purged, deleted or renamed. Bring it back, or name "
-            f"the right one with [offsets] topic. Or read everything again: `offsets reset --all`; to read only what is new, set "
-            f"[discovery] modified_after before",
-            topic_partition,
-        )
 
     def _check_anchor(self, topic_partition: TopicPartition, anchor: Anchor | None, info: TopicInfo) -> int | None:
         """Check that the anchor's message is unchanged, or has expired and nothing after it is unknown.
@@ -404,63 +331,3 @@ def _details_of(topic_partition: TopicPartition, info: TopicInfo) -> PartitionIn
 def anchor_of(message: StoredMessage) -> Anchor:
     """Return a message as an anchor."""
     return Anchor(message.offset, message.message_id, message.origin_us)
-
-
-def data_topics(connection: IggyConnection, stream: str, state: LogState) -> dict[str, TopicInfo | None]:
-    """Return the current state of every data topic that the log names; None for a missing topic."""
-    begun = {entry.topic_partition for _, entry in state.positions.pending()}
-    topic_partitions = state.partitions | begun
-    return {
-        name: connection.get_topic(stream, name)
-        for name in sorted({topic_partition.topic for topic_partition in topic_partitions})
-    }
-
-
-def lost_partitions(
-    state: LogState, topics: Mapping[str, TopicInfo | None], partitions: int
-) -> dict[TopicPartition, int]:
-    """Return missing partitions that the log names -> number of objects there that are partly read.
-
-    A position can name a partition that was never opened: its source ended between the two records. Nothing was sent
-    there, so an object that begins there is partly read only when another of its splits is.
-
-    Args:
-        state: state of the log.
-        topics: every data topic that it names, as it is now.
-        partitions: partition count of a topic that is not yet created.
-    """
-    opened = state.partitions
-
-    def is_lost(topic_partition: TopicPartition) -> bool:
-        info = topics.get(topic_partition.topic)
-        if info is None:
-            return topic_partition in opened or topic_partition.partition >= partitions
-        return all(partition.id != topic_partition.partition for partition in info.partitions)
-
-    lost = dict.fromkeys(filter(is_lost, opened), 0)
-    pending = state.positions.pending()
-    begun = {key.whole() for key, entry in pending if entry.records_done}
-    for key, entry in pending:
-        if entry.topic_partition in lost or is_lost(entry.topic_partition):
-            half_read = (
-                entry.topic_partition in opened or key.whole() in begun or _has_final_split(state, key.whole(), entry)
-            )
-            lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
-    return lost
-
-
-def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
-    if not entry.split_size:
-        return False
-    splits = [state.positions.find(key) for key in (whole, *state.positions.splits_of(whole))]
-    return any(split is not None and split.final for split in splits)
-
-
-def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartition]) -> None:
-    """Remove partitions from the state; their pending objects are read again from the start, on other partitions."""
-    gone = set(topic_partitions)
-    for topic_partition in gone:
-        state.forget(topic_partition)
-    for key, entry in state.positions.pending():
-        if entry.topic_partition in gone:
-            state.positions.remove_object(key.whole())

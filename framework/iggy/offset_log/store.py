@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec, record_size, records
-from framework.iggy.offset_log.partition_replay import mark_of
+from framework.iggy.offset_log.lost_log import mark_of
 from framework.iggy.offset_log.record_size import ROW_CHARACTERS, entry_characters, extra_characters, spread
 from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64

@@ -1,7 +1,6 @@
 """What a partition holds beyond its anchor: the anchor's message is told from any other, and what stands behind it is counted."""
 
 import collections
-import pickle
 
 import attrs
 import pytest
@@ -9,15 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.engine.session import Session
-from framework.errors import IggyAuthError, IggyProtocolError, IggyUnavailableError, PositionError
+from framework.errors import IggyUnavailableError, PositionError
 from framework.iggy.offset_log import partition_replay
 from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
-    abandon_partitions,
     hold_back_of,
-    lost_partitions,
-    mark_of,
 )
 from framework.iggy.offset_log.records import TopicIdentity
 from framework.iggy.offset_log.state import LogState
@@ -119,82 +115,6 @@ def test_what_others_have_in_a_new_partition_is_not_read():
     found = rig.read()
     assert (found.messages, found.anchor, found.opening.anchor, found.state.last) == (0, last, last, last)
     assert found.anchor.offset == 39
-
-
-def check(rig):
-    PartitionReader(rig.connection, "kit", rig.state).check_topic(rig.info)
-
-
-SAID = r'topic "records" of stream "kit" was written by source "kit", and its offsets topic knows nothing of that'
-
-
-def test_a_mark_tells_of_a_lost_log_behind_any_number_of_messages_and_without_headers():
-    rig = Rig()
-    rig.send(position(), 1)
-    rig.connection.ensure_group("kit", "records", mark_of("kit"))
-    rig.others(48)
-    with pytest.raises(PartitionGoneError, match=SAID) as error:
-        check(rig)
-    assert error.value.topic_partition == PARTITION
-    for way in ("[offsets] topic", "offsets reset --all", "[discovery] modified_after"):
-        assert way in str(error.value)
-    arrived = pickle.loads(pickle.dumps(error.value))  # from a worker
-    assert (type(arrived), str(arrived)) == (PartitionGoneError, str(error.value))
-    assert arrived.topic_partition == PARTITION
-
-
-def test_a_topic_that_the_log_knows_or_that_a_person_vouched_for_is_not_looked_at():
-    rig = Rig()
-    rig.connection.ensure_group("kit", "records", mark_of("kit"))
-    rig.state.topics[TopicPartition("other", 0)] = TopicIdentity(topic_id=1, created_at=1)
-    with pytest.raises(PartitionGoneError, match=SAID):
-        check(rig)
-    rig.state.has_abandoned_partitions = True
-    check(rig)
-    rig.state.has_abandoned_partitions = False
-    rig.known()
-    check(rig)
-
-
-@pytest.mark.parametrize("error", [IggyAuthError("may not"), IggyProtocolError("no groups"), None])
-def test_the_mark_of_another_source_or_one_that_may_not_be_looked_at_says_nothing(error, monkeypatch):
-    rig = Rig()
-    rig.others()
-    rig.connection.ensure_group("kit", "records", mark_of("other"))
-    if error is not None:
-
-        def refuse(*_):
-            raise error
-
-        monkeypatch.setattr(rig.connection, "has_group", refuse)
-    check(rig)
-    assert PartitionReader(rig.connection, "kit", rig.state).is_marked("records") is False
-    assert mark_of("kit") != mark_of("kit2")
-    assert len(mark_of("s" * 99)) == 60
-    assert mark_of("s" * 53) == f"source {'s' * 53}"
-    assert mark_of("s" * 99) != mark_of("s" * 98)
-    assert mark_of("s" * 99) == f"source {'s' * 36} 8eb7c5ba2fe9c606", "earlier versions have set it"
-
-
-@pytest.mark.parametrize("known", [False, True], ids=["log of epochs alone", "log that knows a topic"])
-def test_a_log_that_was_lost_is_noticed_at_any_topic_of_the_stream(known):
-    rig = Rig()
-    rig.connection.create_topic("kit", "named-by-a-key", 1)
-    reader = PartitionReader(rig.connection, "kit", rig.state)
-    reader.check_log(["offsets"])
-    rig.connection.ensure_group("kit", "named-by-a-key", mark_of("kit2"))
-    reader.check_log(["offsets"])
-    rig.connection.ensure_group("kit", "named-by-a-key", mark_of("kit"))
-    rig.state.last_epoch = 1
-    if known:
-        rig.known()
-    reader = PartitionReader(rig.connection, "kit", rig.state)
-    reader.check_log(["named-by-a-key"])
-    if known:
-        reader.check_log(["offsets"])
-        return
-    with pytest.raises(PartitionGoneError, match=SAID.replace("records", "named-by-a-key")):
-        reader.check_log(["offsets"])
 
 
 # ---- the anchor
@@ -560,70 +480,6 @@ def test_an_anchor_that_the_server_does_not_return_is_damage_and_not_expiry(monk
         PartitionDamagedError, match=r"reports 4 as its last message but does not return message 2\. See the server's"
     ):
         rig.read()
-
-
-# ---- partitions that are gone
-
-
-def infos(rig, **more):
-    return {"records": rig.info, **more}
-
-
-def test_a_partition_or_a_topic_that_is_gone_is_counted_with_what_is_unsettled_in_it():
-    rig = Rig().known()
-    lost, gone = TopicPartition("records", 2), TopicPartition("old", 0)
-    rig.state.anchors[lost] = Anchor(1, 1)
-    rig.state.topics[gone] = TopicIdentity(topic_id=1, created_at=1)
-    rig.begin(
-        position("a"),
-        position("b", partition=2),
-        position("c", 1, partition=2),
-        position("d", 3, total=3, partition=2),
-        position("e", topic_partition=gone),
-    )
-    assert lost_partitions(rig.state, infos(rig, old=None), 4) == {lost: 2, gone: 1}
-    assert rig.state.partitions == {PARTITION, lost, gone}
-
-
-def test_a_partition_that_nobody_opened_holds_nothing_half_read():
-    rig, away = Rig().known(), TopicPartition("records", 2)
-    rig.begin(position("a"), position("b", partition=2))
-    assert lost_partitions(rig.state, infos(rig), 4) == {away: 0}
-
-
-def test_a_topic_that_was_never_made_is_lost_beyond_the_partitions_that_it_will_have():
-    rig = Rig().known()
-    rig.begin(*(position(str(n), topic_partition=TopicPartition("new", n)) for n in range(3)))
-    assert lost_partitions(rig.state, infos(rig, new=None), 2) == {TopicPartition("new", 2): 0}
-
-
-@pytest.mark.parametrize(("done", "total"), [(1, None), (3, 3)], ids=["half sent", "settled"])
-def test_a_split_for_a_partition_that_nobody_opened_is_half_read_when_another_split_is(done, total):
-    rig, away = Rig().known(), TopicPartition("records", 2)
-    rig.begin(
-        position("s", done, total=total, split_number=1, split_size=1024),
-        position("s", split_number=2, split_size=1024, partition=2),
-    )
-    assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
-
-
-def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
-    rig = Rig().known(Anchor(5, 5))
-    other = TopicPartition("records", 1)
-    rig.state.anchors[other] = Anchor(6, 6)
-    rig.state.closed = {PARTITION: 5, other: 6}
-    splits = [
-        position("s", split_number=split_number, split_size=1024, partition=split_number - 1, generation=4)
-        for split_number in (1, 2)
-    ]
-    rig.begin(position("a", generation=9), position("b", partition=1), *splits, position("d", 3, total=3))
-    abandon_partitions(rig.state, [PARTITION])
-    assert {entry.key for entry in rig.state.positions.view()} == {"b", "d"}
-    assert rig.state.positions.floor == 9
-    assert rig.state.partitions == rig.state.closed.keys() == {other}
-    assert rig.state.anchors == {other: Anchor(6, 6)}
-    abandon_partitions(rig.state, [PARTITION])  # nothing of it is known any more
-    assert rig.state.anchors == {other: Anchor(6, 6)}
 
 
 # ---- a source over all of it

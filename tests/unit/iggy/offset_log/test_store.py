@@ -8,7 +8,7 @@ import pytest
 from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec, framing, record_size, store
-from framework.iggy.offset_log.partition_replay import mark_of
+from framework.iggy.offset_log.lost_log import mark_of
 from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
 from framework.iggy.offset_log.store import LogOffsetStore
