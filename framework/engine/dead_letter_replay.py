@@ -153,7 +153,9 @@ class DeadLetterReplay:
                 self._send(group)
         self._mark(self._filtered)
         self.counts.filtered = len(self._filtered)
-        self._reopen([dead_letter for dead_letter in dead_letters if dead_letter.kind == "object"])
+        self._reopen(
+            [dead_letter for dead_letter in dead_letters if dead_letter.kind == "object" and self._has_place(dead_letter)]
+        )
         return self.counts
 
     def _has_place(self, dead_letter: StoredDeadLetter) -> bool:

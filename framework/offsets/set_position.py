@@ -17,6 +17,7 @@ import attrs
 
 from framework.errors import PositionError
 from framework.model.positions import OffsetManagerEntry, check_numbering
+from framework.model.text import counted
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -74,6 +75,23 @@ class SetPosition:
             check_numbering(entry, self.numbering_options)
         self._check_count(entry, place)
         return entry
+
+    def check_partition(self, entry: OffsetManagerEntry, partitions: int) -> None:
+        """Refuse a position that would go on in a partition that is gone: the next start would refuse it.
+
+        Args:
+            entry: the position from `find`.
+            partitions: number of partitions that a topic has now.
+
+        Raises:
+            PositionError: says which partition.
+        """
+        topic, partition = attrs.astuple(entry.topic_partition)
+        if partition >= partitions and not self.applied(entry, entry.generation).final:
+            raise PositionError(
+                f"{entry.bucket}/{entry.key}: its records went to partition {partition} of topic {topic}, which has only "
+                f"{counted(partitions, 'partition')} now; {self._or_reset}, into another partition"
+            )
 
     def _check_count(self, entry: OffsetManagerEntry, place: str) -> None:
         count = self.count_of(entry)

@@ -368,6 +368,25 @@ def test_a_refused_set_writes_nothing(source):
     assert kinds(source.server) == before
 
 
+def test_a_position_in_a_partition_that_is_gone_is_set_done_and_nothing_else(source):
+    """The next start would refuse a position that goes on there."""
+    (name, *_) = (key for key, entry in source.entries.items() if entry.topic_partition.partition == 1)
+    hurt(source, "partition")
+    again = Source({}, rig=source.rig, server=source.server, partitions=1)
+    by_hand(again)
+    before = kinds(source.server)
+    with pytest.raises(PositionError, match=rf"{name}: .*partition 1 of topic records.*`offsets reset --key {name}`"):
+        by_hand(again, set_to(name, 1))
+    assert kinds(source.server) == before
+    by_hand(again, set_to(name, None))
+    left = source.payloads()
+    again.live()
+    assert source.payloads() == left
+    by_hand(again, Reset(key=name))
+    again.live()
+    assert source.payloads() == left + twice(name)
+
+
 DEAD = {"tolerance": "skip_record", "dead_letter_topic": "dead"}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from framework.cli.dead_letters import DeadLetterChoice, chosen
 from framework.engine import dead_letter_replay
-from framework.engine.admin import reset_positions
+from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.session import Session
 from framework.errors import (
@@ -321,6 +321,22 @@ def test_dead_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch
     assert counts.sent == len(new)
     assert sum(source.payloads().values()) == sum(before.values()) + len(new)
     assert {dead_letter.offset for dead_letter in open_dead_letters(source) if dead_letter.key == "d"} == old
+
+
+def test_an_object_that_was_given_up_in_a_partition_that_is_gone_stays():
+    """The next start would refuse a position that goes on there."""
+    source = rest_failed(partitions=2)
+    source.live()
+    names = [key for (key, _), entry in source.entries.items() if entry.failed and entry.topic_partition.partition == 1]
+    assert names
+    source.server._streams["kit"]["records"].partitions.pop()
+    connection = source.server.connect()
+    accept_changes(connection, source.rig.make_task({**source.options, "partitions": 1})[1])
+    connection.close()
+    counts, _ = replay(source, partitions=1)
+    assert counts.bad['topic "records" has 1 partition, and the dead letter names partition 1'] == len(names)
+    source.live(partitions=1)
+    assert all(source.entries[name, 0].failed for name in names)
 
 
 def test_an_object_that_was_given_up_goes_on_where_it_was():
