@@ -154,7 +154,11 @@ class DeadLetterReplay:
         self._mark(self._filtered)
         self.counts.filtered = len(self._filtered)
         self._reopen(
-            [dead_letter for dead_letter in dead_letters if dead_letter.kind == "object" and self._has_place(dead_letter)]
+            [
+                dead_letter
+                for dead_letter in dead_letters
+                if dead_letter.kind == "object" and self._has_place(dead_letter)
+            ]
         )
         return self.counts
 

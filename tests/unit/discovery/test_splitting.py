@@ -3,12 +3,14 @@
 import attrs
 import pytest
 
-from framework.discovery.splitting import MAX_BEGUN_BYTES, SplitPolicy, max_splits
+from framework.discovery import splitting
+from framework.discovery.splitting import MAX_BEGUN_BYTES, InFlight, SplitPolicy, max_splits
 from framework.errors import ObjectError
 from framework.iggy.offset_log import codec, framing
 from framework.model.message_ids import MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
-from framework.model.positions import OffsetManagerEntry
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import OffsetManager
 
 
 def native(key, *, version="v1", size, modified_ms=1):
@@ -58,3 +60,26 @@ def test_the_splits_of_an_object_take_the_partitions_in_turn_from_its_own(caplog
     for whole in (native("a", size=10), native("b", size=45)):
         first = OffsetManagerEntry.start(whole, TopicPartition("t", 1))
         assert policy.positions_of(whole, first) == [first]
+
+
+def test_of_the_splits_in_flight_those_that_are_done_are_forgotten(monkeypatch):
+    monkeypatch.setattr(splitting, "PRUNE_FROM", 1)
+    offsets = OffsetManager()
+    in_flight = InFlight(offsets.table)
+    policy = SplitPolicy(split_size=10, partitions=3, can_split=lambda _key: True)
+    objects = [native(key, size=25) for key in ("a", "b")]
+    for one in objects:
+        for entry in policy.positions_of(one, OffsetManagerEntry.start(one, TopicPartition("t", 1))):
+            offsets.add_entry(entry)
+            in_flight.take(entry.get_manager_key().whole(), one, entry)
+    a, b = (OffsetManagerKey.of_object("b", key) for key in ("a", "b"))
+    done = [(a, 1), (a, 2), (a, 3), (b, 1)]  # the first split has the object's own key
+    with offsets.table.lock:
+        for key, number in done:
+            entry = offsets.table.positions[key.of_split(number)]
+            offsets.table.put(key.of_split(number), attrs.evolve(entry, records_done=2, records_saved=2, total=2))
+    in_flight.prune()
+    assert len(in_flight) == 1
+    assert in_flight.keys() == ["b"]
+    assert set(in_flight.splits(b, "v1")) == {2, 3}
+    assert in_flight.splits(a, "v1") == frozenset()

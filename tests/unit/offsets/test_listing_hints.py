@@ -1,11 +1,13 @@
 """What is kept of a listing: small, as good as the whole, and written anew only when it tells something else."""
 
+import hashlib
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.offsets import listing_hints
 from framework.offsets.listing_hints import MAX_BYTES, SMALL_PAGES, differs_notably, shortened, worth_keeping
 from tests.support.listing import BUCKETS, simulate
 
@@ -22,9 +24,18 @@ def test_what_is_kept_is_small_and_serves_the_next_listing_as_well_as_the_whole(
     kept = worth_keeping(first.histogram, 50)
     assert len(zlib.compress(repr(kept).encode())) < 1.5 * MAX_BYTES
     assert sum(count for _, count in kept) == len(keys)
+    assert len(kept) >= len(first.histogram) // 2, "no more is left out than its size needs"
     second = simulate(keys, 16, page_size=50, histogram=kept)
     assert second.calls_per_page <= 1.02
     assert sorted(second.keys) == sorted(keys)
+
+
+def test_of_a_histogram_that_is_too_large_no_more_is_left_out_than_its_size_needs(monkeypatch):
+    monkeypatch.setattr(listing_hints, "MAX_BYTES", 1000)
+    digests = sorted(hashlib.sha256(b"%d" % number).hexdigest() for number in range(480))  # they do not compress
+    kept = worth_keeping([(digest, 100) for digest in digests], 50)
+    assert 60 < len(kept) < 240
+    assert sum(count for _, count in kept) == 48_000
 
 
 @given(histograms)

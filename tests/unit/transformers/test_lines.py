@@ -485,6 +485,16 @@ def test_a_line_that_is_too_long_is_skipped_and_its_beginning_kept(fmt):
         ]
 
 
+@pytest.mark.parametrize("last", [b"", b"\n"])
+def test_a_return_at_the_end_belongs_to_the_line_if_no_line_feed_follows(last):
+    data = b"1\n" + b"x" * 9 + b"\r" + last
+    plain = InputOptions(compression="none")
+    for piece in range(1, len(data) + 1):
+        spans = list(whole_lines(UnpackedStream(BytesInput(data), plain, piece_bytes=piece), 0, piece, 9, b""))
+        assert [span.length for span in spans if span.too_long] == ([] if last else [10]), piece
+        assert b"".join(span.data for span in spans if not span.too_long) == (data if last else b"1\n")
+
+
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("last", [b"", b"\n"])
 def test_quotes_in_lines_that_are_too_long_are_counted_wherever_the_reads_end(end, last):

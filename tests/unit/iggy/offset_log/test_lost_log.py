@@ -85,5 +85,6 @@ def test_a_log_that_was_lost_is_noticed_at_any_topic_of_the_stream(known):
     if known:
         marks.check_log(["offsets"])
         return
-    with pytest.raises(PartitionGoneError, match=SAID.replace("records", "named-by-a-key")):
+    with pytest.raises(PartitionGoneError, match=SAID.replace("records", "named-by-a-key")) as error:
         marks.check_log(["offsets"])
+    assert error.value.topic_partition == TopicPartition("named-by-a-key", 0)
