@@ -352,6 +352,22 @@ def raised_at(error: BaseException) -> str:
     return place
 
 
+def drop_tracebacks(error: BaseException) -> None:
+    """Drop the tracebacks of an error that was handled, and of its causes.
+
+    A function that names an error in a variable is a cycle with the error's traceback: what its frames hold, such as some
+    megabytes of an object, would stay until Python looks for cycles.
+    """
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = None
+            left += [one.__cause__, one.__context__]
+
+
 def cannot_listen(option: str, address: str, error: OSError) -> ConfigError:
     """Return the error for a port that cannot be opened. The owner of a port in use may end."""
     made = ConfigError(f"{option}: cannot listen at {address}: {error.strerror or type(error).__name__}")

@@ -88,7 +88,8 @@ class JsonlTransformer(LineTransformer):
         try:
             _check(line)
         except msgspec.DecodeError as exc:
-            cause = "a CR alone in it, which ends no line" if _begins_with_line_of_cr(line) else exc
+            # as text: a name for the exception in its own frame would keep frame and lines until cycles are looked for
+            cause = "a CR alone in it, which ends no line" if _begins_with_line_of_cr(line) else str(exc)
             return f"not JSON ({cause}); is this really jsonl? See input.format and input.validate"
         except RecursionError:
             return "JSON that is nested too deeply to check (about 1,000 levels)"

@@ -19,6 +19,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
     ThrottledError,
+    drop_tracebacks,
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.closing import close_iterator
@@ -179,6 +180,7 @@ class ObjectRead:
         self._bad += 1
         self._owner.statistics.skipped += 1
         self._count(skipped.error)
+        drop_tracebacks(skipped.error)
         log.warning("skipped a record: %s", skipped.error)
         self._skipped.append(skipped)
 
@@ -275,6 +277,11 @@ class ObjectRead:
         )
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
+        """Handle what ended the reading of the object, unless the tolerance does not skip it: then raise it."""
+        yield from self._handled(error)
+        drop_tracebacks(error)
+
+    def _handled(self, error: SourceError) -> Iterator[RecordBatch]:
         statistics = self._owner.statistics
         if isinstance(error, (StoreUnavailableError, ThrottledError)):
             self._owner.wait_for_store("reading", error, self._native.location)
