@@ -20,7 +20,7 @@ from framework.engine.report import Reporter
 from framework.engine.restart_policy import RestartPolicy
 from framework.engine.session import Session
 from framework.engine.standby import Standby
-from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError
+from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError, drop_tracebacks
 from framework.pipeline.sender import Sender
 from framework.storage.daemon_threads import start_timer
 
@@ -208,6 +208,7 @@ class LocalEngine:
                     log.warning("work broke off, recovering in %.1f seconds: %s", pause, error)
                 else:
                     log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                drop_tracebacks(error)  # their frames hold what was being sent
                 self._reporter.state = "reconnecting"
                 self._pause(pause)
             else:

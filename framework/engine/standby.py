@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.restart_policy import RestartPolicy, WorkDone
-from framework.errors import IggyUnavailableError, TaskClosedError
+from framework.errors import IggyUnavailableError, TaskClosedError, drop_tracebacks
 from framework.iggy.offset_log.standby import RunningInstances
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class Standby:
                     break
                 pause = max(policy.broke(error), LOOK_SECONDS)
                 log.warning("standby: Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                drop_tracebacks(error)
                 self._reporter.state = "reconnecting"
                 self._was_away = self._was_away or policy.answered
                 self._pause(pause)

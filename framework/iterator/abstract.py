@@ -36,7 +36,13 @@ from framework.discovery.new_objects import NewObjects
 from framework.discovery.order import listing_order
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
-from framework.errors import StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import (
+    StoreContractError,
+    StoreUnavailableError,
+    TaskClosedError,
+    ThrottledError,
+    drop_tracebacks,
+)
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -403,6 +409,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if self._once:
             raise error
         self._outage.failed(doing, error, location)
+        drop_tracebacks(error)
         self.statistics.store_away = 1
 
     def store_works(self, doing: str) -> None:

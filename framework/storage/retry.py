@@ -14,7 +14,7 @@ from typing import NoReturn, TypeVar
 import attrs
 import tenacity
 
-from framework.errors import RetriableError, TaskClosedError
+from framework.errors import RetriableError, TaskClosedError, drop_tracebacks
 
 T = TypeVar("T")
 
@@ -178,6 +178,7 @@ class _Again:
         self.last = _error(state)
         if self.on_retry is not None:
             self.on_retry(self.last, state.attempt_number, state.upcoming_sleep)
+        drop_tracebacks(self.last)  # its frames hold what was read so far
 
     def _sleep(self, seconds: float) -> None:
         if self.stop is None or not self.stop.is_set():

@@ -1,8 +1,10 @@
 """One policy: every number counts, and nothing waits past a stop."""
 
+import gc
 import math
 import pickle
 import threading
+import weakref
 
 import attrs
 import pytest
@@ -83,6 +85,28 @@ def test_the_last_error_says_how_often_and_for_how_long_and_keeps_its_type_and_c
     assert str(caught.value) == "s3://b/k: no answer (gave up opening s3://b/k after 8 tries in 22.6 seconds)"
     assert caught.value.__cause__ is cause
     assert len(clock.waits) == 7
+
+
+def test_what_a_failed_try_held_is_free_before_the_next():
+    """Each of them could hold what was read of an object so far, until Python looks for cycles."""
+    held = []
+
+    class Block:
+        """Stands for some megabytes."""
+
+    def fn():
+        block = Block()
+        held.append(weakref.ref(block))
+        if len(held) < 4:
+            error = StoreUnavailableError("away")  # a name for it in its own frame: a cycle
+            raise error from OSError("reset")
+        return [one() is None for one in held[:-1]]
+
+    gc.disable()
+    try:
+        assert policy(Clock()).call(fn) == [True] * 3
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("attempts", [1, 2, 3])
