@@ -418,7 +418,7 @@ class S3Store(HttpStore):
             if REPLACEMENT in native.key:
                 return ObjectError(
                     f"the listing shows it and there is no such key: its {REPLACEMENT!r} stands for characters that the store "
-                    f"does not show in a listing. Rename the object",
+                    f"does not show in a listing. Rename the object, or filter it with [discovery] exclude",
                     location=native.location,
                 )
             if self._shows_for_another(native.key):

@@ -45,7 +45,9 @@ class ListingMemory:
         if unordered and prefix not in self._reported:
             self._reported.add(prefix)
             why = (
-                "was seen to list out of the order of keys" if past.unordered else "does not list in the order of keys"
+                "was seen to list keys out of order or in another form"
+                if past.unordered
+                else "does not list in the order of keys"
             )
             log.warning("%s/%s: the store %s; one chain of pages lists it", self._of, prefix, why)
         histogram = self._histograms.get(prefix, past.histogram)

@@ -356,7 +356,8 @@ class ListingEngine:
             page = self._chain_page(after, continuation)
             chain.check(page)
             before, keys = last, [native.key for native in page.objects]
-            rising = rising and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
+            # behind a key that is not shown as it is, no range can start: the next listing is one chain, too
+            rising = rising and page.exact and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
             if not rising:
                 check_prefix(self._where, page, self._prefix, in_order=False)
             last = keys[-1] if keys else last
@@ -366,7 +367,7 @@ class ListingEngine:
                 self._hand_on(page, objects, (before, last) if rising and not again else None)
                 if continuation is not None:
                     continue
-                if rising and page.exact and not again and self._planner.confirms_end(last if keys else None):
+                if rising and not again and self._planner.confirms_end(last if keys else None):
                     after = last
                 else:
                     self.unordered = not (rising and self._store.ordered)

@@ -163,7 +163,7 @@ def checked_keys(where: str, page: ListPage, after: str) -> list[str]:
     keys = [native.key for native in page.objects]
     if not page.exact:
         shown = next((key for key in keys if "\ufffd" in key), "")
-        raise OutOfOrderError(f"{where}: the listing shows {shown!r} for a key that it cannot show; it is out of order")
+        raise OutOfOrderError(f"{where}: the listing shows {shown!r} for a key that it cannot show as it is")
     if keys and after and keys[0] <= after:
         raise OutOfOrderError(
             f"{where}: asked for the keys behind {after!r}, the listing shows {keys[0]!r} first; "

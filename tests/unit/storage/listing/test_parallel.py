@@ -287,20 +287,35 @@ def test_empty_pages_whose_tokens_go_in_a_circle_end_with_an_error(period, concu
     assert len(store.calls) < 100
 
 
+class Mangling(SortedStore):
+    """Shows U+FFFD where a key has a control character: behind that, the next keys would be missing."""
+
+    def answer(self, prefix, after, continuation, page_size):
+        page = super().answer(prefix, after, continuation, page_size)
+        shown = [attrs.evolve(one, key=one.key.replace("\x01", "\ufffd")) for one in page.objects]
+        return attrs.evolve(page, objects=shown, exact=all("\ufffd" not in one.key for one in shown))
+
+
 def test_a_key_that_is_not_shown_as_it_is_is_never_gone_on_behind(caplog):
-    class Mangling(SortedStore):
-        """Shows U+FFFD where a key has a control character: behind that, the next keys would be missing."""
-
-        def answer(self, prefix, after, continuation, page_size):
-            page = super().answer(prefix, after, continuation, page_size)
-            shown = [attrs.evolve(one, key=one.key.replace("\x01", "\ufffd")) for one in page.objects]
-            return attrs.evolve(page, objects=shown, exact=all("\ufffd" not in one.key for one in shown))
-
     keys = ["a", "b\x01c", "ba", "bb", "c"]
     for concurrency in (1, 4):
         pages, listing = listed(Mangling(keys), concurrency=concurrency, page_size=2, after="a")
         assert sorted(flat(pages)) == sorted(["b\ufffdc", "ba", "bb", "c"])
         assert listing.counts.serial
+
+
+@pytest.mark.parametrize("page_size", [2, 1000])
+def test_a_key_that_is_not_shown_as_it_is_makes_the_next_listing_one_chain_without_a_warning(caplog, page_size):
+    keys = ["a", "b\x01c", "c", "d", "e"]  # in order also as they are shown
+    _, first = listed(Mangling(keys), page_size=page_size)
+    assert first.unordered
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "framework"):
+        pages, second = listed(Mangling(keys), page_size=page_size, unordered=first.unordered)
+    assert flat(pages) == ["a", "b\ufffdc", "c", "d", "e"]
+    assert second.unordered
+    assert caplog.messages == []
+    assert not listed(Mangling(["a", "c", "d", "e"]), page_size=page_size, unordered=True)[1].unordered
 
 
 def test_a_store_that_shows_the_key_it_was_asked_to_start_behind_repeats_nothing():
