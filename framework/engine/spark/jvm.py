@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
 import re
 import shlex
 import shutil
@@ -67,8 +68,9 @@ def find_java() -> str:
     """Return the path of the Java that Spark takes. Starts nothing.
 
     Raises:
-        FatalError: there is none; with advice.
+        FatalError: there is none, or Spark in Java cannot run as this user; with advice.
     """
+    _require_user_name()
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=str(Path(home) / "bin")) if home else shutil.which("java")
     if java is None:
@@ -90,6 +92,18 @@ def require_java() -> str:
     if version < OLDEST_JAVA:
         raise FatalError(f"{java} is Java {version}. {NO_JAVA}")
     return f"{java} is Java {version}"
+
+
+def _require_user_name() -> None:
+    """Hadoop's library, which Spark asks for the user, ends where the system has no name for it: "Invalid UID"."""
+    user = os.geteuid()
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        raise FatalError(
+            f'engine "spark" needs a user with a name, and the user id {user} has no name on this machine: add it '
+            f'(useradd --uid {user} NAME, in the image of a container), or set [runner] engine = "local"'
+        ) from None
 
 
 def _version_of(java: str) -> int | None:

@@ -12,7 +12,7 @@ import pytest
 
 from framework.config.sections import SparkSection
 from framework.engine.spark import jvm
-from framework.engine.spark.jvm import launch, require_java
+from framework.engine.spark.jvm import find_java, launch, require_java
 from framework.errors import FatalError
 
 
@@ -21,6 +21,16 @@ def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(FatalError, match=f"JAVA_HOME is {tmp_path}, which has no bin/java: correct it, or unset it"):
         require_java()
+
+
+def test_a_user_without_a_name_is_refused_before_java_starts(monkeypatch):
+    """As in a container whose USER is a bare number: Hadoop's library ends there with "Invalid UID"."""
+    monkeypatch.setattr(os, "geteuid", lambda: 3_999_999_999)
+    for look in (find_java, require_java):
+        with pytest.raises(
+            FatalError, match=r"the user id 3999999999 has no name on this machine.* engine = \"local\""
+        ):
+            look()
 
 
 def test_a_wrong_spark_home_is_named(monkeypatch, tmp_path):
