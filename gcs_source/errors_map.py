@@ -180,6 +180,11 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     kind, name = kind_of_class(error, CLASSES), type(error).__name__
     if kind is CredentialsError and getattr(error, "retryable", False):
         kind = StoreUnavailableError
+    if name == "RefreshError" and "reasonable timeframe" in str(error):  # of the signed request for a token
+        # a time service sets the clock soon after a boot or a pause
+        return make_error(
+            StoreUnavailableError, failed, f"the clock of this machine is off; set it ({innermost(error)})"
+        )
     if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
         return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")

@@ -57,7 +57,9 @@ CODES: Mapping[str, Kind] = {
         StoreUnavailableError,
         "InternalError InternalFailure InternalServerError RequestTimeout RequestTimeoutException OperationAborted"
         " ServiceFailure IDPCommunicationError ConditionalRequestConflict TemporaryRedirect IncompleteBody"
-        " XMinioServerNotInitialized 500 502 504",
+        " XMinioServerNotInitialized 500 502 504"
+        # this machine's clock is off: a time service sets it soon after a boot or a pause
+        " RequestTimeTooSkewed RequestExpired",
     ),
     **kinds(
         CredentialsError,
@@ -81,9 +83,7 @@ CODES: Mapping[str, Kind] = {
         "PermanentRedirect Redirect AuthorizationHeaderMalformed IllegalLocationConstraintException InvalidBucketName"
         " InvalidRegion 301 407",
     ),
-    **kinds(
-        FatalError, "RequestTimeTooSkewed RequestExpired NotImplemented MethodNotAllowed InvalidRequest InvalidArgument"
-    ),
+    **kinds(FatalError, "NotImplemented MethodNotAllowed InvalidRequest InvalidArgument"),
 }
 
 # By the name of a class or of one of its bases; the most derived one wins.
@@ -124,8 +124,7 @@ CLASSES: Mapping[str, Kind] = {
 _EXPIRED = "CredentialsStillExpired"
 _UNREADABLE = "CredentialsUnreadable"
 _ADVICE: Mapping[str, str] = {
-    "RequestTimeTooSkewed": "the clock of this machine is more than 15 minutes off; set it",
-    "RequestExpired": "the clock of this machine is off; set it",
+    **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), "the clock of this machine is off; set it"),
     "ExpiredToken": "the temporary keys have expired; renew them",
     "ExpiredTokenException": "the temporary keys have expired; renew them",
     "InvalidAccessKeyId": "the store does not know this access key; check s3.access_key_id",
@@ -150,6 +149,8 @@ _ADVICE: Mapping[str, str] = {
     " variables AWS_*",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
+_CLOCK_WORDS = ("Signature expired", "Signature not yet current")
+"""STS has no code of its own for a request whose time is off."""
 _KIND_ADVICE = advice_of_kinds("s3", "s3.bucket, s3.endpoint and s3.region")
 _ACTIONS = {
     "GetObject": "s3:GetObject",
@@ -258,6 +259,9 @@ def from_code(
         signed: whether the headers contain an S3 field: the only difference between an answer of S3 to a
             HEAD, which has no body, and an answer of a proxy.
     """
+    answer_code = code
+    if code == "SignatureDoesNotMatch" and message.startswith(_CLOCK_WORDS):
+        code = "RequestTimeTooSkewed"
     foreign = _is_foreign(code, status, failed, signed=signed)
     kind = StoreUnavailableError if foreign else _code_kind(code, status, failed, message)
     advice = _ADVICE.get(code) or _ADVICE.get(str(status)) or _KIND_ADVICE.get(kind, "the store refuses the request")
@@ -286,7 +290,7 @@ def from_code(
             if needless
             else "it is encrypted with a customer's key; check s3.sse_customer_key",
         )
-    words = (code, f"HTTP {status}" if status and code != str(status) else "", message)
+    words = (answer_code, f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
 
 

@@ -224,6 +224,18 @@ def test_a_key_that_has_expired_or_was_deleted_is_told(gcs_bucket, key_file, tok
     assert "PRIVATE KEY" not in str(told.value)
 
 
+def test_a_clock_that_is_off_is_named_and_waited_for(gcs_bucket, key_file, tokens):
+    tokens.refuses = {
+        "error": "invalid_grant",
+        "error_description": "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe."
+        " Check your iat and exp values in the JWT claim.",
+    }
+    store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file)))
+    with pytest.raises(StoreUnavailableError, match=r"the clock of this machine is off; set it .*invalid_grant"):
+        store.list_page()
+    store.close()
+
+
 def test_a_token_service_that_is_down_is_tried_again(gcs_bucket, key_file):
     info = json.loads(key_file.read_text())
     key_file.write_text(json.dumps(info | {"token_uri": f"http://127.0.0.1:{free_port()}/token"}))

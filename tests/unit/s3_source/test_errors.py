@@ -219,7 +219,8 @@ ANSWERS = [
     ("TemporaryRedirect", 307, StoreUnavailableError),
     ("PermanentRedirect", 301, ConfigError),
     ("AuthorizationHeaderMalformed", 400, ConfigError),
-    ("RequestTimeTooSkewed", 403, FatalError),
+    ("RequestTimeTooSkewed", 403, StoreUnavailableError),
+    ("RequestExpired", 400, StoreUnavailableError),
     ("InvalidBucketName", 400, ConfigError),
     ("NotImplemented", 501, FatalError),
     ("InvalidRequest", 400, FatalError),
@@ -247,6 +248,25 @@ def test_an_answer_of_s3_is_told_by_its_code_then_by_its_status(code, status, ki
     assert str(error).startswith("s3://lake/a/b c.jsonl: ")
     direct = from_code(code, status, READ, message="Said so")
     assert (type(direct), str(direct)) == (type(error), str(error))
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("RequestTimeTooSkewed", "The difference between the request time and the current time is too large."),
+        # STS has no code of its own for it
+        ("SignatureDoesNotMatch", "Signature expired: 20260131T120000Z is now earlier than 20260131T130000Z"),
+        ("SignatureDoesNotMatch", "Signature not yet current: 20260131T120000Z is still later than 20260131T110000Z"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["ListObjectsV2", "AssumeRole"])
+def test_a_clock_that_is_off_is_named_and_waited_for_as_it_may_be_set(code, message, operation):
+    failed = Failed(operation=operation, bucket="lake", role_arn="arn:aws:iam::1:role/r")
+    error = from_code(code, 403, failed, message=message)
+    assert isinstance(error, StoreUnavailableError)
+    assert "the clock of this machine is off; set it" in str(error)
+    assert code in str(error)
+    assert isinstance(from_code("SignatureDoesNotMatch", 403, failed, message="It does not match"), CredentialsError)
 
 
 def test_the_table_of_codes_is_covered():
