@@ -56,8 +56,14 @@ def chosen(
     """Return the dead letters that a command selects.
 
     Raises:
-        ConfigError: `--since` is not a time.
+        ConfigError: `--since` is not a time, or no dead letter has the number.
     """
+    dead_letters, number = list(dead_letters), choice.dead_letter
+    if number is not None and all(dead_letter.offset != number for dead_letter in dead_letters):
+        raise ConfigError(
+            f"--letter {number}: the source has no dead letter with that number, or a purge or retention of its topic dropped "
+            f"it; `dead-letter show --replayed` lists all that are left"
+        )
     since_us = _since_us(choice.since, time.time() if now is None else now)
     return [
         dead_letter

@@ -207,11 +207,17 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     assert nowhere.code == 2
     assert f"--payload {target}/none: cannot be written: Not a directory" in nowhere.said
     assert target.read_bytes() == bad[shown[0]["key"]][shown[0]["record"]]
-    for letter, why in (("99", "none was selected"), (None, f"{len(shown)} were selected: select one with --letter")):
-        which = ("--letter", letter) if letter else ()
+    for which, why in (
+        (("--key", "in/none.jsonl"), "none was selected"),
+        ((), f"{len(shown)} were selected: select one with --letter"),
+    ):
         refused = program.run("dead-letter", "show", *which, "--payload", str(target))
         assert refused.code == 2
         assert f"--payload writes the bytes of one dead letter, and {why}" in refused.said
+    for command in ("show", "replay"):
+        unknown = program.run("dead-letter", command, "--letter", "99")
+        assert unknown.code == 2
+        assert "--letter 99: the source has no dead letter with that number" in unknown.said
 
     still = program.run("dead-letter", "replay")
     assert still.code == 3
