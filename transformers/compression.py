@@ -25,7 +25,7 @@ from itertools import chain
 
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions, ObjectInput
-from transformers.unpack import unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+from transformers.unpack import ZSTD_MAGICS, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
 
 PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
@@ -76,8 +76,7 @@ _CONTROLS = bytes(set(range(32)) - set(b"\b\t\n\v\f\r\x1b"))
 
 _MAGIC = {
     "gzip": (b"\x1f\x8b\x08",),
-    # A skippable frame (RFC 8878, 3.1.2) may stand first: pzstd writes one.
-    "zstd": (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + i]) + b"\x2a\x4d\x18" for i in range(16))),
+    "zstd": ZSTD_MAGICS,
     "snappy": (b"\xff\x06\x00\x00sNaPpY",),
     # "BZh", the block size, then the magic of a block or of the end.
     "bzip2": tuple(b"BZh%d" % level + tail for level in range(1, 10) for tail in (b"1AY&SY", b"\x17rE8P\x90")),

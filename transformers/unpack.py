@@ -25,6 +25,10 @@ _XZ_BESIDE_BYTES = 2 << 20
 """What unpacking xz takes besides the dictionary."""
 
 
+class RubbishError(CorruptObjectError):
+    """Behind the complete data stands something else."""
+
+
 class _Member(Protocol):
     """One gzip member, bzip2 stream or xz stream."""
 
@@ -179,6 +183,14 @@ class ExactReader:
             missing -= self._at
         return b"".join(parts)
 
+    def take_up_to(self, size: int) -> bytes:
+        """The next `size` bytes; fewer at the end only."""
+        parts: list[bytes] = []
+        while size and not self.at_end():
+            parts.append(self.take(min(size, len(self._data) - self._at)))
+            size -= len(parts[-1])
+        return b"".join(parts)
+
     def drop_past(self, pattern: bytes, within: int) -> bool:
         """Leave out everything up to the end of `pattern`; False when it begins at none of the next `within` bytes."""
         left, tail = within + len(pattern) - 1, b""
@@ -203,6 +215,10 @@ class ExactReader:
             size -= step
 
 
+ZSTD_MAGICS = (b"\x28\xb5\x2f\xfd", *(bytes([0x50 + each]) + b"\x2a\x4d\x18" for each in range(16)))
+"""Of a frame, and of skippable frames (RFC 8878, 3.1), which may stand first: pzstd writes one."""
+
+
 def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     """RFC 8878: frames in a row. At most eight blocks (of at most 128 KiB unpacked) go to the library at a time."""
     import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
@@ -211,10 +227,13 @@ def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     first = True
     try:
         while not packed.at_end() or first:
-            magic = packed.take(4)
-            if magic[1:] == b"\x2a\x4d\x18" and 0x50 <= magic[0] <= 0x5F:  # noqa: PLR2004 - skippable frame
+            magic = packed.take_up_to(4)
+            if len(magic) < 4:  # noqa: PLR2004
+                known = any(whole.startswith(magic) for whole in ZSTD_MAGICS)
+                raise _cut("zstd") if known else _not_packed("zstd") if first else _rubbish("zstd")
+            if magic in ZSTD_MAGICS[1:]:
                 packed.drop(int.from_bytes(packed.take(4), "little"))
-            elif magic == b"\x28\xb5\x2f\xfd":
+            elif magic == ZSTD_MAGICS[0]:
                 unpacker = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
                 yield from _zstd_frame(packed, magic, unpacker.decompress, window)
             else:
@@ -338,8 +357,8 @@ def _damaged(name: str) -> CorruptObjectError:
     return CorruptObjectError(f"the {name} data is damaged: it cannot be unpacked further")
 
 
-def _rubbish(name: str) -> CorruptObjectError:
-    return CorruptObjectError(f"behind the end of the {name} data stands something that is not {name}")
+def _rubbish(name: str) -> RubbishError:
+    return RubbishError(f"behind the end of the {name} data stands something that is not {name}")
 
 
 def _not_packed(name: str) -> CorruptObjectError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from framework.errors import CorruptObjectError
-from transformers.unpack import unpack_bzip2, unpack_xz, unpack_zstd
+from transformers.unpack import RubbishError, unpack_bzip2, unpack_xz, unpack_zstd
 
 _MESSAGE_CHARACTERS = 200
 
@@ -84,8 +84,19 @@ def _snappy(data: bytes, limits: Limits) -> Iterator[bytes]:
 
 
 def _outer(unpack: Callable[[Iterator[bytes], int], Iterator[bytes]]) -> _Unpack:
-    """A codec that is an outer compression, too."""
-    return lambda data, limits: unpack(iter((data,)), limits.window)
+    """A codec that is an outer compression, too.
+
+    What stands behind the data is ignored, as Avro's libraries do: the number of data in the block tells whether all are
+    there.
+    """
+
+    def unpack_whole(data: bytes, limits: Limits) -> Iterator[bytes]:
+        try:
+            yield from unpack(iter((data,)), limits.window)
+        except RubbishError:
+            return
+
+    return unpack_whole
 
 
 _CODECS: dict[str, _Unpack] = {

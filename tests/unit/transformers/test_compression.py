@@ -93,6 +93,14 @@ def test_rubbish_behind_the_end_is_an_error_after_the_data(name):
         assert b"".join(out) == TEXT
 
 
+@pytest.mark.parametrize("name", ["gzip", "zstd", "bzip2", "xz"])
+@pytest.mark.parametrize("rubbish", [b"\n", b"\0\n", b"abc"])
+def test_short_rubbish_behind_the_end_is_not_called_a_cut(name, rubbish):
+    with pytest.raises(CorruptObjectError, match=f"behind the end of the {name} data") as caught:
+        unpack(Dribble(PACK[name](TEXT) + rubbish, step=1), name)
+    assert not isinstance(caught.value, TruncatedObjectError)
+
+
 def test_zero_bytes_are_padding_where_the_format_has_it():
     assert unpack(BytesInput(PACK["gzip"](TEXT) + b"\0" * 513)) == TEXT
     assert unpack(Dribble(PACK["xz"](TEXT) + b"\0" * 8, step=1)) == TEXT

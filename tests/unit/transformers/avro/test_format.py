@@ -119,6 +119,21 @@ def test_what_pythons_avro_leaves_of_a_check_sum_behind_deflate_is_passed_over()
     assert read(container(b"deflate", [(1, zlib.compress(datum(0))[2:-1])])) == expected(1)
 
 
+@pytest.mark.parametrize("codec", [b"deflate", b"zstandard", b"bzip2", b"xz"])
+@pytest.mark.parametrize("behind", [b"\0", b"\0" * 4, b"\n", b"rubbish behind it"])
+def test_what_stands_behind_the_data_of_a_block_is_passed_over(codec, behind):
+    """As in Avro's libraries. A datum that is missing is still missed."""
+    blocks = [(2, CODECS[codec](datum(0) + datum(1)) + behind), (1, CODECS[codec](datum(2)) + behind)]
+    assert read(container(codec, blocks)) == expected(3)
+    with pytest.raises(CorruptObjectError):
+        read(container(codec, [(2, CODECS[codec](datum(0)) + behind)]))
+
+
+@pytest.mark.parametrize("codec", [b"zstandard", b"bzip2", b"xz"])
+def test_a_block_may_have_several_frames_or_streams(codec):
+    assert read(container(codec, [(2, CODECS[codec](datum(0)) + CODECS[codec](datum(1)))])) == expected(2)
+
+
 def test_a_codec_that_is_not_known_is_named():
     with pytest.raises(CorruptObjectError, match="lz77"):
         read(container(b"lz77", [(1, b"x")]))
