@@ -7,13 +7,16 @@ import binascii
 from typing import cast
 
 import attrs
+import msgspec
 import orjson
 from typing_extensions import override
 
 from framework.config.option import option
 from framework.errors import RecordError
-from framework.model.json_limits import check_json
 from framework.transforms.schemas import Conversion, Convert
+
+_check = msgspec.json.Decoder(msgspec.Raw).decode
+"""Skips through JSON of any size and with any numbers, as `jsonl` checks it."""
 
 
 class Json(Conversion):
@@ -21,6 +24,7 @@ class Json(Conversion):
 
     name = "json"
     converts = True
+    needs_modules = ("msgspec",)
 
     @override
     def make_convert(self) -> Convert:
@@ -28,11 +32,13 @@ class Json(Conversion):
 
 
 def _as_json(payload: bytes) -> bytes:
-    check_json(payload)
+    text = _text_of(payload)
     try:
-        orjson.loads(payload)
-    except orjson.JSONDecodeError:
-        return orjson.dumps(_text_of(payload))
+        _check(payload)
+    except msgspec.DecodeError:
+        return orjson.dumps(text)
+    except RecursionError:
+        raise RecordError("it is nested too deeply to check whether it is JSON (about 1,000 levels)") from None
     return payload
 
 

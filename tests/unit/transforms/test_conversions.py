@@ -553,6 +553,18 @@ def test_what_is_no_message_is_bad(messages, payload):
     }
 
 
+@pytest.mark.parametrize("payload", [b'{"a":1e400}', b"-1e9999", b"123456789012345678901234567890", b"-0", b"[[]]"])
+def test_json_of_any_number_stays_json(payload):
+    """As `jsonl` reads it: it may not become a text that holds JSON."""
+    assert applied([payload], {"type": "json"}).payloads == [payload]
+
+
+def test_json_that_is_nested_too_deeply_to_check_becomes_no_text():
+    found = applied([b"[" * 100_000 + b"]" * 100_000, b"[" * 400 + b"]" * 400], {"type": "json"})
+    assert found.numbers == [2]
+    assert "nested too deeply" in found.reasons[1]
+
+
 def test_a_record_that_grows_too_large_is_not_kept():
     found = applied([b"\x01" * 11_000_000, b"x"], {"type": "json"})
     assert found.payloads == [b'"x"']
