@@ -3,7 +3,8 @@
 A document is a dictionary of field name to the field's bytes, `msgspec.Raw`. So what a transform does not touch keeps its
 bytes, and fields keep their order. Transforms that only look at fields decode those fields and nothing else.
 
-A payload that is no JSON object has no fields, and passes unchanged.
+A payload that is no JSON object, or has a field whose name is not UTF-8, has no fields, and passes unchanged. Of fields
+with one name the last counts, everywhere: the others go when a document is changed.
 """
 
 from __future__ import annotations
@@ -234,17 +235,38 @@ def _decoded(payloads: Sequence[bytes], decoder: msgspec.json.Decoder[Any]) -> l
     """Return each payload as a document; None when one of them is none, or has a field that cannot be decoded."""
     try:
         if isinstance(payloads, PayloadColumn):
+            if not _names_are_read(payloads, decoder):
+                return None
             rows = decode_objects(payloads, decoder)
             if rows is not None:
                 return rows
+        elif not all(_is_read(payload, decoder) for payload in payloads):
+            return None
         return list(map(decoder.decode, payloads))
     except _UNREADABLE:
         return None
 
 
+def _names_are_read(column: PayloadColumn, decoder: msgspec.json.Decoder[Any]) -> bool:
+    """Return `_is_read` of all payloads. What `jsonl` has parsed, it has checked, too."""
+    parsed = column.parsed
+    return (parsed is not None and parsed.decoder is decoder) or _is_read(column.data, decoder)
+
+
+def _is_read(data: bytes | memoryview, decoder: msgspec.json.Decoder[Any]) -> bool:
+    """Return whether a decoder reads the names of fields as `_DOCUMENTS` does: others skip a name that is not UTF-8."""
+    if decoder is _DOCUMENTS:
+        return True
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def _document(payload: bytes, decoder: msgspec.json.Decoder[Any]) -> Any:
     """Return a payload as a document: whole when a field cannot be decoded; None for a payload that is no JSON object."""
-    for each in (decoder, _DOCUMENTS):
+    for each in (decoder, _DOCUMENTS) if _is_read(payload, decoder) else (_DOCUMENTS,):
         try:
             return each.decode(payload)
         except _UNREADABLE:

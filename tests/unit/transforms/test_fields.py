@@ -254,3 +254,52 @@ def test_the_names_that_are_remembered_take_little_memory():
         transform._learn({f"{at}" * 300_000: 1, "id": 1}.keys())
         assert sum(map(len, transform._by_key)) < 3 << 20
     assert transform._by_key["id"]
+
+
+ADD = {"type": "add_fields", "fields": [{"key": "k", "value": {"static": 0}}]}
+"""Makes what stands before it look at whole documents."""
+
+TWICE = [
+    (b'{"a":1,"b":2,"a":3}', b'{"a":3,"b":2,"k":0}', b"3"),
+    (b'{"a":1,"\\u0061":3}', b'{"a":3,"k":0}', b"3"),
+    (b'{"a":1e400,"a":3}', b'{"a":3,"k":0}', b"3"),
+    (b'{"a":"\xff","a":3}', b'{"a":3,"k":0}', b"3"),
+]
+
+
+@pytest.mark.parametrize(("payload", "changed", "inner"), TWICE)
+def test_of_fields_with_one_name_the_last_counts_in_every_transform(apply, payload, changed, inner):
+    equals = {"type": "filter", "field": "a", "value_pattern": {"equals": 3}}
+    header = {"type": "headers", "headers": [{"name": "h", "field": "a"}]}
+    key = {"type": "partition_by", "field": "a"}
+    assert apply([payload], equals).payloads == [payload]
+    assert apply([payload], equals, ADD).payloads == [changed]
+    assert apply([payload], ADD, equals).payloads == [changed]
+    assert apply([payload], {"type": "unwrap_envelope", "field": "a"}).payloads == [inner]
+    for transforms in ([header], [header, ADD]):
+        assert apply([payload], *transforms).headers == [{"h": 3}]
+    alone = apply([b'{"a":3}'], key).run.batch.key_hashes.tolist()
+    for transforms in ([key], [key, ADD]):
+        assert apply([payload], *transforms).run.batch.key_hashes.tolist() == alone
+    gone = apply([payload], {"type": "delete_fields", "fields": ["a"]}).payloads
+    assert gone == ([b'{"b":2}'] if b'"b"' in payload else [b"{}"])
+
+
+@pytest.mark.parametrize("payload", [b'{"\xff":1,"a":3}', b'{"x":2,"a":3,"n\xc3":1}'])
+def test_a_name_that_is_not_utf8_makes_no_object_whether_fields_or_documents_are_read(apply, payload):
+    equals = {"type": "filter", "field": "a", "value_pattern": {"equals": 3}}
+    key = {"type": "partition_by", "field": "a"}
+    good = b'{"a":3}'
+    for transforms in ([equals], [equals, ADD], [ADD, equals]):
+        assert apply([payload, good], *transforms).numbers == [2]
+    for transforms in ([key], [key, ADD]):
+        found = apply([payload, good], *transforms)
+        assert (found.numbers, list(found.reasons)) == ([2], [1])
+    assert apply([payload], ADD).payloads == [payload]
+
+
+def test_a_value_that_is_not_utf8_leaves_the_other_fields_readable(apply):
+    payload = b'{"x":"\xff","a":3}'
+    equals = {"type": "filter", "field": "a", "value_pattern": {"equals": 3}}
+    assert apply([payload], equals).payloads == [payload]
+    assert apply([payload], equals, ADD).payloads == [b'{"x":"\xff","a":3,"k":0}']
