@@ -25,7 +25,7 @@ from framework.errors import (
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, ResumePoint, length_only
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import BYTES_TYPES, PayloadColumn, owned
 from framework.model.splits import Split
 
 if TYPE_CHECKING:
@@ -183,8 +183,9 @@ class PayloadBatch:
 
     Attributes:
         first_record: number of the first record, counted from 1.
-        payloads: 1 byte to `MAX_MESSAGE_BYTES` each. A list works; a `framework.model.payloads.PayloadColumn` is
-            quicker for payloads without line feeds that are already in one piece.
+        payloads: 1 byte to `MAX_MESSAGE_BYTES` each. A list works: of `bytes`, or of other buffers, which are copied. A
+            `framework.model.payloads.PayloadColumn` is quicker for payloads without line feeds that are already in one
+            piece of `bytes`.
         size_bytes: the sum of their lengths.
         mark: where to find the next record without reading the bytes before it; None when the format or an outer
             compression does not allow it.
@@ -243,7 +244,7 @@ def guarded(
         runs = read()
         for run in _iterated(runs, of, location):
             done = _checked(run, done + 1, of, location)
-            yield run
+            yield _owned(run, of, location)
     except Exception as failure:
         error = explained(failure, location, done + 1)
         if error is failure:
@@ -270,7 +271,7 @@ def whole_batch(
     if not isinstance(run, PayloadBatch):
         raise _broken(transformer, native.location, f"read_whole returned {type(run).__name__}, not a PayloadBatch")
     _checked(run, 1, transformer, native.location)
-    return run
+    return _owned_batch(run, transformer, native.location)
 
 
 def _iterated(
@@ -311,7 +312,20 @@ def _checked(run: object, number: int, of: object, location: str) -> int:
     return last
 
 
-_BYTES = (bytes, bytearray, memoryview)
+def _owned(run: PayloadBatch | SkippedRecord, of: object, location: str) -> PayloadBatch | SkippedRecord:
+    """Return what a format yielded, independent of what the format does next with its lists and buffers."""
+    if isinstance(run, PayloadBatch):
+        return _owned_batch(run, of, location)
+    return run if type(run.raw) is bytes else attrs.evolve(run, raw=bytes(run.raw))
+
+
+def _owned_batch(run: PayloadBatch, of: object, location: str) -> PayloadBatch:
+    try:
+        payloads = owned(run.payloads)
+    except TypeError as exc:
+        mistake = f"record {run.first_record}: a payload of its batch is {exc}, not bytes"
+        raise _broken(of, location, mistake) from None
+    return run if payloads is run.payloads else attrs.evolve(run, payloads=payloads)
 
 
 def _batch_mistake(run: PayloadBatch, count: int, last: int) -> str:
@@ -327,7 +341,7 @@ def _batch_mistake(run: PayloadBatch, count: int, last: int) -> str:
         return f"its payloads are {type(payloads).__name__}, not a list"
     if not count:
         return "its batch has no payloads"
-    if type(payloads) is not PayloadColumn and not isinstance(payloads[0], _BYTES):
+    if type(payloads) is not PayloadColumn and not isinstance(payloads[0], BYTES_TYPES):
         return f"its payload is {type(payloads[0]).__name__}, not bytes"
     if type(run.size_bytes) is not int or (run.size_bytes < count and all(payloads)):
         return f"size_bytes of its batch is {run.size_bytes!r}, not the sum of the payloads' lengths"
@@ -342,7 +356,7 @@ def _skip_mistake(run: SkippedRecord) -> str:
     if not isinstance(error, SkippableError):
         return f"its error is {type(error).__name__}, not a RecordError"
     raw: object = run.raw
-    return "" if isinstance(raw, _BYTES) else f"its bytes are {type(raw).__name__}, not bytes"
+    return "" if isinstance(raw, BYTES_TYPES) else f"its bytes are {type(raw).__name__}, not bytes"
 
 
 def _broken(of: object, location: str, mistake: str) -> FormatContractError:

@@ -214,6 +214,32 @@ def size_of(payloads: Sequence[bytes]) -> int:
     return payloads.size_bytes if type(payloads) is PayloadColumn else sum(map(len, payloads))
 
 
+BYTES_TYPES = (bytes, bytearray, memoryview)
+"""What a payload may be, before `owned`."""
+
+
+def owned(payloads: Sequence[bytes]) -> Sequence[bytes]:
+    """Return payloads that nothing changes while they wait: copies of those that lie in a buffer, which may be used again.
+
+    The list is another one, too. Payloads of `bytes` are not copied.
+
+    Raises:
+        TypeError: one of them is something else than bytes. The text is its type's name.
+    """
+    if type(payloads) is PayloadColumn:
+        data = payloads.data
+        if type(data) is bytes or (type(data) is memoryview and type(data.obj) is bytes):
+            return payloads
+        return PayloadColumn(bytes(data), payloads.ends.copy(), payloads.base, payloads.parsed)
+    kinds = set(map(type, payloads))
+    if kinds <= {bytes}:
+        return payloads if type(payloads) is tuple else list(payloads)
+    for kind in kinds:
+        if not issubclass(kind, BYTES_TYPES):
+            raise TypeError(kind.__name__)
+    return list(map(bytes, payloads))
+
+
 def longest(payloads: Sequence[bytes]) -> int:
     """Return the length of the longest payload; 0 without any."""
     if isinstance(payloads, PayloadColumn):

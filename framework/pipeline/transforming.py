@@ -24,7 +24,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.headers import EncodedHeaders, headers_error, own_headers_room
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
-from framework.model.payloads import PayloadColumn, longest, size_of
+from framework.model.payloads import BYTES_TYPES, PayloadColumn, longest, owned, size_of
 from framework.transform import (
     GrownBatchError,
     Transform,
@@ -211,6 +211,7 @@ class _Step:
                 return batch.join([self.apply(half, context) for half in batch.slices((len(batch) + 1) // 2)])
             return batch.reject({0: _reason(place, failure)})
         _check(place, batch, result)
+        result = _owned(place, batch, result)
         if len(result.bad) == len(batch.bad):
             return result
         known = len(batch.bad)
@@ -338,6 +339,21 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
         raise TransformContractError(f"{place} returned a bad record twice, or among the good ones too")
 
 
+def _owned(place: str, before: TransformBatch, after: TransformBatch) -> TransformBatch:
+    """Return the result, independent of what the transform does next with its lists and buffers.
+
+    Raises:
+        TransformContractError: a payload is of another type.
+    """
+    if after.payloads is before.payloads:
+        return after
+    try:
+        payloads = owned(after.payloads)
+    except TypeError as exc:
+        raise TransformContractError(f"{place} returned a payload that is {exc}, not bytes") from None
+    return after if payloads is after.payloads else after.with_payloads(payloads)
+
+
 def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
     """Reject payloads, headers and times of other types. Of payloads and headers only the first is looked at.
 
@@ -348,7 +364,7 @@ def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> 
     if payloads is not before.payloads and not isinstance(payloads, PayloadColumn):
         if not isinstance(payloads, Sequence):
             raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
-        if payloads and not isinstance(payloads[0], bytes | bytearray | memoryview):
+        if payloads and not isinstance(payloads[0], BYTES_TYPES):
             raise TransformContractError(f"{place} returned a payload that is {type(payloads[0]).__name__}, not bytes")
     headers: object = next(filter(None, after.headers or ()), {})
     if not isinstance(headers, Mapping):

@@ -13,6 +13,7 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.payloads import PayloadColumn
 from framework.transformer import InputOptions, PayloadBatch, guarded
 from transformers import BytesInput, make_transformer
 
@@ -140,6 +141,73 @@ def test_what_the_contract_allows_goes_on():
         batch(7, payloads=[bytearray(b"a"), memoryview(b"b")]),
     ]
     assert list(guarded(lambda: iter(runs), "s3://b/k", 3, of=Format())) == runs
+
+
+@pytest.mark.parametrize(
+    "payloads_in",
+    [
+        lambda buffer: [memoryview(buffer)[:1], memoryview(buffer)[2:3]],
+        lambda buffer: [memoryview(buffer).toreadonly()[:1], b"b"],
+        lambda buffer: [b"a", memoryview(buffer)[2:3]],
+        lambda buffer: (memoryview(buffer)[:1], b"b"),
+        lambda buffer: PayloadColumn(memoryview(buffer)),
+        lambda buffer: PayloadColumn(memoryview(buffer).toreadonly()),
+        lambda buffer: PayloadColumn(memoryview(buffer))[:2],
+    ],
+)
+def test_a_format_may_use_its_buffer_again(payloads_in):
+    """Batches wait in the queue while the format reads on."""
+    buffer = bytearray(b"a\nb\n")
+
+    def read():
+        yield batch(4, payloads=payloads_in(buffer))
+        buffer[:] = b"x\ny\n"
+        yield batch(6, payloads=payloads_in(buffer))
+        buffer[:] = b"!\n!\n"
+
+    first, second = guarded(read, "s3://b/k", 3, of=Format())
+    assert list(first.payloads) == [b"a", b"b"]
+    assert list(second.payloads) in ([b"x", b"y"], [b"x", b"b"], [b"a", b"y"])
+    assert {type(payload) for run in (first, second) for payload in run.payloads} == {bytes}
+
+
+def test_a_format_may_use_its_list_again():
+    def read():
+        payloads = [b"a", b"b"]
+        yield batch(4, payloads=payloads)
+        payloads[:] = [b"x"]
+        yield batch(6, payloads=payloads, size_bytes=1)
+        payloads.clear()
+
+    assert [run.payloads for run in guarded(read, "s3://b/k", 3, of=Format())] == [[b"a", b"b"], [b"x"]]
+
+
+def test_the_bytes_of_a_bad_record_may_lie_in_a_buffer_that_is_used_again():
+    def read():
+        buffer = bytearray(b"bad")
+        yield skipped(raw=memoryview(buffer))
+        buffer[:] = b"new"
+
+    assert [run.raw for run in guarded(read, "s3://b/k", 3, of=Format())] == [b"bad"]
+
+
+def test_bytes_are_not_copied():
+    payloads = [b"some bytes", b"more bytes"]
+    block = PayloadColumn(b"a\nb\n")
+    runs = [
+        batch(4, payloads=payloads, size_bytes=20),
+        batch(6, payloads=block),
+        batch(8, payloads=block[:1], size_bytes=1),
+    ]
+    lists, column, part = guarded(lambda: iter(runs), "s3://b/k", 3, of=Format())
+    assert all(mine is given for mine, given in zip(lists.payloads, payloads, strict=True))
+    assert column.payloads is block
+    assert part.payloads.data.obj is block.data
+
+
+def test_a_payload_of_another_type_behind_good_ones_is_named():
+    with pytest.raises(FormatContractError, match="record 4: a payload of its batch is int, not bytes"):
+        list(guarded(lambda: iter([batch(payloads=[b"a", 5])]), "s3://b/k", 3, of=Format()))
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -221,6 +221,22 @@ def test_a_broken_contract_ends_the_run_and_names_the_transform(name, reason):
     assert reason in str(failure)
 
 
+def test_a_transform_may_use_its_list_and_its_buffer_again(monkeypatch):
+    buffer, payloads = bytearray(20), []
+
+    def apply(self, batch, context):
+        payloads.clear()
+        for place, payload in enumerate(batch.payloads):
+            buffer[2 * place : 2 * place + 2] = payload[-2:]
+            payloads.append(memoryview(buffer)[2 * place : 2 * place + 2])
+        return batch.with_payloads(payloads)
+
+    monkeypatch.setattr(own.Shout, "apply", apply)
+    batches, _, failure = read(lines("." * 9), "shout")
+    assert failure is None
+    assert found(batches) == [(number, b" %d" % number) for number in range(1, 10)]
+
+
 CAREFREE = {
     "headers": (
         lambda batch: attrs.evolve(batch, headers=[None, *([("name", "value")],) * (len(batch) - 1)]),
@@ -241,6 +257,10 @@ CAREFREE = {
     "falling": (lambda batch: batch.keep(range(len(batch))[::-1]), "keep takes rising places from 0 to"),
     "stranger": (lambda batch: batch.reject({len(batch): "bad"}), "reject takes places from 0 to"),
     "str": (lambda batch: batch.with_payloads(["a"] * len(batch)), "returned a payload that is str, not bytes"),
+    "an int behind": (
+        lambda batch: batch.with_payloads([b"a"] * (len(batch) - 1) + [5]),
+        "returned a payload that is int, not bytes",
+    ),
     "none": (lambda batch: batch.with_payloads([None] * len(batch)), "returned a payload that is NoneType, not bytes"),
     "lazy": (lambda batch: batch.with_payloads(iter(batch.payloads)), "payloads that are list_iterator, not a list"),
     "times": (
