@@ -69,6 +69,9 @@ _TAR_SUFFIXES = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar{suffix}" for
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 """Of POSIX and GNU archives (tar(5), "Ustar Archives"); older ones have none."""
 
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+"""Byte order marks: text in UTF-16 would be divided inside of characters. UTF-32, little-endian, begins with one, too."""
+
 _TEXT_BYTES = 4096
 """How much of the beginning is looked at to tell text from what is packed."""
 
@@ -255,6 +258,8 @@ class UnpackedStream:
             pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
             if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
                 pieces = _without_tar(pieces)
+        if self._text and not self._start:
+            pieces = _without_utf16(pieces)
         self._pieces = pieces
         return pieces
 
@@ -285,6 +290,22 @@ def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:
     if head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
         raise CorruptObjectError(
             "its name says tar, an archive of files, which is not supported; upload the files that are in it"
+        )
+    if head:
+        yield head
+    yield from pieces
+
+
+def _without_utf16(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    head = b""
+    for piece in pieces:
+        head += piece
+        if len(head) >= len(UTF16_MARKS[0]):
+            break
+    if head.startswith(UTF16_MARKS):
+        raise CorruptObjectError(
+            "it begins with the byte order mark of UTF-16 or UTF-32, which is not supported; upload it in UTF-8, or set "
+            'input.format = "bytes"'
         )
     if head:
         yield head

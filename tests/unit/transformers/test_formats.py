@@ -341,3 +341,35 @@ def test_files_on_disk(tmp_path):
     path.unlink()
     with pytest.raises(ObjectNotFoundError):
         read(source)
+
+
+UTF16 = {
+    "jsonl": '{"a":1}\n{"a":"\u0a0a"}\n',
+    "text": "one\ntwo\n",
+    "csv": "a,b\n1,2\n3,4\n",
+    "json": '[{"a":1},2]',
+}
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("name", UTF16)
+@pytest.mark.parametrize("step", [1, 10**9])
+@pytest.mark.parametrize("packed", ["none", "gzip"])
+def test_text_in_utf16_is_refused_and_sends_nothing_that_is_wrong(name, encoding, step, packed):
+    """Its lines would be divided in the middle of characters: text, and CSV without a header, came out as rubbish."""
+    data = PACK[packed](("\ufeff" + UTF16[name]).encode(encoding))
+    transformer = make_transformer(InputOptions(format=name, csv_header=False))
+    got = []
+    with pytest.raises(ObjectError, match=r"byte order mark of UTF-16 or UTF-32.*input\.format = .bytes.") as caught:
+        got.extend(transformer.read(Dribble(data, step=step)))
+    assert got == []
+    assert caught.value.record_number == 1
+    assert transformer.read_whole(data, key="a", limits=BatchLimits()) is None
+
+
+@pytest.mark.parametrize("name", ["jsonl", "text"])
+def test_the_last_bytes_of_an_object_are_read_whatever_the_mark_needs(name):
+    odd = b"\xff" if name == "text" else b"5"
+    for data, expected in ((b"5", [b"5"]), (odd, [odd]), (b"\n", []), (b"5\n6", [b"5", b"6"])):
+        transformer = make_transformer(InputOptions(format=name))
+        assert list(transformer.records(Dribble(data, step=1))) == expected

@@ -587,7 +587,7 @@ def test_what_is_not_json_lines_is_bad_line_by_line():
     junk = bytes(range(256)) * 40
     assert {kind for _, kind in read(junk)} == {RecordError}
     assert {kind for _, kind in read(b"plain words\nand more\n")} == {RecordError}
-    assert {kind for _, kind in read("{}\n".encode("utf-16"))} == {RecordError}
+    assert {kind for _, kind in read("{}\n".encode("utf-16-le"))} == {RecordError}
 
 
 def test_lines_that_end_with_a_cr_alone_are_one_bad_record_that_says_so():
