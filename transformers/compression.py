@@ -25,7 +25,7 @@ from itertools import chain
 
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions, ObjectInput
-from transformers.unpack import ZSTD_MAGICS, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+from transformers.unpack import ZSTD_MAGICS, Rubbish, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
 
 PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
@@ -256,6 +256,8 @@ class UnpackedStream:
             pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
             pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
+            if self._text:
+                pieces = _packed_once(pieces, self._compression)
             if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
                 pieces = _without_tar(pieces)
         if self._text and not self._start:
@@ -272,13 +274,16 @@ def most_expanded(factor: int, stored_bytes: int) -> float:
 def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterator[bytes]:
     """Yield the pieces up to the one with which they are more than is allowed: what holds no records counts, too."""
     left = most = most_expanded(factor, stored_bytes)
-    for piece in pieces:
-        yield piece
-        left -= len(piece)
-        if left < 0:
-            raise CorruptObjectError(
-                f"it unpacks to more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
-            )
+    try:
+        for piece in pieces:
+            yield piece
+            left -= len(piece)
+            if left < 0:
+                raise CorruptObjectError(
+                    f"it unpacks to more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
+                )
+    except Rubbish as exc:
+        raise CorruptObjectError(str(exc)) from None
 
 
 def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -293,6 +298,19 @@ def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:
         )
     if head:
         yield head
+    yield from pieces
+
+
+def _packed_once(pieces: Iterator[bytes], compression: str) -> Iterator[bytes]:
+    """Refuse text that is packed again inside: its bytes would be taken for lines."""
+    first = next(pieces, b"")
+    inner = next((name for name, magics in _MAGIC.items() if first.startswith(magics)), None)
+    if inner is not None:
+        raise CorruptObjectError(
+            f"it is packed twice: inside of the {compression} data there is {inner} data; upload it packed once"
+        )
+    if first:
+        yield first
     yield from pieces
 
 
