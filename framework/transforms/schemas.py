@@ -20,9 +20,9 @@ from typing_extensions import override
 from framework.config.files import read_file
 from framework.config.option import option
 from framework.errors import ConfigError, RecordError
-from framework.model.avro_decimals import LongDecimalError, exact_decimals
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
+from framework.model.avro_values import LongDecimalError, NoTimeError, exact_values
 from framework.model.json_limits import check_json
 from framework.model.payloads import size_of
 from framework.model.proto_limits import ProtoLimit
@@ -258,7 +258,7 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
     if wrapped:  # such a record has the very bytes of its field
         source = {"type": "record", "name": "iggy_cloud_sources.datum", "fields": [{"name": _WHOLE, "type": source}]}
     weight, walker = weigh(source), Walker(source)
-    schema = fastavro.parse_schema(exact_decimals(source))
+    schema = fastavro.parse_schema(exact_values(source))
     refuse_indexes(schema)
     always = not refuses_indexes()
 
@@ -272,7 +272,7 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
         stream = io.BytesIO(payload)
         try:
             value: Any = fastavro.schemaless_reader(stream, schema, None)
-        except LongDecimalError as exc:
+        except (LongDecimalError, NoTimeError) as exc:
             raise RecordError(str(exc)) from None
         if stream.tell() != len(payload):
             raise RecordError("it is longer than a datum of the schema")

@@ -31,7 +31,6 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import CorruptObjectError, RecordError
-from framework.model.avro_decimals import LongDecimalError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import (
     EMPTY_DATA,
@@ -41,6 +40,7 @@ from framework.model.avro_limits import (
     not_there,
     undecodable,
 )
+from framework.model.avro_values import LongDecimalError
 from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.model.splits import Split

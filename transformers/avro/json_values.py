@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any
 
-from framework.model.avro_decimals import decimal_text
 from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, full_name, is_decimal, name_of, type_of
+from framework.model.avro_values import decimal_text
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all, float_form, interval_form, uuid_text
 

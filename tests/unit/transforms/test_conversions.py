@@ -191,6 +191,26 @@ def test_values_that_json_does_not_have():
     assert json.loads(found) == {"raw": "\u00ff", "at": "1970-01-01T00:00:00+00:00"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "good"),
+    [
+        ({"type": "int", "logicalType": "time-millis"}, {0: "00:00:00", 86_399_999: "23:59:59.999000"}),
+        ({"type": "long", "logicalType": "time-micros"}, {1: "00:00:00.000001", 86_399_999_999: "23:59:59.999999"}),
+    ],
+    ids=["millis", "micros"],
+)
+@pytest.mark.parametrize("inside", [lambda kind: kind, lambda kind: ["null", kind]], ids=["plain", "union"])
+def test_a_number_that_is_no_time_of_day_is_bad_and_becomes_no_other_time(kind, good, inside):
+    schema = {"type": "record", "name": "r", "fields": [{"name": "at", "type": inside(kind)}]}
+    plain = {"type": "record", "name": "r", "fields": [{"name": "at", "type": inside(kind["type"])}]}
+    numbers = [-1, *good, -1001, max(good) + 1]
+    transform = {"type": "avro_convert", "schema_json": json.dumps(schema)}
+    found = applied([datum({"at": number}, plain) for number in numbers], transform)
+    assert [json.loads(payload)["at"] for payload in found.payloads] == list(good.values())
+    assert set(found.reasons) == {1, 4, 5}
+    assert "no time of day" in found.reasons[1]
+
+
 MONEY = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 FIXED_MONEY = {"type": "fixed", "name": "F", "size": 9, "logicalType": "decimal", "precision": 10, "scale": 2}
 
