@@ -68,6 +68,10 @@ class _OnwardStream(ReadStream):
 
 def packing_of(source: ObjectInput) -> str:
     """Return the compression with whose magic bytes the object begins, or `none`; makes a request."""
+    return detect_compression(head_of(source), source.key)
+
+
+def head_of(source: ObjectInput) -> bytes:
+    """Return the first bytes of the object, as many as `detect_compression` needs; makes a request."""
     with closing(source.open(0, min(MAX_MAGIC_BYTES, source.size))) as stream:
-        head = b"".join(iter(lambda: stream.read(MAX_MAGIC_BYTES), b""))
-    return detect_compression(head, source.key)
+        return b"".join(iter(lambda: stream.read(MAX_MAGIC_BYTES), b""))

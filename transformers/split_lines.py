@@ -12,15 +12,15 @@ from typing_extensions import override
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
-from transformers.compression import PIECE_BYTES, UnpackedStream
-from transformers.split_input import OnwardInput, packing_of
+from transformers.compression import PIECE_BYTES, UTF16_MARKS, UnpackedStream, detect_compression
+from transformers.split_input import OnwardInput, head_of
 
 
 class SplitLines(UnpackedStream):
     """The complete lines of a split as one stream of bytes. Call `seek`, then read.
 
     An object that is compressed, although its name does not show it, cannot be read from the middle: split 1 owns
-    all of it, the other splits own nothing.
+    all of it, the other splits own nothing. So it is with UTF-16, which split 1 refuses.
 
     Args:
         source: the object.
@@ -58,7 +58,7 @@ class SplitLines(UnpackedStream):
             return self._at
         asked = False
         while self._at < self._split.end - 1 and (piece := super().read_some()):
-            if not asked and self._may_be_packed and packing_of(self._object) != "none":
+            if not asked and self._may_be_packed and not self._is_divided():
                 return None
             asked = True
             cut = piece.find(b"\n") + 1
@@ -67,6 +67,10 @@ class SplitLines(UnpackedStream):
                 self._rest = piece[cut:]
                 return self._at if self._at < self._split.end else None
         return None
+
+    def _is_divided(self) -> bool:
+        head = head_of(self._object)
+        return not head.startswith(UTF16_MARKS) and detect_compression(head, self._object.key) == "none"
 
     @override
     def read_some(self) -> bytes:

@@ -247,6 +247,16 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_split_1(p
         assert read(BytesInput(data, "data.txt"), Split(number, split_size), transformer) == []
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_text_in_utf16_is_refused_by_split_1_and_the_other_splits_own_nothing(encoding):
+    data = ("\ufeff" + "one line\n" * 100).encode(encoding)
+    source = BytesInput(data, "data.txt")
+    with pytest.raises(CorruptObjectError, match="byte order mark of UTF-16"):
+        read(source, Split(1, 100), text(compression="auto"))
+    for number in range(2, count_splits(len(data), 100) + 1):
+        assert read(source, Split(number, 100), text(compression="auto")) == []
+
+
 def test_a_packed_object_resumes_in_split_1():
     lines = [b"%d" % number for number in range(1000)]
     source = BytesInput(PACK["gzip"](b"\n".join(lines)), "data.txt")
