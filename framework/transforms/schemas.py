@@ -28,6 +28,7 @@ from framework.model.payloads import size_of
 from framework.model.proto_limits import ProtoLimit
 from framework.transform import GROWN_BYTES, GrownBatchError, Transform, TransformBatch, TransformContext, too_long
 from framework.transformer import MAX_MESSAGE_BYTES
+from framework.transforms.proto_json import ValueCheck
 from framework.transforms.unions import UnionResolver
 
 Convert = Callable[[bytes], bytes]
@@ -348,7 +349,7 @@ class ProtoConvert(Conversion):
 
         given = cast("ProtoConvertOptions", self.options)
         message = _message_class(given.descriptor_set_path, given.message_type)
-        limit = ProtoLimit(message.DESCRIPTOR)
+        limit, values = ProtoLimit(message.DESCRIPTOR), ValueCheck(message.DESCRIPTOR)
 
         def to_json(payload: bytes) -> bytes:
             limit.check(payload)
@@ -358,10 +359,12 @@ class ProtoConvert(Conversion):
             return orjson.dumps(value)
 
         def to_proto(payload: bytes) -> bytes:
+            value = _json_of(payload)
             try:
-                made = json_format.ParseDict(_json_of(payload), message())
+                made = json_format.ParseDict(value, message())
             except json_format.ParseError as error:
                 raise RecordError(_proto_misfit(str(error), message.DESCRIPTOR)) from None
+            values.check(value)
             return bytes(made.SerializeToString(deterministic=True))
 
         return to_json if given.source_format == "proto" else to_proto

@@ -306,6 +306,79 @@ def test_json_that_does_not_fit_a_message_is_bad_and_its_field_is_named(descript
     assert found.reasons == {1: f"transforms[0] (proto_convert): {reason}"}
 
 
+@pytest.fixture
+def numbers_and_bytes(tmp_path):
+    """A descriptor set with `p.M`: bytes and numbers of 64 bits, alone, repeated, in a map, in a message, and wrapped."""
+    from google.protobuf import descriptor_pb2, wrappers_pb2
+
+    field = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="m.proto", package="p", syntax="proto3")
+    file.dependency.append("google/protobuf/wrappers.proto")
+    message = file.message_type.add(name="M")
+    entry = message.nested_type.add(name="NamedEntry")
+    entry.options.map_entry = True
+    for number, (name, kind) in enumerate((("key", field.TYPE_STRING), ("value", field.TYPE_BYTES)), 1):
+        entry.field.add(name=name, number=number, type=kind, label=field.LABEL_OPTIONAL)
+    one, many = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    for number, (name, kind, label, type_name) in enumerate(
+        [
+            ("raw", field.TYPE_BYTES, one, None),
+            ("raw_list", field.TYPE_BYTES, many, None),
+            ("named", field.TYPE_MESSAGE, many, ".p.M.NamedEntry"),
+            ("inner", field.TYPE_MESSAGE, one, ".p.M"),
+            ("wrapped", field.TYPE_MESSAGE, one, ".google.protobuf.BytesValue"),
+            ("wrapped_id", field.TYPE_MESSAGE, one, ".google.protobuf.Int64Value"),
+            ("id", field.TYPE_INT64, one, None),
+            ("ids", field.TYPE_FIXED64, many, None),
+            ("ratio", field.TYPE_DOUBLE, one, None),
+        ],
+        1,
+    ):
+        message.field.add(name=name, number=number, type=kind, label=label, type_name=type_name)
+    wrappers = descriptor_pb2.FileDescriptorProto()
+    wrappers_pb2.DESCRIPTOR.CopyToProto(wrappers)
+    path = tmp_path / "m.pb"
+    path.write_bytes(descriptor_pb2.FileDescriptorSet(file=[wrappers, file]).SerializeToString())
+    return {"descriptor_set_path": str(path), "message_type": "p.M"}
+
+
+@pytest.mark.parametrize("bad", ["!!!!", "AA AA", "AAA\u00e9A", "plain text", "A", "AA=A", "AAAAA", "AA==="])
+@pytest.mark.parametrize(
+    ("field", "wrap"),
+    [
+        ("raw", lambda text: {"raw": text}),
+        ("rawList", lambda text: {"rawList": ["AP8=", text]}),
+        ("named", lambda text: {"named": {"a": "AP8=", "b": text}}),
+        ("raw", lambda text: {"inner": {"inner": {"raw": text}}}),
+        ("wrapped", lambda text: {"wrapped": text}),
+    ],
+)
+def test_bytes_that_are_no_base64_are_bad_and_not_cut(numbers_and_bytes, bad, field, wrap):
+    """The library drops the characters that are none of base64, and what is left becomes other bytes."""
+    to_proto = {"type": "proto_convert", "source_format": "json", "target_format": "proto", **numbers_and_bytes}
+    good = [json.dumps(wrap(text)).encode() for text in ("AP8=", "AP8", "-_8=", "+/8")]
+    found = applied([json.dumps(wrap(bad)).encode(), *good], to_proto)
+    assert found.numbers == [2, 3, 4, 5]
+    reasons = (f"its field {field} is not base64", "does not fit the message")
+    assert found.reasons[1].endswith(reasons)
+
+
+@pytest.mark.parametrize("bad", ["9007199254740993.0", "4.611686018427387905e18", '"9007199254740993.0"'])
+@pytest.mark.parametrize("wrap", ['{"id":%s}', '{"ids":[1,%s]}', '{"inner":{"id":%s}}', '{"wrapped_id":%s}'])
+def test_a_whole_number_whose_digits_a_double_cannot_hold_is_bad(numbers_and_bytes, bad, wrap):
+    to_proto = {"type": "proto_convert", "source_format": "json", "target_format": "proto", **numbers_and_bytes}
+    good = ["9007199254740993", '"9223372036854775807"', "1e2", "5.0", "7"]
+    found = applied([(wrap % number).encode() for number in (bad, *good)], to_proto)
+    assert found.numbers == [2, 3, 4, 5, 6]
+    assert "without fraction or exponent" in found.reasons[1] or "does not fit the message" in found.reasons[1]
+    (back,) = applied(found.payloads[:1], {"type": "proto_convert", **numbers_and_bytes}).payloads
+    assert b"9007199254740993" in back
+    assert (
+        len(applied([b'{"ratio":4.611686018427387905e18}', b'{"raw":null,"id":null,"ratio":1}'], to_proto).payloads)
+        == 2
+    )
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "cases"),
     [
