@@ -247,7 +247,10 @@ class LineTransformer(SplittableTransformer):
         if lines is None or not 0 < len(lines) < limits.records:
             return None
         good = self._good_lines(lines, ascii_only=data.isascii())
-        return PayloadBatch(first_record=1, payloads=good, size_bytes=size_of(good)) if good is not None else None
+        if good is None:
+            return None
+        payloads = tuple(good) if type(good) is list else good  # not copied again
+        return PayloadBatch(first_record=1, payloads=payloads, size_bytes=size_of(payloads))
 
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
