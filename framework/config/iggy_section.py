@@ -125,9 +125,7 @@ class IggySection:
         choices=("provenance", "none"),
         doc='`"provenance"`: every message carries bucket, key and version of its object. `"none"`: smaller messages.',
     )
-    connect_timeout: Seconds = option(
-        5.0, minimum=0.1, maximum=300, doc="Limit for connecting and logging in. A stop waits for it."
-    )
+    connect_timeout: Seconds = option(5.0, minimum=0.1, maximum=300, doc="Limit for connecting and logging in.")
     request_timeout: Seconds = option(
         15.0,
         minimum=0.1,

@@ -27,6 +27,8 @@ class IggyTarget:
         except ConfigError as exc:
             raise ConfigError([f"[iggy] {mistake}" for mistake in exc.mistakes]) from exc
         self._server: EmbeddedServer | None = None
+        self._connecting: IggyConnection | None = None
+        self._stopped = False
 
     @property
     def startup_seconds(self) -> float:
@@ -61,8 +63,22 @@ class IggyTarget:
 
         Raises:
             IggyUnavailableError, IggyAuthError, IggyProtocolError: the connection failed.
+            TaskClosedError: `stop` was called.
         """
-        return open_connection(self.address(), self._config)
+        self._connecting = connection = _new_connection(self.address(), self._config)
+        try:
+            if self._stopped:
+                connection.close()
+            return connection.connect()
+        finally:
+            self._connecting = None
+
+    def stop(self) -> None:
+        """End a `connect` that waits for an answer, and every later one. Callable from any thread."""
+        self._stopped = True
+        connecting = self._connecting
+        if connecting is not None:
+            connecting.close()
 
     def address(self) -> IggyAddress:
         """Return the current address of the real or embedded server."""
@@ -96,9 +112,12 @@ class IggyTarget:
 
 def open_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
     """Open a connection with the configured timeouts."""
-    connection = IggyConnection(
+    return _new_connection(address, config).connect()
+
+
+def _new_connection(address: IggyAddress, config: SourceCommonConfig) -> IggyConnection:
+    return IggyConnection(
         address,
         connect_timeout_seconds=config.iggy.connect_timeout,
         call_timeout_seconds=config.iggy.request_timeout,
     )
-    return connection.connect()

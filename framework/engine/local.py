@@ -38,7 +38,7 @@ Report = Callable[[Progress], None]
 
 
 class Stoppable(Protocol):
-    """Work of one epoch, on this or another engine."""
+    """Work that a stop ends: that of one epoch, on this or another engine, or an attempt to connect."""
 
     def stop(self) -> None:
         """End the work soon. Returns at once; idempotent; callable from any thread or a signal handler."""
@@ -166,8 +166,9 @@ class LocalEngine:
 
     @contextlib.contextmanager
     def _connected(self, target: IggyTarget) -> Iterator[IggyConnection]:
-        """Connect; a stop can close the connection while it is open."""
-        self._connection = connection = target.connect()
+        """Connect; a stop ends the attempt, and can close the connection while it is open."""
+        with self._stops(target):
+            self._connection = connection = target.connect()
         try:
             yield connection
         finally:

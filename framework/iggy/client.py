@@ -13,7 +13,7 @@ import functools
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
@@ -67,6 +67,7 @@ class IggyConnection:
         self.connect_timeout_seconds = connect_timeout_seconds
         self.call_timeout_seconds = call_timeout_seconds
         self._pid = os.getpid()
+        self._opening: Future[apache_iggy.IggyClient] | None = None
         self._requests: RequestQueue | None = None
         self._closed = False
 
@@ -86,7 +87,7 @@ class IggyConnection:
         """Connect and log in.
 
         Raises:
-            IggyUnavailableError: no answer at the address within the limit.
+            IggyUnavailableError: no answer at the address within the limit, or before `close`.
             IggyAuthError: wrong user, password or token.
             IggyProtocolError: the server speaks another version.
             ConfigError: an `embedded:` address, which has to be started first.
@@ -99,8 +100,15 @@ class IggyConnection:
             raise TaskClosedError("a connection to Iggy is made once; make another one")
         loop = background_loop()
         opening = asyncio.run_coroutine_threadsafe(open_client(self.address, self.connect_timeout_seconds), loop)
+        self._opening = opening
+        if self._closed:  # by another thread, which did not see the attempt yet
+            opening.cancel()
         try:
             client = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
+        except CancelledError as error:
+            raise IggyUnavailableError(
+                f"connect: the connection to Iggy at {self.address.server} was closed before it was open"
+            ) from error
         except FutureTimeoutError as error:  # this process stood still, so that both limits passed at once
             opening.cancel()
             raise IggyUnavailableError(
@@ -116,13 +124,19 @@ class IggyConnection:
             login=self.address.login,
             timeout_seconds=self.call_timeout_seconds,
         )
+        if self._closed:  # by another thread, which did not see the requests yet
+            self._requests.stop("it was closed")
         return self
 
     def close(self) -> None:
-        """Close the connection without waiting for requests in progress. Idempotent."""
-        if not self._closed and self._requests is not None and self._pid == os.getpid():
+        """Close the connection without waiting for its opening, or for requests in progress. Idempotent, thread-safe."""
+        was_closed, self._closed = self._closed, True
+        if was_closed or self._pid != os.getpid():
+            return
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._requests is not None:
             self._requests.stop("it was closed")
-        self._closed = True
 
     def __enter__(self) -> Self:
         return self if self._requests is not None else self.connect()

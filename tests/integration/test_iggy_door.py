@@ -207,6 +207,17 @@ def test_life_of_a_connection(address):
     assert str(address.password) + "@" not in repr(connection)
 
 
+def test_closing_ends_an_attempt_to_connect_that_nothing_answers():
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        address = IggyAddress(host="127.0.0.1", port=silent.getsockname()[1], user="ann", password="secret")
+        connection = IggyConnection(address, connect_timeout_seconds=300)
+        attempt = pool.submit(connection.connect)
+        with silent.accept()[0]:
+            connection.close()
+            with pytest.raises(IggyUnavailableError, match="closed before it was open"):
+                attempt.result(60)
+
+
 def _use(connection, address, answers):
     for go in (connection.own_client, lambda: IggyConnection(address).connect(), connection.close):
         try:

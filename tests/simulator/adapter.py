@@ -162,6 +162,9 @@ class SimConnection(IggyConnection):
         except NoConnectionError as error:
             raise IggyUnavailableError(str(error)) from None
         world.sleep(self._server.latency(None))
+        if self._over:
+            self._link.close()
+            raise IggyUnavailableError("the connection was closed before it was open")
         return self
 
     def close(self):

@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import attrs
@@ -13,6 +14,7 @@ import pytest
 
 from framework import BucketConfig, StoreSourceTask
 from framework.cli.signals import stopped_by_signals
+from framework.engine import iggy_target
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
@@ -86,6 +88,44 @@ def test_a_stop_does_not_wait_for_a_store_that_is_being_opened(monkeypatch, task
             assert run.result(10).state == "stopped"
         finally:
             WaitingTask.answer.set()
+
+
+class SilentConnection:
+    """A connection to a server that never answers."""
+
+    def __init__(self, *_, **__):
+        self.closed = threading.Event()
+
+    def connect(self):
+        assert self.closed.wait(20)
+        raise IggyUnavailableError("closed before it was open")
+
+    def close(self):
+        self.closed.set()
+
+
+def test_a_stop_ends_an_attempt_to_connect(monkeypatch):
+    attempts = SimpleQueue()
+
+    def connection(*_, **__):
+        attempts.put(True)
+        return SilentConnection()
+
+    monkeypatch.setattr(iggy_target, "IggyConnection", connection)
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine.run)
+        assert attempts.get(timeout=20)
+        engine.stop()
+        assert run.result(20).state == "stopped"
+
+
+def test_a_stop_before_an_attempt_to_connect_ends_that_too(monkeypatch):
+    monkeypatch.setattr(iggy_target, "IggyConnection", SilentConnection)
+    target = IggyTarget(source_config())
+    target.stop()
+    with pytest.raises(IggyUnavailableError, match="closed before"):
+        target.connect()
 
 
 def test_a_signal_may_come_at_any_place_of_a_wait_for_iggy(monkeypatch):
