@@ -55,6 +55,17 @@ class _Starting:
         threading.Thread(target=self.task.stop, name="stop", daemon=True).start()
 
 
+@attrs.frozen
+class _Opening:
+    """A session that begins and loads positions: it has sent nothing, so a stop need not wait for its requests."""
+
+    connection: IggyConnection
+
+    def stop(self) -> None:
+        """Close its connection."""
+        self.connection.close()
+
+
 def _log_cut_short(policy: RestartPolicy, how: str, error: Exception) -> None:
     """Warn that a stop did not wait for Iggy; not of a start that waited for its turn and has sent nothing."""
     if policy.began:
@@ -218,19 +229,20 @@ class LocalEngine:
     def _live(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
         take_over = self._take_over and not policy.began
-        session = Session.begin(
-            connection,
-            self._config,
-            own_epochs=own_epochs,
-            take_over=take_over,
-            several_writers=self._several_writers,
-        )
-        own_epochs.add(session.epoch.number)
-        self._on_claimed()
-        if self._several_writers:
-            session.open_forgetful_partitions()
-        else:
-            session.open_partitions()
+        with self._stops(_Opening(connection)):
+            session = Session.begin(
+                connection,
+                self._config,
+                own_epochs=own_epochs,
+                take_over=take_over,
+                several_writers=self._several_writers,
+            )
+            own_epochs.add(session.epoch.number)
+            self._on_claimed()
+            if self._several_writers:
+                session.open_forgetful_partitions()
+            else:
+                session.open_partitions()
         if policy.began:
             self._reporter.recovered()
         self._reporter.expect_skipped(session.skipped_lately())

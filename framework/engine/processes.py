@@ -53,6 +53,10 @@ FOLLOW_SECONDS = 0.2
 """Interval at which the log is polled for the workers' progress."""
 
 STOP_SECONDS = 3.5
+"""How long workers may take to end after a stop."""
+
+CLOSE_SECONDS = 60.0
+"""How long they may take after everything was done."""
 
 _EXIT_SECONDS = 0.2
 """A process that ends closes its pipe a little before."""
@@ -127,7 +131,13 @@ class _Worker:
     outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
     threads: Sequence[threading.Thread] = ()
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
+    started: bool = False
     ended: bool = False
+
+    def kill(self) -> None:
+        """End the process; that is no failure."""
+        self.ended = True
+        self.process.kill()
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -165,7 +175,10 @@ class ProcessGroup:
     def _request_stop(self) -> None:
         self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
-            worker.outbox.put(("stop", None))
+            if worker.started:
+                worker.outbox.put(("stop", None))
+            else:  # it has sent nothing, and takes no message yet: it loads modules or positions, or opens its store
+                worker.kill()
 
     def run(self, stopping: threading.Event, reporter: Reporter) -> None:
         """Work until everything is done (once), `stopping` is set, or a worker fails.
@@ -272,7 +285,9 @@ class ProcessGroup:
             self._changed.notify_all()
 
     def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
-        if kind == "statistics":
+        if kind == "started":
+            worker.started = True
+        elif kind == "statistics":
             worker.statistics = value
         elif kind == "released":
             assignment, gone = value
@@ -307,16 +322,21 @@ class ProcessGroup:
 
     def _end_workers(self, *, orderly: bool) -> None:
         if orderly:
-            deadline = time.monotonic() + 60.0
+            limit, deadline = CLOSE_SECONDS, time.monotonic() + CLOSE_SECONDS
             for worker in self._workers:
                 worker.outbox.put(("close", None))
         else:
             self._request_stop()
-            deadline = self._stopping_since + STOP_SECONDS
+            limit, deadline = STOP_SECONDS, self._stopping_since + STOP_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
             if worker.process.is_alive():
-                worker.process.kill()
+                if not worker.ended:
+                    name, pid = worker.process.name, worker.process.pid
+                    self._fail(
+                        UnknownOutcomeError(f"{name} (process {pid}) did not end within {limit:g} seconds: killed it")
+                    )
+                worker.kill()
                 worker.process.join(1.0)
             worker.outbox.put(None)
             for thread in worker.threads:

@@ -85,6 +85,7 @@ def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connec
     run = TaskRun.start(plan, feed, connect=connect)
     ended = threading.Event()
     try:
+        leader.send("started", None)
         threading.Thread(target=_listen, args=(pipe, feed, run, leader), name="leader", daemon=True).start()
         threading.Thread(target=_send_statistics, args=(leader, run, ended), name="statistics", daemon=True).start()
         try:

@@ -24,11 +24,17 @@ SECONDS = 20
 class Frozen:
     """Starts processes that read nothing from their pipes, whose buffers are full, until they are killed."""
 
-    def __init__(self, refusal=None):
+    def __init__(self, refusal=None, *, started=True):
         self.sends, self.killed, self.refusal = threading.Event(), threading.Event(), refusal
+        self.started = started
 
     def Pipe(self):  # noqa: N802 - the name in `multiprocessing`
-        return SimpleNamespace(send=self.send, recv=self.recv, close=lambda: None), SimpleNamespace(close=lambda: None)
+        messages = [("started", None)] if self.started else []
+
+        def recv():
+            return messages.pop() if messages else self.recv()
+
+        return SimpleNamespace(send=self.send, recv=recv, close=lambda: None), SimpleNamespace(close=lambda: None)
 
     def Process(self, **_):  # noqa: N802
         return SimpleNamespace(
@@ -90,6 +96,20 @@ def test_a_stop_does_not_wait_for_a_frozen_worker(leading):
     assert not thread.is_alive()
     assert context.killed.is_set()
     assert [type(error) for error in errors] == [UnknownOutcomeError]
+    assert "task (process 1) did not end within 0.2 seconds: killed it" in str(errors[0])
+
+
+def test_a_stop_does_not_wait_for_a_worker_that_starts_and_its_end_is_no_failure(leading, monkeypatch):
+    """It loads modules or positions, and takes the message of the stop only when it has done so."""
+    monkeypatch.setattr(processes, "STOP_SECONDS", 3600)
+    context = Frozen(started=False)
+    thread, errors, stop = leading(context)
+    assert context.sends.wait(SECONDS)
+    stop()
+    thread.join(SECONDS / 2)
+    assert not thread.is_alive()
+    assert context.killed.is_set()
+    assert errors == []
 
 
 def test_a_leader_whose_connection_breaks_does_not_wait_for_its_workers(leading, monkeypatch):

@@ -14,9 +14,10 @@ import pytest
 
 from framework import BucketConfig, StoreSourceTask
 from framework.cli.signals import stopped_by_signals
-from framework.engine import iggy_target
+from framework.engine import iggy_target, local
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
+from framework.engine.session import Session
 from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -41,6 +42,26 @@ def test_a_connection_that_a_stop_closed_is_no_error_and_any_other_closed_one_is
     else:
         with pytest.raises(TaskClosedError):
             engine.run()
+
+
+def test_a_stop_does_not_wait_for_positions_that_are_being_loaded(monkeypatch, caplog):
+    loads, closed = threading.Event(), threading.Event()
+
+    def begin(*_, **__):
+        loads.set()
+        assert closed.wait(20)
+        raise IggyUnavailableError("read: it was closed")
+
+    monkeypatch.setattr(local, "STOP_SECONDS", 3600)
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=closed.set))
+    monkeypatch.setattr(Session, "begin", begin)
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine.run)
+        assert loads.wait(20)
+        engine.stop()
+        assert run.result(20).state == "stopped"
+    assert caplog.text == ""
 
 
 def test_a_stop_while_iggy_is_slow_to_answer_begins_no_epoch(monkeypatch):
