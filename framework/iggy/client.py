@@ -99,7 +99,7 @@ class IggyConnection:
         if self._closed or self._requests is not None:
             raise TaskClosedError("a connection to Iggy is made once; make another one")
         loop = background_loop()
-        opening = asyncio.run_coroutine_threadsafe(open_client(self.address, self.connect_timeout_seconds), loop)
+        opening = asyncio.run_coroutine_threadsafe(_open(self.address, self.connect_timeout_seconds), loop)
         self._opening = opening
         if self._closed:  # by another thread, which did not see the attempt yet
             opening.cancel()
@@ -429,6 +429,14 @@ class IggyConnection:
             state = "was closed" if self._closed else "was not made yet"
             raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} {state}")
         return self._requests.submit(what, start, finish, sending=sending)
+
+
+async def _open(address: IggyAddress, timeout_seconds: float) -> apache_iggy.IggyClient:
+    """Call `open_client`. A failure that comes after the attempt was cancelled is not for asyncio's log."""
+    task = asyncio.current_task()
+    if task is not None:
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    return await open_client(address, timeout_seconds)
 
 
 def _send(body: bytes | bytearray) -> Start:

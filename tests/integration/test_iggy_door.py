@@ -1,5 +1,7 @@
 """The door to Iggy against a server: the real one that IGGY_TEST_URL names, else the embedded one."""
 
+import asyncio
+import gc
 import multiprocessing
 import os
 import random
@@ -25,7 +27,7 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy import wire
+from framework.iggy import client, wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.headers import join_provenance
@@ -216,6 +218,32 @@ def test_closing_ends_an_attempt_to_connect_that_nothing_answers():
             connection.close()
             with pytest.raises(IggyUnavailableError, match="closed before it was open"):
                 attempt.result(60)
+
+
+def test_an_attempt_that_fails_after_it_was_closed_is_not_in_the_log(address, monkeypatch, caplog):
+    """asyncio writes a traceback of each failure that nobody has asked for."""
+    begun, ended = threading.Event(), threading.Event()
+
+    async def open_client(*_):
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(0.01, ended.set)
+            raise IggyUnavailableError("connection refused") from None
+
+    monkeypatch.setattr(client, "open_client", open_client)
+    connection = IggyConnection(address)
+    with ThreadPoolExecutor(1) as pool:
+        attempt = pool.submit(connection.connect)
+        assert begun.wait(60)
+        connection.close()
+        with pytest.raises(IggyUnavailableError, match="closed before it was open"):
+            attempt.result(60)
+    assert ended.wait(60)
+    del attempt, connection  # they know the failure
+    gc.collect()
+    assert caplog.text == ""
 
 
 def _use(connection, address, answers):
