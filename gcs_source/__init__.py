@@ -11,8 +11,8 @@ As a program: `python -m gcs_source --config gcs.toml`. Importing this package l
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as `typing` has it, whose import takes milliseconds before `__main__` takes care of Ctrl-C
 if TYPE_CHECKING:
     from gcs_source.client import GcsStore
     from gcs_source.config import GcsConfig

@@ -12,8 +12,8 @@ As a program: `python -m s3_source --config s3.toml`. Importing this package loa
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as `typing` has it, whose import takes milliseconds before `__main__` takes care of Ctrl-C
 if TYPE_CHECKING:
     from s3_source.client import S3Store
     from s3_source.config import S3Config

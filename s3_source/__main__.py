@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import sys
-from pathlib import Path
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback; `run` takes it over
+
+import contextlib
+import sys
+from pathlib import Path
 
 # `python -m` puts the working directory first: a folder there that is called like one of our packages would hide it.
 with contextlib.suppress(FileNotFoundError):  # it was removed

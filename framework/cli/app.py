@@ -94,14 +94,14 @@ def run(
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
-    except KeyboardInterrupt:  # before typer runs a command, where it does the same
-        return EXIT_INTERRUPTED
     except ReaderGoneError:
         return EXIT_DONE
     except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout
         return reporter.ended(error.__context__ if isinstance(error.__context__, OSError) else SourceError(error.code))
     except BaseException as error:  # noqa: BLE001 - the last one who can say it; a panic of Iggy's client is no Exception
-        return reporter.ended(error)
+        # before typer runs a command, where it does the same; until Python 3.11 the cause of an error while a class is made
+        interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
+        return EXIT_INTERRUPTED if interrupted else reporter.ended(error)
     finally:
         warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE

@@ -6,7 +6,9 @@ import atexit
 import contextlib
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from typing import NoReturn
 
@@ -15,11 +17,14 @@ def leave(code: int) -> NoReturn:
     """End the process without finalizing the interpreter.
 
     A thread left in a request or a decoder may resume during finalization, which terminates it. pyarrow's C++ then
-    aborts: exit code 134 for a successful run. `atexit` handlers still run, and output is flushed.
+    aborts: exit code 134 for a successful run. `atexit` handlers still run, and output is flushed. Ctrl-C meanwhile ends
+    the process at once.
 
     Args:
         code: exit code for the parent process.
     """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Such a thread may drop a connection after the pool that would have closed it; the system closes it now.
     warnings.simplefilter("ignore", ResourceWarning)
     with contextlib.suppress(Exception):

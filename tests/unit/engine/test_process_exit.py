@@ -1,5 +1,6 @@
 """How a program ends although threads are left behind."""
 
+import signal
 import subprocess
 import sys
 
@@ -48,6 +49,16 @@ def test_what_a_thread_that_was_left_behind_drops_is_not_complained_about():
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_ctrl_c_in_the_last_moment_is_no_traceback():
+    script = (
+        "import atexit, signal\nfrom framework.engine.process_exit import leave\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell's background process ignores it
+        "atexit.register(signal.raise_signal, signal.SIGINT)\nleave(0)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
 def test_a_reader_that_has_gone_away_is_no_failure():
