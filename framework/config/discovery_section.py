@@ -72,7 +72,8 @@ class DiscoverySection:
     poll_interval: Seconds = option(
         5.0,
         minimum=0.01,
-        doc="Interval between listings; never shorter than 10 times the duration of the last listing.",
+        doc="Interval between listings; never shorter than 10 times the duration of the last listing, or of the one before "
+        "if that was shorter.",
     )
     list_concurrency: int = option(
         16,

@@ -18,6 +18,7 @@ selected; otherwise it starts with a full listing.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
@@ -25,7 +26,7 @@ from typing_extensions import override
 
 from framework.discovery.deferred import DeferredKeys
 from framework.discovery.feed import Assignment
-from framework.discovery.listing_feed import REST_FACTOR, ListingFeed
+from framework.discovery.listing_feed import COMPARED_LISTINGS, REST_FACTOR, ListingFeed
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 
@@ -97,7 +98,8 @@ class IncrementalFeed(ListingFeed):
         self._whole = True
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
-        self._seconds = {True: 0.0, False: 0.0}  # duration of the last full and the last partial listing
+        # durations of the last full and of the last partial listings
+        self._seconds: dict[bool, deque[float]] = {whole: deque(maxlen=COMPARED_LISTINGS) for whole in (True, False)}
         self._resume()
 
     @override
@@ -115,8 +117,8 @@ class IncrementalFeed(ListingFeed):
     @override
     def _rest_seconds(self) -> float:
         """Return the shortest pause after the listing; a full one does not delay the partial ones."""
-        self._seconds[self._whole] = self._listing_seconds
-        return REST_FACTOR * self._seconds[False]
+        self._seconds[self._whole].append(self._listing_seconds)
+        return REST_FACTOR * min(self._seconds[False], default=0.0)
 
     # ---- listings
 
@@ -165,7 +167,8 @@ class IncrementalFeed(ListingFeed):
     def _is_whole_due(self, now: float) -> bool:
         age = None if self._whole_began is None else now - self._whole_began
         # a negative age: the clock was set back, so nothing is known
-        return age is None or age < 0 or age >= max(self._full_listing_interval, REST_FACTOR * self._seconds[True])
+        rest = REST_FACTOR * min(self._seconds[True], default=0.0)
+        return age is None or age < 0 or age >= max(self._full_listing_interval, rest)
 
     def _before(self, prefix: _Prefix, after: str, keys: Iterable[str]) -> str:
         """Return the key after which a listing shows everything after `after`, and these keys."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
@@ -24,6 +25,9 @@ log = logging.getLogger(__name__)
 
 REST_FACTOR = 10
 """Minimum pause between listings, in multiples of a listing's duration: large buckets are not listed continuously."""
+
+COMPARED_LISTINGS = 2
+"""The shortest of so many listings counts: one that an outage held up does not delay the next."""
 
 LONG_REST_SECONDS = 30.0
 """Longer pauses are logged: a user may be waiting for new objects."""
@@ -57,6 +61,7 @@ class ListingFeed(ObjectFeed):
         self._current: Iterator[NativeObject] | None = None
         self._due = self._clock()
         self._listing_seconds = 0.0
+        self._durations: deque[float] = deque(maxlen=COMPARED_LISTINGS)
         self._decided = NOTHING
         self._released = False
         self._finished = False
@@ -148,8 +153,8 @@ class ListingFeed(ObjectFeed):
         self._due = self._clock() + max(self._poll_interval_seconds, rest)
         if rest > max(self._poll_interval_seconds, LONG_REST_SECONDS) and not self._once:
             log.info(
-                "the listing took %.1f seconds, so that the next one begins in %.0f: new objects are found then",
-                self._listing_seconds,
+                "a listing takes %.1f seconds, so that the next one begins in %.0f: new objects are found then",
+                rest / REST_FACTOR,
                 rest,
             )
         if self._once:
@@ -159,8 +164,9 @@ class ListingFeed(ObjectFeed):
                 self._due = self._clock() + self._objects.stale_guard.pause_seconds
 
     def _rest_seconds(self) -> float:
-        """Return the shortest pause after the listing."""
-        return REST_FACTOR * self._listing_seconds
+        """Return the shortest pause after the listing that has ended."""
+        self._durations.append(self._listing_seconds)
+        return REST_FACTOR * min(self._durations)
 
     def defer(self, native: NativeObject) -> None:
         """Leave a version to a later listing: it is too young, or waits for an older version in the reader's hands."""

@@ -1290,7 +1290,7 @@ class World(Scheduler):
     def run_life_on(self, life, facts):
         if life is None or life.args.get("once"):
             return
-        limit = self.now + 240.0  # a listing that was held up is followed by a pause of ten times as long
+        limit = self.now + 240.0  # listings that were held up are followed by a pause of ten times as long
         while life.ended is None:
             self.pass_time(2.0)
             if life.ended is not None:

@@ -182,6 +182,25 @@ def test_keys_that_are_deleted_do_not_lead_it_back_for_ever():
     assert source.go() == numbered(107, 108, 109)
 
 
+def test_a_short_listing_that_was_held_up_once_does_not_delay_the_next():
+    source = final()
+    source.go()
+    listed, pauses = source.list_behind, [11.0]
+
+    def list_slowly(starts):
+        for pause in pauses:
+            source.clock.sleep(pause)
+        yield from listed(starts)
+
+    source.list_behind = list_slowly
+    source.start()
+    for pause, due in ((0.0, 1), (0.0, 1), (11.0, 1), (11.0, 110), (0.0, 1)):
+        pauses[:] = [pause]
+        source.go()
+        source.finish()
+        assert source.feed.seconds_until_due == pytest.approx(due, abs=1)
+
+
 def test_a_listing_that_took_long_does_not_hold_up_the_short_ones():
     source = Source(HUNDRED)
     slow = source.list_behind

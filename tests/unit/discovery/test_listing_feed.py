@@ -176,7 +176,7 @@ def test_the_wait_is_the_poll_interval_or_ten_times_the_listing_and_a_long_one_i
     assert slow.feed.seconds_until_due == REST_FACTOR * 4.0
     assert REST_FACTOR == 10
     assert caplog.messages == [
-        "the listing took 4.0 seconds, so that the next one begins in 40: new objects are found then"
+        "a listing takes 4.0 seconds, so that the next one begins in 40: new objects are found then"
     ]
 
 
@@ -189,8 +189,23 @@ def test_what_a_listing_waited_for_without_asking_the_store_makes_no_wait_longer
     rig.take_all()
     assert rig.feed.seconds_until_due == REST_FACTOR * 4.0
     assert rig.feed.counts.list_seconds == 4.0
-    assert rig.next_pass() == []
+    assert (rig.next_pass(), rig.next_pass()) == ([], [])
     assert rig.feed.seconds_until_due == REST_FACTOR * 6.0
+
+
+def test_a_listing_that_was_held_up_once_does_not_delay_the_next_and_a_second_one_does():
+    """A request that stalls for 11 seconds in an outage of the store would delay new objects by two minutes."""
+    rig = Rig(native("a"), native("b"))
+    rig.keys()
+    rig.list_seconds = 5.5
+    assert rig.next_pass() == []
+    assert rig.feed.counts.list_seconds == 11.0
+    assert rig.feed.seconds_until_due == 5.0
+    assert rig.next_pass() == []
+    assert rig.feed.seconds_until_due == REST_FACTOR * 11.0
+    rig.list_seconds = 0.0
+    assert rig.next_pass() == []
+    assert rig.feed.seconds_until_due == 5.0
 
 
 def test_time_that_the_reader_takes_between_two_objects_is_no_time_of_the_listing():
