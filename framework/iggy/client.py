@@ -117,6 +117,8 @@ class IggyConnection:
         except BaseException:
             opening.cancel()
             raise
+        finally:
+            self._opening = None  # it knows the client, whose last reference closes the connection
         self._requests = RequestQueue(
             client,
             loop,
@@ -133,8 +135,9 @@ class IggyConnection:
         was_closed, self._closed = self._closed, True
         if was_closed or self._pid != os.getpid():
             return
-        if self._opening is not None:
-            self._opening.cancel()
+        opening = self._opening
+        if opening is not None:
+            opening.cancel()
         if self._requests is not None:
             self._requests.stop("it was closed")
 

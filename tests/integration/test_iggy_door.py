@@ -209,6 +209,16 @@ def test_life_of_a_connection(address):
     assert str(address.password) + "@" not in repr(connection)
 
 
+def test_a_closed_connection_is_gone_from_the_server_while_the_object_lives(connection, address):
+    closed = IggyConnection(address).connect()
+    number = closed.own_client().client_id
+    closed.close()
+    deadline = time.monotonic() + 30
+    while any(client.client_id == number for client in connection.clients()):
+        assert time.monotonic() < deadline, "the server still has it"
+        time.sleep(0.01)
+
+
 def test_closing_ends_an_attempt_to_connect_that_nothing_answers():
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
         address = IggyAddress(host="127.0.0.1", port=silent.getsockname()[1], user="ann", password="secret")
