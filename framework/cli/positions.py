@@ -22,6 +22,7 @@ from framework.iggy.dead_letters.reader import dead_letters_of
 from framework.model.text import counted
 
 if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
     from framework.engine.inspection import Inspection
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.reset import Reset
@@ -110,11 +111,8 @@ def set_offset(
         PositionError: the position cannot be set.
         SourceError: as `show_offsets`.
     """
-    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
-
     config = read_config(task_class, file)
-    numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
-    change = attrs.evolve(change, numbering_options=numbering, bucket=bucket_of(config))
+    change = attrs.evolve(change, numbering_options=_numbering_options(config), bucket=bucket_of(config))
     with reached(config) as connection:
         entry = change.find(inspect(connection, config).state.positions.view())
         write_lines([_outcome(entry, change)])
@@ -151,9 +149,16 @@ def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes
             "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
         ):
             return 1
-        done = accept_changes(connection, config)
-    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before"])
+        done = accept_changes(connection, config, numbering_options=_numbering_options(config))
+    again = f"; {counted(done.restarting, 'partly read object')} will be sent again, whole" if done.restarting else ""
+    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before{again}"])
     return 0
+
+
+def _numbering_options(config: SourceCommonConfig) -> str:
+    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
+
+    return config.numbering_options(make_transformer(config.input.options()).numbering_options())
 
 
 def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspection:

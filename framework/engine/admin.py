@@ -21,7 +21,7 @@ from framework.iggy.offset_log.partition_replay import (
     identity_of,
 )
 from framework.model.objects import Anchor
-from framework.model.positions import OffsetManagerEntry
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by
 from framework.model.text import counted
 from framework.offsets.identities import Identities
 from framework.offsets.reset import Reset
@@ -40,11 +40,13 @@ class AdminResult:
 
     Attributes:
         epoch: the epoch of the change.
-        positions: number of positions now.
+        positions: number of positions that count.
+        restarting: number of partly read objects that are read again from the start; they have no position that counts.
     """
 
     epoch: int
     positions: int
+    restarting: int = 0
 
 
 def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> AdminResult:
@@ -122,22 +124,44 @@ def _check_dead_letters(stored: Iterable[StoredDeadLetter], change: SetPosition,
         )
 
 
-def accept_changes(connection: IggyConnection, config: SourceCommonConfig) -> AdminResult:
+def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, numbering_options: str) -> AdminResult:
     """Accept the topics and the selection as they are now. What positions count as saved stays so.
 
     Where messages after an anchor were removed, reading continues after the saved records. Objects that were partly
     read under other options, or in a missing partition, restart.
 
+    Args:
+        connection: an open connection, which the caller closes.
+        config: configuration of the source.
+        numbering_options: its options that number records, canonical.
+
     Raises:
         SourceRunningError: the source is running.
         PositionError: the log cannot be read, or was lost.
     """
-    return _change(
+    restarting = uncounted = 0
+
+    def change(state: LogState) -> None:
+        nonlocal restarting, uncounted
+        before = _unfinished(state)
+        _accept(state, connection, config)
+        after = _unfinished(state)
+        dropped = [key for key, entries in before.items() if _has_begun(entries) and state.positions.find(key) is None]
+        renumbered = [
+            entries
+            for entries in after.values()
+            if _has_begun(entries) and not all(is_numbered_by(entry, numbering_options) for entry in entries)
+        ]
+        restarting = len(dropped) + len(renumbered)
+        uncounted = sum(map(len, renumbered))
+
+    done = _change(
         connection,
         config,
-        lambda state: _accept(state, connection, config),
+        change,
         check=partial(check_log, connection, config),  # to accept an empty log would send everything again, unasked
     )
+    return attrs.evolve(done, positions=done.positions - uncounted, restarting=restarting)
 
 
 def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:
@@ -205,6 +229,17 @@ def _list_again(state: LogState, reset: Reset) -> None:
     for prefix, past in list(state.listings.items()):
         if reset.touches(prefix):
             state.listings[prefix] = attrs.evolve(past, incremental=None)
+
+
+def _unfinished(state: LogState) -> dict[OffsetManagerKey, list[OffsetManagerEntry]]:
+    """Return the unfinished objects, each with its position, or with those of its splits."""
+    positions = state.positions
+    keys = {key.whole() for key, entry in positions.pending() if not entry.finished}
+    return {key: [positions[split] for split in (key, *positions.splits_of(key)) if split in positions] for key in keys}
+
+
+def _has_begun(entries: Iterable[OffsetManagerEntry]) -> bool:
+    return any(entry.records_done for entry in entries)
 
 
 def _accept(state: LogState, connection: IggyConnection, config: SourceCommonConfig) -> None:

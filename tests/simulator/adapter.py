@@ -800,7 +800,8 @@ def run_accept(settings):
     """`offsets accept-data-loss`."""
     config = make_config(settings)
     with iggy_target.IggyTarget(config) as target, target.connect() as connection:
-        admin.accept_changes(connection, config)
+        numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
+        admin.accept_changes(connection, config, numbering_options=numbering)
 
 
 def run_replay(settings):

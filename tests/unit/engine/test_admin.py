@@ -6,6 +6,7 @@ import logging
 import attrs
 import pytest
 
+from framework.config.format_registry import make_transformer
 from framework.engine import admin
 from framework.engine.admin import accept_changes, reopen_objects, reset_positions, set_position
 from framework.engine.inspection import inspect
@@ -54,7 +55,8 @@ def by_hand(source, change="accept", **options):
     config = source.rig.make_task({**source.bench._options, **options})[1]
     try:
         if change == "accept":
-            return accept_changes(connection, config)
+            numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
+            return accept_changes(connection, config, numbering_options=numbering)
         if isinstance(change, SetPosition):
             return set_position(connection, config, change)
         return reset_positions(connection, config, change)
@@ -574,7 +576,9 @@ def test_objects_half_read_in_a_partition_that_is_gone_begin_once_more_elsewhere
         PositionError, match=r"partition 1 .* is gone, with (1 half-read object|\d+ half-read objects)\."
     ):
         fewer.live()
-    by_hand(fewer)
+    done = by_hand(fewer)
+    assert done.restarting == sum(entry.records_done > 0 for entry in half)
+    assert done.positions == len(as_saved(loaded(fewer.server)))
     fewer.live()
     again = {entry.key for entry in half}
     for name, expected in source.expected.items():
@@ -742,10 +746,13 @@ def test_objects_half_read_under_other_options_are_refused_and_begin_once_more_w
     with pytest.raises(SourceError, match="offsets accept-data-loss"):
         other.live()
     assert other.payloads() == before
-    by_hand(other)
+    begun = sum(count > 0 for count in counts.values())
+    done = by_hand(other)
+    assert (done.restarting, done.positions) == (begun, len(as_saved(loaded(other.server))) - begun)
     other.live()
     assert other.payloads() == before + source.once()
     assert any(counts.values())
+    assert by_hand(other).restarting == 0
     other.live()
     assert other.payloads() == before + source.once()
 

@@ -671,7 +671,7 @@ def test_another_place_is_refused_and_accepted_what_has_no_position_there_is_rea
         one.take()
     one.session.close()
     connection = one.server.connect()
-    accept_changes(connection, one.config)
+    accept_changes(connection, one.config, numbering_options="")
     connection.close()
     one.start()
     one.quiet()
