@@ -29,12 +29,12 @@ from transformers.inputs import BytesInput, LocalFileInput
 
 SHIPPED_FORMATS: Mapping[str, str] = {
     "auto": "transformers.auto:AutoTransformer",
-    "avro": "transformers.avro:AvroTransformer",
+    "avro": "transformers.avro.format:AvroTransformer",
     "bytes": "transformers.chunks:BytesTransformer",
     "csv": "transformers.csv_rows:CsvTransformer",
     "json": "transformers.json_array:JsonArrayTransformer",
     "jsonl": "transformers.jsonl:JsonlTransformer",
-    "parquet": "transformers.parquet:ParquetTransformer",
+    "parquet": "transformers.parquet.format:ParquetTransformer",
     "text": "transformers.text:TextTransformer",
 }
 """Name -> `module:class`; also registered as entry points, for those who look there."""

@@ -18,7 +18,7 @@ SAID = f"Said of https://someone:{PASSWORD}@store.example/a?X-Amz-Signature={SIG
 
 AGAIN = "InternalError 500, OperationAborted 409, RequestTimeout 400, ServiceUnavailable 503, SlowDown 503, Busy 503, \
 InternalFailure 500, ThrottlingException 400, RequestLimitExceeded 503, BandwidthLimitExceeded 503, TemporaryRedirect 307, \
-IDPCommunicationError 400"
+IDPCommunicationError 400, RequestTimeTooSkewed 403, RequestExpired 400"
 
 LEAVE_OUT = "NoSuchKey 404, NoSuchVersion 404, PreconditionFailed 412, InvalidRange 416, InvalidObjectState 403"
 
@@ -41,7 +41,7 @@ NoSuchCORSConfiguration 404, NoSuchLifecycleConfiguration 404, NoSuchMultiRegion
 NoSuchObjectLockConfiguration 404, NoSuchTagSet 404, NoSuchUpload 404, NoSuchWebsiteConfiguration 404, NotDeviceOwnerError 400, \
 NotImplemented 501, NotModified 400, NotSignedUp 403, ObjectLockConfigurationNotFoundError 404, \
 OwnershipControlsNotFoundError 404, PermanentRedirect 301, RequestHeaderSectionTooLarge 400, \
-RequestIsNotMultiPartContent 400, RequestTimeTooSkewed 403, RequestTorrentOfBucketError 400, \
+RequestIsNotMultiPartContent 400, RequestTorrentOfBucketError 400, \
 ResponseInterrupted 400, RestoreAlreadyInProgress 409, ServerSideEncryptionConfigurationNotFoundError 400, \
 SignatureDoesNotMatch 403, TokenCodeInvalidError 400, TokenRefreshRequired 400, TooManyAccessPoints 400, TooManyBuckets 400, \
 TooManyMultiRegionAccessPointregionsError 400, UnauthorizedAccessError 403, UnexpectedContent 400, \

@@ -28,9 +28,9 @@ NOT_OURS = {
     *("--x-", "--xa-"),
     *("--port", "--owned", "--username", "--no-sync"),
     *("--properties-file", "--load-spark-defaults"),
-    "--long",
+    *("--long", "--uid"),
 }
-"""Endings of buckets, options of the embedded server, of Spark's launcher, of zstd."""
+"""Endings of buckets, options of the embedded server, of Spark's launcher, of zstd, of useradd."""
 
 
 @cache
