@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
+import socket
 import threading
 from collections.abc import Iterator
-from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -25,28 +25,33 @@ def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    came: SimpleQueue[int | None] = SimpleQueue()
 
-    def note(number: int, _frame: FrameType | None) -> None:
-        # Runs between any two lines of the main thread, whatever locks that holds: a thread of its own does the rest.
+    def note(_number: int, _frame: FrameType | None) -> None:
         for either in before:
             signal.signal(either, signal.SIG_DFL)
-        came.put(number)
 
-    def stop() -> None:
-        number = came.get()
-        if number is not None:
-            engine.stop()
-            log.info("%s: stopping, positions are saved", signal.Signals(number).name)
+    def stop(came: socket.socket) -> None:
+        while number := came.recv(1):
+            if number[0] in before:
+                engine.stop()
+                log.info("%s: stopping, positions are saved", signal.Signals(number[0]).name)
+                return
 
-    stopper = threading.Thread(target=stop, name="signals", daemon=True)
-    stopper.start()
-    for number in before:
-        signal.signal(number, note)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        came.put(None)
-        stopper.join()  # a signal that came with the last record counts
+    # A handler runs between two lines of the main thread, and that may wait: a signal that comes just before it waits does
+    # not end the wait. The number of the signal is written at once, whatever that thread does.
+    came, written = socket.socketpair()
+    with came, written:
+        written.settimeout(0.0)
+        wakes_before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+        stopper = threading.Thread(target=stop, args=(came,), name="signals", daemon=True)
+        stopper.start()
+        for number in before:
+            signal.signal(number, note)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(wakes_before)
+            written.shutdown(socket.SHUT_WR)
+            stopper.join()  # a signal that came with the last record counts

@@ -217,6 +217,20 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
     engine._stop_timer.cancel()
 
 
+class Stopped(threading.Event):
+    """An engine of which only the stop is of interest."""
+
+    stop = threading.Event.set
+
+
+def test_a_signal_that_does_not_wake_the_main_thread_stops_all_the_same():
+    """As one that comes just before that thread waits: here another thread gets it."""
+    engine = Stopped()
+    with stopped_by_signals(engine):
+        threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
+        assert engine.wait(10)
+
+
 def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
     before = signal.getsignal(signal.SIGTERM)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
