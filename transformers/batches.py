@@ -43,7 +43,6 @@ _NO_FORM = (TypeError, ValueError, ArithmeticError, RecursionError)
 _PARTS = 5
 """A column of a fifth of the longest run, or more, is a run by itself: to gather more would copy it."""
 
-_CHECKED_BYTES = 1 << 20
 
 _RECORD_BYTES = 100
 """What a record counts besides its bytes, about what it costs on the way and in Iggy."""
@@ -312,31 +311,3 @@ def keep_part(parts: list[bytes], part: bytes, length: int, limit: int) -> None:
         parts.append(part)
     elif length < RAW_BYTES:
         parts.append(part[: RAW_BYTES - length])
-
-
-def check_utf8(data: bytes) -> None:
-    """Check that bytes are UTF-8, whatever their length in little memory: text may take four times as much as its bytes.
-
-    Raises:
-        UnicodeDecodeError: they are not; its `start` is right.
-    """
-    if data.isascii():
-        return
-    at = 0
-    while len(data) - at > _CHECKED_BYTES:
-        end = at + _CHECKED_BYTES
-        while end > at + _CHECKED_BYTES - 4 and data[end] & 0xC0 == 0x80:  # noqa: PLR2004 - inside a character
-            end -= 1
-        _decode(data, at, end)
-        at = end
-    _decode(data, at, len(data))
-
-
-def _decode(data: bytes, start: int, end: int) -> None:
-    part = data if end - start == len(data) else data[start:end]
-    try:
-        part.decode()
-    except UnicodeDecodeError as exc:
-        if start:
-            exc.start += start
-        raise

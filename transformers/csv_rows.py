@@ -28,8 +28,9 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, longest
+from framework.model.utf8 import check_utf8
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput
-from transformers.batches import RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, check_utf8, too_large
+from transformers.batches import RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines

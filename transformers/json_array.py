@@ -24,8 +24,9 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
+from framework.model.utf8 import check_utf8
 from framework.transformer import ObjectInput, PayloadBatch
-from transformers.batches import RunBuilder, Runs, ShippedTransformer, check_utf8, keep_part, too_large
+from transformers.batches import RunBuilder, Runs, ShippedTransformer, keep_part, too_large
 from transformers.compression import PIECE_BYTES, UnpackedStream
 
 _WHITESPACE = b" \t\r\n"

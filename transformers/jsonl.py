@@ -22,8 +22,8 @@ from typing_extensions import override
 
 from framework.model.json_limits import MAX_JSON_VALUES
 from framework.model.payloads import ParsedRows, PayloadColumn, decode_objects
+from framework.model.utf8 import check_utf8
 from framework.transformer import InputOptions
-from transformers.batches import check_utf8
 from transformers.lines import LineTransformer
 
 

@@ -112,7 +112,12 @@ def set_offset(
         SourceError: as `show_offsets`.
     """
     config = read_config(task_class, file)
-    change = attrs.evolve(change, numbering_options=_numbering_options(config), bucket=bucket_of(config))
+    change = attrs.evolve(
+        change,
+        numbering_options=_numbering_options(config),
+        bucket=bucket_of(config),
+        partitions=config.iggy.partitions,
+    )
     with reached(config) as connection:
         entry = change.find(inspect(connection, config).state.positions.view())
         write_lines([_outcome(entry, change)])

@@ -93,7 +93,6 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         nonlocal of_object
         check_topics(connection, config, state)
         entry = change.find(state.positions.view())
-        change.check_partition(entry, config.iggy.partitions)
         of_object = Reset(key=change.key, bucket=entry.bucket)
         # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
         _check_dead_letters(dead_letters_of(connection, config, of_object), change, entry)

@@ -30,6 +30,7 @@ class SetPosition:
         version: the version that is meant; None for the one that the position has.
         bucket: bucket of the source: of several with an object of that key, it is meant. None: not known.
         numbering_options: the options of the configuration that number records, canonical.
+        partitions: number of partitions that a topic has now. None: not known.
     """
 
     key: str
@@ -37,6 +38,7 @@ class SetPosition:
     version: str | None = None
     bucket: str | None = None
     numbering_options: str = ""
+    partitions: int | None = None
 
     def find(self, entries: Iterable[OffsetManagerEntry]) -> OffsetManagerEntry:
         """Return the position to change.
@@ -73,24 +75,18 @@ class SetPosition:
             raise PositionError(f"{place}: its position holds data of the source's own code; {self._or_reset}")
         if self.records is not None:
             check_numbering(entry, self.numbering_options)
+        self._check_partition(entry, place)
         self._check_count(entry, place)
         return entry
 
-    def check_partition(self, entry: OffsetManagerEntry, partitions: int) -> None:
-        """Refuse a position that would go on in a partition that is gone: the next start would refuse it.
-
-        Args:
-            entry: the position from `find`.
-            partitions: number of partitions that a topic has now.
-
-        Raises:
-            PositionError: says which partition.
-        """
+    def _check_partition(self, entry: OffsetManagerEntry, place: str) -> None:
+        """Refuse a position that would go on in a partition that is gone: the next start would refuse it."""
         topic, partition = attrs.astuple(entry.topic_partition)
-        if partition >= partitions and not self.applied(entry, entry.generation).final:
+        is_gone = self.partitions is not None and partition >= self.partitions
+        if is_gone and not self.applied(entry, entry.generation).final:
             raise PositionError(
-                f"{entry.bucket}/{entry.key}: its records went to partition {partition} of topic {topic}, which has only "
-                f"{counted(partitions, 'partition')} now; {self._or_reset}, into another partition"
+                f"{place}: its records went to partition {partition} of topic {topic}, which has only "
+                f"{counted(self.partitions or 0, 'partition')} now; {self._or_reset}, into another partition"
             )
 
     def _check_count(self, entry: OffsetManagerEntry, place: str) -> None:

@@ -24,6 +24,7 @@ from typing_extensions import override
 from framework.errors import RecordError
 from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects, size_of
+from framework.model.utf8 import check_utf8
 from framework.transform import GROWN_BYTES, GrownBatchError, RecordHeaders, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _is_read(data: bytes | memoryview, decoder: msgspec.json.Decoder[Any]) -> bo
     if decoder is _DOCUMENTS:
         return True
     try:
-        str(data, "utf-8")
+        check_utf8(data)
     except UnicodeDecodeError:
         return False
     return True

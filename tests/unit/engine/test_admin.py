@@ -58,7 +58,7 @@ def by_hand(source, change="accept", **options):
             numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
             return accept_changes(connection, config, numbering_options=numbering)
         if isinstance(change, SetPosition):
-            return set_position(connection, config, change)
+            return set_position(connection, config, attrs.evolve(change, partitions=config.iggy.partitions))
         return reset_positions(connection, config, change)
     finally:
         connection.close()

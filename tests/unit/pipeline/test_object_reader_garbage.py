@@ -35,14 +35,13 @@ def parquet():
     return file.getvalue()
 
 
-ADD_FIELDS = {"type": "add_fields", "fields": [{"key": "b", "value": {"static": 1}}]}
 CASES = {
     "line": ("jsonl", LINES + b"{bad\n" + LINES, {}),
     "line that is not UTF-8": ("jsonl", LINES + b'"\xff"\n' + LINES, {}),
     "line that is nested": ("jsonl", LINES + b"[" * 5000 + b"\n" + LINES, {}),
     "line that is too long": ("jsonl", LINES + b"9" * 5000 + b"\n" + LINES, {"max_record_bytes": 1000}),
     "row": ("csv", b"a,b\n" + b"1,2\n" * 50 + b"1,2,3\n" + b"1,2\n", {}),
-    "record of a transform": ("jsonl", LINES + b'{"a":1' + b"\n" + LINES, {"transforms": [ADD_FIELDS]}),
+    "record of a transform": ("text", LINES + b"\xff\n" + LINES, {"transforms": [{"type": "json"}]}),
     "array": ("json", b"[" + b'{"a":1},' * 50, {}),
     "Avro": ("avro", avro()[:-20], {}),
     "Parquet": ("parquet", parquet()[:-20], {}),
