@@ -25,7 +25,15 @@ from itertools import chain
 
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions, ObjectInput
-from transformers.unpack import ZSTD_MAGICS, Rubbish, unpack_bzip2, unpack_gzip, unpack_snappy, unpack_xz, unpack_zstd
+from transformers.unpack import (
+    ZSTD_MAGICS,
+    TrailingDataError,
+    unpack_bzip2,
+    unpack_gzip,
+    unpack_snappy,
+    unpack_xz,
+    unpack_zstd,
+)
 
 PIECE_BYTES = 1 << 20
 """About as much as is read, unpacked and split at a time."""
@@ -282,7 +290,7 @@ def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterato
                 raise CorruptObjectError(
                     f"it unpacks to more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
                 )
-    except Rubbish as exc:
+    except TrailingDataError as exc:
         raise CorruptObjectError(str(exc)) from None
 
 

@@ -1,7 +1,7 @@
 """The codecs of outer compression: pieces of packed bytes -> pieces of at most about 1 MiB of unpacked bytes.
 
 Every codec tells a cut (`TruncatedObjectError`) from damage (`CorruptObjectError`) and from what stands behind the end
-(`Rubbish`). In their
+(`TrailingDataError`). In their
 messages, what follows a semicolon is true of an object that is packed as a whole, and not of a block inside of one.
 zstandard and cramjam cannot bound what one call returns, or do not report a cut (a stream reader of zstandard just
 ends), so zstd and snappy are taken apart here into their blocks, which the formats limit to 128 KiB and 64 KiB, and
@@ -26,8 +26,8 @@ _XZ_BESIDE_BYTES = 2 << 20
 """What unpacking xz takes besides the dictionary."""
 
 
-class Rubbish(Exception):  # noqa: N818 - never leaves this package
-    """Behind the complete data stands something else. The text is the reason."""
+class TrailingDataError(Exception):
+    """Behind the complete data stands something else. The text is the reason. Never leaves this package."""
 
 
 class _Member(Protocol):
@@ -309,7 +309,7 @@ def unpack_snappy(pieces: Iterator[bytes], _window: int) -> Iterator[bytes]:
 
     packed = ExactReader(pieces)
     waiting: list[bytes] = [_SNAPPY_HEAD]
-    problem: CorruptObjectError | Rubbish | None = None
+    problem: CorruptObjectError | TrailingDataError | None = None
     try:
         if packed.at_end():
             return  # what the libraries write for no data
@@ -358,8 +358,8 @@ def _damaged(name: str) -> CorruptObjectError:
     return CorruptObjectError(f"the {name} data is damaged: it cannot be unpacked further")
 
 
-def _rubbish(name: str) -> Rubbish:
-    return Rubbish(f"behind the end of the {name} data stands something that is not {name}")
+def _rubbish(name: str) -> TrailingDataError:
+    return TrailingDataError(f"behind the end of the {name} data stands something that is not {name}")
 
 
 def _not_packed(name: str) -> CorruptObjectError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from framework.errors import CorruptObjectError
-from transformers.unpack import Rubbish, unpack_bzip2, unpack_xz, unpack_zstd
+from transformers.unpack import TrailingDataError, unpack_bzip2, unpack_xz, unpack_zstd
 
 _MESSAGE_CHARACTERS = 200
 
@@ -93,7 +93,7 @@ def _outer(unpack: Callable[[Iterator[bytes], int], Iterator[bytes]]) -> _Unpack
     def unpack_whole(data: bytes, limits: Limits) -> Iterator[bytes]:
         try:
             yield from unpack(iter((data,)), limits.window)
-        except Rubbish:
+        except TrailingDataError:
             return
 
     return unpack_whole
