@@ -61,7 +61,7 @@ def run_history(seed, theme="all", *, verbose=False, tolerated=()):
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         run_history.steps = world.steps
         run_history.seconds = world.now
-        run_history.pairs = pairs_met(world.events, world.properties)
+        run_history.met = world.events, world.properties
     return None
 
 
@@ -174,7 +174,8 @@ def run_many(options):
             print(f"seed {seed}: {wrong}"[:600], flush=True)
             if found >= options.most:
                 break
-        pairs.update(run_history.pairs)
+        if options.pairs is not None:
+            pairs.update(pairs_met(*run_history.met))
         collect(count)
         if count % 1000 == 0:
             print(f"... {count}", flush=True)
