@@ -284,6 +284,7 @@ class PartitionReader:
         counts = {key: entry.records_done for key, entry in known.items()}
         named = {self._state.identity(entry): entry.records_done for entry in known.values()}
         lowest: dict[OffsetManagerKey, int] = {}
+        reached: dict[OffsetManagerKey, int] = {}
         saved: dict[OffsetManagerKey, int] = {}
         unsaved: deque[UnsavedCount] = deque()
         messages = 0
@@ -296,18 +297,23 @@ class PartitionReader:
             if entry is not None and entry.topic_partition == topic_partition:
                 key = entry.get_manager_key()
                 lowest.setdefault(key, parts.record)
-                count = max(parts.record, counts.get(key, entry.records_saved))
-                counts[key] = named[parts.object_hash, parts.split_number] = count
-                unsaved.append(UnsavedCount(last, key, entry.generation, count))
+                reached[key] = max(parts.record, reached.get(key, entry.records_saved))
+                counts[key] = named[parts.object_hash, parts.split_number] = max(reached[key], counts.get(key, 0))
+                unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
             while unsaved and unsaved[0].anchor.offset <= last.offset - hold_back:
                 item = unsaved.popleft()
                 anchor = item.anchor
                 saved[item.key] = max(item.records, saved.get(item.key, 0))
             if not hold_back:
                 anchor = last
-        for key, entry in known.items():  # what expired was on disk: no crash takes it back
-            expired = lowest[key] - 1 if key in lowest else entry.records_done
-            saved[key] = max(expired, saved.get(key, 0))
+        held = {item.key: place for place, item in enumerate(unsaved)}
+        for key in known:
+            if key not in held:
+                saved[key] = counts[key]
+                continue
+            # what expired was on disk: no crash takes it back; records after its last message have none
+            saved[key] = max(lowest[key] - 1, saved.get(key, 0))
+            unsaved[held[key]] = attrs.evolve(unsaved[held[key]], records=counts[key])
         return FoundPartition(
             opening=attrs.evolve(opening, counts=named, counted=last),
             state=PartitionState(hold_back=hold_back, last=last, unsaved=unsaved),

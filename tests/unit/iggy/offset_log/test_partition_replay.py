@@ -166,16 +166,20 @@ def test_a_partition_that_ends_before_the_anchor_is_a_persons_hand(left, said):
     rig.server.lose_tail("kit", "records", 0, 3 - left)
     with pytest.raises(
         PartitionGoneError, match=rf"positions up to offset 2, and the partition {said}: it was.*{WAYS_OUT}"
-    ):
+    ) as error:
         rig.read()
+    assert error.value.topic_partition == PARTITION
 
 
 def test_a_topic_made_again_is_a_persons_hand():
     for change in ({"topic_id": 99}, {"created_at": 99}):
         rig = anchored()
         rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)
-        with pytest.raises(PartitionGoneError, match=rf'topic "records" of stream "kit" was recreated.*{WAYS_OUT}'):
+        with pytest.raises(
+            PartitionGoneError, match=rf'topic "records" of stream "kit" was recreated.*{WAYS_OUT}'
+        ) as error:
             rig.read()
+        assert error.value.topic_partition == PARTITION
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -240,6 +244,38 @@ def test_records_whose_messages_expired_are_saved_if_they_were_counted(keep, sav
         "saved counts and anchor change together"
     )
     assert found.opening.counted == found.state.last
+
+
+@pytest.mark.parametrize(("hold_back", "saved"), [(0, 5), (2, 3), (3, 2), (1024, 1)])
+def test_of_what_is_left_behind_expired_messages_a_crash_takes_the_last_ones_alone(hold_back, saved):
+    """One message expired, and four are left: what the server holds back of them is all that may go."""
+    rig = Rig()
+    entry = position("a", 5, records_saved=0)
+    rig.begin(entry)
+    rig.known()
+    rig.safe_behind(hold_back)
+    rig.state.counted = {PARTITION: rig.send(entry, 1, 2, 3, 4, 5)}
+    rig.keep(4)
+    found = rig.read()
+    assert (found.counts, found.saved) == ({key("a"): 5}, {key("a"): saved})
+    assert [item.records for item in found.state.unsaved] == list(range(saved + 1, 6))
+
+
+@pytest.mark.parametrize(("hold_back", "saved", "held"), [(0, 7, []), (2, 7, []), (3, 2, [7]), (1024, 1, [2, 7])])
+def test_records_without_messages_are_saved_with_the_last_message_before_them(hold_back, saved, held):
+    """Records 4 to 7 were skipped; a position that never counted them would never be final."""
+    rig = Rig()
+    a, b = position("a", 7, records_saved=0), position("b", 5, records_saved=2)
+    rig.begin(a, b)
+    rig.known()
+    rig.safe_behind(hold_back)
+    rig.send(a, 1, 2, 3)
+    rig.others(1)
+    rig.state.counted = {PARTITION: rig.others(1)}
+    rig.keep(4)
+    found = rig.read()
+    assert (found.counts, found.saved) == ({key("a"): 7, key("b"): 5}, {key("a"): saved, key("b"): 5})
+    assert [(item.key, item.records) for item in found.state.unsaved] == [(key("a"), count) for count in held]
 
 
 def test_what_expired_behind_the_last_counted_message_is_unknown():
@@ -663,6 +699,18 @@ def test_an_orderly_end_lets_everything_expire_and_a_kill_does_not():
     source.server.drop_head("kit", "records", 0, len(source.messages()) - 2)
     source.live()
     assert [message.payload for message in source.messages()] == [FOREIGN] * 2
+
+
+def test_what_a_server_forgets_after_older_messages_expired_is_sent_again():
+    source = Source({"a": 30}, partitions=1)
+    make_forgetful_of_one(source)
+    source.live()
+    source.server.drop_head("kit", "records", 0, 25)
+    source.live()
+    assert [message.payload for message in source.messages()] == source.expected["a"][25:]
+    source.server.lose_tail("kit", "records", 0, 3)
+    source.live()
+    assert [message.payload for message in source.messages()] == source.expected["a"][25:]
 
 
 def remove_partition(source):
