@@ -55,8 +55,8 @@ class SetPosition:
                 f"{self.key!r} has no position: it was never begun, or was finished long ago and compacted; only a position "
                 f"that `offsets show --key` shows can be set"
             )
-        if len({entry.bucket for entry in found}) > 1:  # a source may have read another bucket before
-            found = [entry for entry in found if entry.bucket == self.bucket] or found
+        # a source may have read another bucket before
+        found = [entry for entry in found if entry.bucket == self.bucket] or found
         entry = found[0]
         place = f"{entry.bucket}/{entry.key}"
         if any(not other.whole for other in found):

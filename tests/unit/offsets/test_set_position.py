@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from framework.errors import PositionError, PositionMismatchError
-from framework.model.objects import ResumePoint
+from framework.model.objects import ResumePoint, TopicPartition
 from framework.offsets.set_position import SetPosition
 from tests.support.positions import position
 
@@ -97,6 +97,22 @@ def test_of_several_buckets_that_of_the_source_is_meant():
     assert change(1, bucket="b").find([HALF, other]) == other
     assert change(1, bucket=HALF.bucket).find([HALF, other]) == HALF
     assert change(1, bucket="another name of the store's").find([HALF]) == HALF
+
+
+def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
+    """The next start would refuse it: that partition has nothing to go on in."""
+    in_last, beyond = (attrs.evolve(HALF, topic_partition=TopicPartition("t", partition)) for partition in (2, 3))
+    assert change(1, partitions=3).find([in_last]) == in_last
+    assert change(1).find([beyond]) == beyond, "the number of partitions is not known"
+    with pytest.raises(
+        PositionError, match=r"partition 3 of topic t, which has only 3 partitions now; .*reset --key a"
+    ):
+        change(1, partitions=3).find([beyond])
+    assert change(partitions=3).find([beyond]) == beyond
+    done = attrs.evolve(DONE, topic_partition=TopicPartition("t", 3))
+    assert change(1000, partitions=3).find([done]) == done
+    with pytest.raises(PositionError, match="which has only 3 partitions"):
+        change(999, partitions=3).find([done])
 
 
 def test_a_count_needs_the_options_that_numbered_the_records():
