@@ -189,29 +189,31 @@ class _Form(NamedTuple):
     into: Callable[[Any], Any]
 
 
-def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
-    """Return the form of a map by partition: rows of topic, partition, and the columns of the value."""
-    return _Form(
-        lambda values: [[at.topic, at.partition, *columns_of(value)] for at, value in values.items()],
-        lambda rows: {partition_in(topic, partition): value_of(*columns) for topic, partition, *columns in rows},
-    )
+class _ByPartition(NamedTuple):
+    """The form of a map by partition: rows of topic, partition, and the columns of the value."""
+
+    columns_of: Callable[[Any], Iterable[Any]]
+    value_of: Callable[..., Any]
+
+    def out(self, values: Mapping[TopicPartition, Any]) -> list[list[Any]]:
+        """Return the rows of a map."""
+        return [[at.topic, at.partition, *self.columns_of(value)] for at, value in values.items()]
+
+    def into(self, rows: Iterable[Sequence[Any]]) -> Any:
+        """The inverse of `out`."""
+        return {partition_in(topic, partition): self.value_of(*columns) for topic, partition, *columns in rows}
 
 
-def _single(kind: type) -> _Form:
-    """Return the form of a map by partition with values of this type."""
-    return _by_partition(lambda value: [value], lambda value: typed(kind, value))
-
-
-ANCHORS = _by_partition(lambda anchor: [anchor_out(anchor)], anchor_in)
-FORMS: Mapping[str, _Form] = {
+ANCHORS = _ByPartition(lambda anchor: [anchor_out(anchor)], anchor_in)
+FORMS: Mapping[str, _Form | _ByPartition] = {
     "anchors": ANCHORS,
-    "topics": _by_partition(
+    "topics": _ByPartition(
         lambda topic: (topic.topic_id, topic.created_at),
         lambda topic_id, created_at: TopicIdentity(topic_id=typed(int, topic_id), created_at=typed(int, created_at)),
     ),
-    "owners": _single(str),
+    "owners": _ByPartition(lambda writer: [writer], lambda writer: typed(str, writer)),
     "counted": ANCHORS,
-    "closed": _single(int),
+    "closed": _ByPartition(lambda end: [end], lambda end: typed(int, end)),
     "claims": _Form(
         lambda claims: [[offset, claim_out(claim)] for offset, claim in claims.items()],
         lambda rows: {typed(int, offset): claim_in(claim) for offset, claim in rows},
