@@ -756,6 +756,21 @@ def test_with_once_a_version_deferred_for_an_older_one_that_came_back_is_still_r
     assert rig.feed.finished
 
 
+def test_with_once_a_version_deferred_for_an_older_one_that_is_read_to_its_end_makes_no_listing():
+    """A split that a worker has finished was not released: the older version will be complete."""
+    rig = Rig(split_policy=splitting(), once=True)
+    taken = []
+
+    def end_of_first_split():
+        finish(rig, taken[0])
+        rig.feed.complete(taken[0])
+
+    rig.objects = [native("a", size=25), end_of_first_split, native("a", "v2", size=25)]
+    taken += [rig.feed.take() for _ in range(3)]
+    assert rig.take_all() == []
+    assert rig.feed.finished
+
+
 def test_gone_splits_do_not_keep_a_source_going():
     rig = Rig(native("a", size=25), split_policy=splitting(), once=True)
     taken = rig.take_all()

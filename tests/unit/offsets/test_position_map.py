@@ -218,10 +218,11 @@ def test_positions_of_a_snapshot_and_those_that_come_later_are_found(hash_of):
     model = {(entry := done(f"{number:03}")).get_manager_key(): entry for number in range(400)}
     positions.update(model)
     back.load(positions.view().tables, positions.view().chunks())
+    assert back.records_done == 400
     for one in (positions, back):
         one.update({(entry := done(f"{number:03}", 9)).get_manager_key(): entry for number in range(700, 1500)})
         assert {key: one.find(key) for key in model} == model
-        assert len(one) == 1200
+        assert (len(one), one.records_done) == (1200, 400 + 9 * 800)
 
 
 def test_a_snapshot_with_a_field_of_an_earlier_build_is_read_without_it():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from framework.errors import RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
-from framework.model.payloads import PayloadColumn
+from framework.model.payloads import PayloadColumn, owned
 from framework.transformer import BatchLimits, InputOptions, PayloadBatch
 from tests.support.examples import examples
 from tests.support.packing import PACK
@@ -178,6 +178,14 @@ def test_plain_small_objects_are_read_at_once_by_their_names_too():
     columns = make_transformer(InputOptions(format="auto", columns=("a",)))
     assert columns.read_whole(data, key="k.jsonl", limits=limits) is None
     assert columns.read_whole(data, key="unknown", limits=limits) is None
+
+
+@pytest.mark.parametrize("fmt", ["jsonl", "text"])
+def test_payloads_of_an_object_that_is_read_at_once_are_not_copied_again(fmt):
+    """A list would be: it could change while its batch waits."""
+    run = make_transformer(InputOptions(format=fmt)).read_whole(b"1\n2\n", key="k.jsonl", limits=BatchLimits())
+    assert owned(run.payloads) is run.payloads
+    assert list(run.payloads) == [b"1", b"2"]
 
 
 def test_the_last_line_of_an_object_that_is_read_at_once_needs_no_end_in_a_list(form):
@@ -560,9 +568,9 @@ def test_a_bad_line_names_its_place_and_never_its_content():
     data = b'{"a":1}\n\n{"secret":\n"\xff secret"\n7\n'
     runs = list(make_transformer(InputOptions(format="jsonl")).read(BytesInput(data, "k/e y.jsonl")))
     bad = [run for run in runs if isinstance(run, SkippedRecord)]
-    assert [(run.record_number, run.error.byte_offset, run.raw) for run in bad] == [
-        (2, 9, b'{"secret":'),
-        (3, 20, b'"\xff secret"'),
+    assert [(run.record_number, run.error.byte_offset, run.raw, run.length) for run in bad] == [
+        (2, 9, b'{"secret":', 10),
+        (3, 20, b'"\xff secret"', 10),
     ]
     for run in bad:
         assert "memory://k/e y.jsonl, record" in str(run.error)

@@ -8,6 +8,7 @@ from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
 from framework.offsets.selection_scope import SelectionScope
+from framework.offsets.skipped import SkippedCount
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.positions import position
 
@@ -81,6 +82,14 @@ def test_a_log_in_which_the_selection_changed_has_the_watermark_that_is_left_of_
     assert state.watermark == raised_to(9)
     state.begin([], attrs.evolve(first, options={"filter": "x"}))
     assert state.watermark == Watermark(bucket="b")
+
+
+def test_skips_count_for_an_hour_by_the_time_of_the_last_record():
+    now_us, hour_us = 10**16, 3_600_000_000
+    skipped = [(now_us - hour_us - 1, 1), (now_us - hour_us, 2), (now_us - hour_us + 1, 4), (now_us, 8)]
+    state = LogState(source="kit", now_us=now_us, skipped=skipped)
+    assert state.skipped_lately() == [SkippedCount(3599.999999, 4), SkippedCount(0.0, 8)]
+    assert state.footer().skipped == skipped[2:]
 
 
 def raised_to(time_ms):

@@ -68,6 +68,15 @@ def test_very_many_positions_that_start_are_several_records_of_whole_objects(mon
     assert [selected for _, selected in decoded] == [SELECTED, None, None], "before the first position starts"
 
 
+def test_split_objects_that_start_are_several_records_of_whole_objects(monkeypatch):
+    monkeypatch.setattr(store, "MAX_BEGUN", 3)
+    rig = Rig(monkeypatch)
+    begun = [position(key, split_number=number, split_size=64) for key in "abc" for number in (1, 2)]
+    rig.store.begin(PositionDelta(begun=begun))
+    decoded = [codec.decode_begin(record)[0] for record in records(rig.server)]
+    assert [[entry.key for entry in entries] for entries in decoded] == [list("aabb"), list("cc")]
+
+
 def test_a_start_can_read_the_largest_records_and_iggy_stores_them():
     """A character takes up to twelve bytes where it is escaped, and then it compresses to less than half."""
     assert 12 * record_size.MAX_CHARACTERS + MAX_BEGUN_BYTES < framing.MAX_BODY_BYTES
