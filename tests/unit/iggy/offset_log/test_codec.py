@@ -502,6 +502,7 @@ def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
         (("listings", "p", "of"), 5),
         (("listings", "p", "keys"), [5]),
         (("listings", "p", "counts"), ["5"]),
+        *((("listings", "p", "counts"), counts) for counts in ([], [1, 2])),
         (("listings", "p", "unordered"), 0),
         (("listings", "p", "tail"), ["a", "1", "x"]),
         (("selected", "bucket"), 5),

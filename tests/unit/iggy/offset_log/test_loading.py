@@ -642,6 +642,21 @@ def test_messages_are_read_again_with_their_bodies_some_at_a_time(written):
     assert list(log.follow()) == []
 
 
+def test_of_several_snapshots_only_the_parts_of_the_newest_whole_one_are_read(monkeypatch):
+    snapshots = [snapshot(position(key), position("z"), number=number, at=3) for number, key in enumerate("abc", 1)]
+    log = log_over(server_with_log(*START, *snapshots[0], *snapshots[1], snapshots[2][0]).connect())
+    read, asked = log.read, []
+
+    def noted(heads, **options):
+        heads = list(heads)
+        asked.extend(head.header["number"] for head in heads if head.kind == "snapshot")
+        return read(heads, **options)
+
+    monkeypatch.setattr(log, "read", noted)
+    assert sorted(entry.key for entry in load(log).positions.view()) == ["b", "z"]
+    assert asked == [2, 2]
+
+
 def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):
     server = server_with_log(*written)
     log = log_over(server.connect())
