@@ -22,7 +22,9 @@ SPLITTABLE = SplitPolicy(split_size=1024, partitions=1000, can_split=lambda _key
 
 @pytest.mark.parametrize("extra", [{}, {"note": "\x01" * 500, "row": 2**60}])
 @pytest.mark.parametrize(
-    "key", ["a", "k" * 1024, "\x01" * 1024, "\u00e4" * 512, "\U0001f600" * 256, "half \ud800" * 50], ids=repr
+    "key",
+    ["a", "k" * 1024, "\x01" * 1024, "\u00e4" * 512, "\U0001f600" * 256, "half \ud800" * 50],
+    ids=["short", "long", "control characters", "two bytes", "four bytes", "half a pair"],
 )
 def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key, extra):
     """They begin in one record, and a start refuses a larger one: the source could never start again."""
