@@ -36,18 +36,34 @@ from framework.transformer import MAX_DEAD_LETTER_BYTES
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}", re.ASCII)
 
 
-def _has_ports(master: str) -> bool:
-    """Return whether the ports in the addresses of a master are numbers of ports."""
+def master_addresses(master: str) -> list[tuple[str, int]]:
+    """Return host and port of each address of a Spark master; none for `local`, `yarn` and the like.
+
+    Raises:
+        ValueError: an address has no host, or its port is no number of a port.
+    """
     kind, _, rest = master.partition("://")
-    if kind not in {"spark", "k8s"}:
-        return True
-    addresses = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    if kind not in _DEFAULT_PORTS:
+        return []
+    found = []
+    for address in rest.removeprefix("https://").removeprefix("http://").partition("/")[0].split(","):
+        parts = urlsplit(f"//{address}")
+        port = _DEFAULT_PORTS[kind] if parts.port is None else parts.port
+        if not parts.hostname or not port:
+            raise ValueError(address)
+        found.append((parts.hostname, port))
+    return found
+
+
+def _is_master(text: str) -> bool:
     try:
-        return all(urlsplit(f"//{address}").port != 0 for address in addresses.split(","))
+        master_addresses(text)
     except ValueError:
         return False
+    return _MASTER.fullmatch(text) is not None
 
 
+_DEFAULT_PORTS = {"spark": 7077, "k8s": 443}
 _MASTER = re.compile(r"local|local\[(\*|[1-9]\d*)(\s*,\s*[1-9]\d*)?\s*\]|local-cluster\[.+\]|yarn|(spark|k8s)://.+")
 
 
@@ -186,7 +202,7 @@ class SparkSection:
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid master or a second one, and for speculation, which gives a partition two senders."""
-        if not _MASTER.fullmatch(self.master) or not _has_ports(self.master):
+        if not _is_master(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
                 + ("; Spark Connect cannot run our tasks" if self.master.startswith("sc:") else "")

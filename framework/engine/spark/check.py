@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import require_packages
-from framework.engine.spark.session import reach_master, spark_context
+from framework.engine.spark.session import spark_context
 from framework.errors import EXIT_TRY_AGAIN, SourceError
 from framework.storage.daemon_threads import start_timer
 from framework.storage.preflight import CheckResult
@@ -24,7 +24,6 @@ EXECUTOR_SECONDS = 60.0
 
 def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     """Yield a line per step that a run takes with Spark before its first object; stop after the first failure."""
-    master = config.spark.master
     try:
         yield CheckResult("java", ok=True, detail=require_java())
     except SourceError as error:
@@ -33,7 +32,6 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
     waited = threading.Event()
     step = "master"
     try:
-        reach_master(master)
         with spark_context(config.spark, name=f"iggy-cloud-sources check {config.source.name}") as context:
             if context is None:  # only a stop ends the waiting
                 return

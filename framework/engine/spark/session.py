@@ -18,8 +18,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
+from framework.config.sections import SparkSection, master_addresses
 from framework.engine.spark.failures import is_stopped, sentence
 from framework.engine.spark.jvm import (
     START_OPTION,
@@ -36,8 +36,6 @@ from framework.errors import ConfigError, FatalError, SparkUnavailableError
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
-    from framework.config.sections import SparkSection
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -48,7 +46,7 @@ NOTICE_SECONDS = 20.0
 """Wait for Spark after which a line is logged; Spark itself logs none."""
 
 REACH_SECONDS = 8.0
-"""How long a master's address is tried before the JVM starts: a cluster may be restarting."""
+"""Maximum wait for connections to a master's addresses, before the JVM starts."""
 
 LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
 """Options that `_conf` sets for a local master."""
@@ -109,7 +107,7 @@ def spark_context(
     # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
     # also leaves SIGINT alone, which this program handles.
     context = active or wait_for(
-        lambda: _make(options, name, stopping), stopping, f"Spark's master {options.master}", too_late=_end
+        lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
     )
     try:
         if context is not None:
@@ -128,53 +126,28 @@ def _end(context: SparkContext) -> None:
         context.stop()
 
 
-def reach_master(master: str, *, stopping: threading.Event | None = None) -> None:
-    """Check that the master's address accepts connections. Checks `spark://` and `k8s://` only.
+def _reach(master: str) -> None:
+    """Check that an address of the master accepts connections: Java takes seconds to start, and Spark tells no reason.
 
     Raises:
-        SparkUnavailableError: no connection within `REACH_SECONDS`.
+        SparkUnavailableError: none does.
     """
-    places = _places(master)
-    deadline = time.monotonic() + REACH_SECONDS
-    while places:
-        reasons = []
-        for host, port in places:
-            try:
-                socket.create_connection(
-                    (host, port), timeout=max(0.5, (deadline - time.monotonic()) / len(places))
-                ).close()
-            except OSError as exc:
-                reasons.append(exc.strerror or str(exc) or type(exc).__name__)
-            else:
-                return
-        if time.monotonic() >= deadline or (stopping is not None and stopping.is_set()):
-            raise SparkUnavailableError(
-                f"[spark] master {master}: no answer ({'; '.join(dict.fromkeys(reasons))}); start it, or correct "
-                "the address"
-            )
-        time.sleep(0.2)
-
-
-def _places(master: str) -> list[tuple[str, int]]:
-    """Return host and port of each master; none when the text has none."""
-    kind, mark, rest = master.partition("://")
-    if not mark or kind not in {"spark", "k8s"}:
-        return []
-    rest = rest.removeprefix("https://").removeprefix("http://").partition("/")[0]
-    default = 7077 if kind == "spark" else 443
-    places = []
-    for address in rest.split(","):
+    addresses = master_addresses(master)
+    reasons = []
+    for address in addresses:
         try:
-            found = urlsplit(f"//{address}")
-            port = found.port
-        except ValueError:
-            continue  # Spark says what is wrong with it
-        if found.hostname:
-            places.append((found.hostname, port or default))
-    return places
+            socket.create_connection(address, timeout=REACH_SECONDS / len(addresses)).close()
+        except OSError as exc:
+            reasons.append(exc.strerror or str(exc) or type(exc).__name__)
+        else:
+            return
+    if addresses:
+        raise SparkUnavailableError(
+            f"[spark] master {master}: no answer ({'; '.join(dict.fromkeys(reasons))}); start it, or correct the address"
+        )
 
 
-def _make(options: SparkSection, name: str, stopping: threading.Event | None = None) -> SparkContext:
+def _make(options: SparkSection, name: str) -> SparkContext:
     import pyspark  # noqa: PLC0415 - the door to Spark
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # noqa: PLC0415
     from pyspark import SparkContext  # noqa: PLC0415
@@ -185,7 +158,7 @@ def _make(options: SparkSection, name: str, stopping: threading.Event | None = N
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         find_java()
-        reach_master(options.master, stopping=stopping)
+        _reach(options.master)
         if has_ended():  # in an earlier run of this process; pyspark would go on asking it
             SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
     standalone = options.master.startswith("spark://") and not submitted

@@ -9,7 +9,7 @@ import pytest
 
 from framework.config.loading import structure
 from framework.config.option import options_of, sections_of, subsections_of
-from framework.config.sections import SourceCommonConfig, SparkSection
+from framework.config.sections import SourceCommonConfig, SparkSection, master_addresses
 from framework.errors import ConfigError
 from framework.transformer import InputOptions
 
@@ -179,6 +179,12 @@ def test_masters_of_spark(master):
     assert list(SparkSection(master=master).validate_options()) == []
 
 
+def test_an_address_of_a_master_without_a_port_has_its_default():
+    assert master_addresses("spark://a,[::1]:8000") == [("a", 7077), ("::1", 8000)]
+    assert master_addresses("k8s://https://h/path") == [("h", 443)]
+    assert master_addresses("yarn") == master_addresses("local[2]") == []
+
+
 @pytest.mark.parametrize(
     "master",
     [
@@ -187,6 +193,9 @@ def test_masters_of_spark(master):
         "yarn-client",
         "host:7077",
         "spark://h:70777",
+        "spark://h:0",
+        "spark://:7077",
+        "spark://a:7077,",
         "spark://[::1",
         "k8s://https://h:x",
         "mesos://h:5050",

@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import socket
 import stat
 import sys
 import threading
@@ -146,11 +147,22 @@ def test_a_master_that_does_not_answer_may_be_of_another_version(monkeypatch):
 
     monkeypatch.setattr(session, "wait_for", silent)
     monkeypatch.setattr(session, "find_java", lambda: None)
-    monkeypatch.setattr(session, "reach_master", lambda *_, **__: None)
+    monkeypatch.setattr(session, "_reach", lambda _: None)
     monkeypatch.setattr(session, "launch", lambda _: None)
     said = f"waited 30 seconds for it, and none came; is its Spark {pyspark.__version__}, as pyspark is here?"
     with pytest.raises(SparkUnavailableError, match=re.escape(said)):
         session._make(SparkSection(master="spark://head:7077"), "orders")
+
+
+def test_a_master_is_away_when_none_of_its_addresses_takes_a_connection():
+    with socket.socket() as listening, socket.socket() as closed:
+        for one in (listening, closed):
+            one.bind(("127.0.0.1", 0))
+        listening.listen()
+        here, away = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listening, closed))
+        session._reach(f"spark://{away},{here}")
+        with pytest.raises(SparkUnavailableError, match=f"spark://{away}: no answer .Connection refused.; start it"):
+            session._reach(f"spark://{away}")
 
 
 def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
