@@ -64,7 +64,6 @@ def list_on_spark(
 
     from benchmarks.synthetic import SyntheticTask
     from framework.engine.spark.listing import executors_of, wave_lister
-    from framework.storage.listing.limiter import CallLimiter, set_limiter
     from framework.storage.listing.parallel import ListingRequest
     from framework.task import SourceContext
 
@@ -79,7 +78,6 @@ def list_on_spark(
         }
     )
     iterator = task.get_iterator(SourceContext(config=config))
-    set_limiter(iterator.store, CallLimiter())
     context = SparkContext.getOrCreate()
     executors = executors_of(context, config, group="listing")
     lister = wave_lister(iterator, SyntheticTask, lambda: executors)

@@ -19,7 +19,7 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import ListingHints
 from framework.storage.listing.first_contact import SinglePages
-from framework.storage.listing.limiter import CallLimiter, set_limiter
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.parallel import Listing, ListingRequest, list_parallel
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
@@ -48,6 +48,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         policy: the retry policy of each single call.
         page_size: keys per page.
         closing: event set by `close`; ends every wait of a listing.
+        limiter: limits the calls of all listings; what one learned holds for the next.
 
     Args:
         config: the whole configuration.
@@ -96,13 +97,10 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._began_monotonic = time.monotonic()
         self._clocks_compared = False
         self._clock_offset: float | None = None  # offset from this machine's monotonic clock to the store's time
-        discovery = config.discovery
-        if discovery.list_requests_per_second is not None or discovery.list_bytes_per_second is not None:
-            budget = CallLimiter(
-                requests_per_second=discovery.list_requests_per_second,
-                bytes_per_second=discovery.list_bytes_per_second,
-            )
-            set_limiter(store, budget)
+        self.limiter = CallLimiter(
+            requests_per_second=config.discovery.list_requests_per_second,
+            bytes_per_second=config.discovery.list_bytes_per_second,
+        )
         self._lookups = Lookups(
             store,
             policy,
@@ -249,6 +247,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             concurrency=self.config.discovery.list_concurrency,
             histogram=request.histogram,
             unordered=request.unordered,
+            limiter=self.limiter,
             on_retry=self._note_retry,
             first=first,
         )

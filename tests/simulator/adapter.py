@@ -52,7 +52,6 @@ from framework.model.objects import NativeObject
 from framework.offsets import packed_table
 from framework.offsets.reset import Reset
 from framework.offsets.set_position import SetPosition
-from framework.storage.listing import limiter
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from framework.task import AbstractSourceTask, SourceContext, iterator_of
@@ -826,7 +825,6 @@ def replace(module, **values):
 
 def begin_history(tuning):
     """What is kept in modules and does not belong to one history; and limits that are lower than a user's."""
-    limiter._limiters.clear()
     in_parts = tuning.get("many_parts", False)
     replace(codec, PART_ENTRIES=1 if in_parts else 4000, PART_CHUNKS=1 if in_parts else 4)
     replace(record_size, MAX_CHARACTERS=500 if in_parts else 8_000_000)

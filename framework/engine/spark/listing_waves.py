@@ -20,7 +20,6 @@ from framework.engine.spark.session import Awaited
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
-from framework.storage.listing.limiter import limiter_of
 from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
 from framework.storage.listing.parallel import ListingCounts
 from framework.storage.listing.planner import RangePlanner
@@ -94,7 +93,7 @@ class WaveListing(Iterator[list[NativeObject]]):
     def __attrs_post_init__(self) -> None:
         iterator, request = self._iterator, self._request
         self._concurrency = self._bundle.config.discovery.list_concurrency
-        self._limiter = limiter_of(iterator.store)
+        self._limiter = iterator.limiter
         self._planner = RangePlanner(
             prefix=request.prefix,
             after=request.after,
@@ -179,7 +178,7 @@ class WaveListing(Iterator[list[NativeObject]]):
                 under_way = self._begin()
                 yield wave
         finally:
-            # of a wave that is left behind, or was lost: the limiter is the process's, and the next listing's
+            # of a wave that is left behind, or was lost: the next listing has the same limiter
             self._limiter.give_back(self._leave)
             self._leave = 0
 

@@ -6,14 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from framework.store import ObjectStore
-
 START_CALLS = 4
 """Concurrent calls before anything is known about the store."""
 
 
 class CallLimiter:
-    """Limiter of a process's concurrent calls to one bucket. Thread-safe.
+    """Limiter of the concurrent calls that list one bucket. Thread-safe.
 
     The limit grows by one with each successful call, which doubles it per round trip, until the store throttles for the
     first time. From then on it grows by one per round trip. Each throttling halves it, but only once for all calls that
@@ -91,19 +89,3 @@ class CallLimiter:
             self._throttled = True
             self._allowed = max(1.0, self._allowed / 2)
             self._halved = self._clock()
-
-
-_limiters: dict[tuple[str, str, str], CallLimiter] = {}
-_limiters_lock = threading.Lock()
-
-
-def limiter_of(store: ObjectStore) -> CallLimiter:
-    """Return the process's limiter of that bucket; what one listing learned holds for the next."""
-    with _limiters_lock:
-        return _limiters.setdefault((store.scheme, store.address, store.bucket), CallLimiter())
-
-
-def set_limiter(store: ObjectStore, limiter: CallLimiter) -> None:
-    """Set the limiter of a bucket, such as with a budget, before it is listed."""
-    with _limiters_lock:
-        _limiters[store.scheme, store.address, store.bucket] = limiter

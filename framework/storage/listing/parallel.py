@@ -22,7 +22,7 @@ from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.engine import ListingCounts, ListingEngine
 from framework.storage.listing.histogram import Histogram
-from framework.storage.listing.limiter import CallLimiter, limiter_of
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
 
@@ -119,7 +119,7 @@ def list_parallel(
         concurrency: maximum of concurrent calls; 1 = one page after the other.
         histogram: histogram of the last complete listing of this prefix; empty = none.
         unordered: the store is known to be unordered: one chain of pages.
-        limiter: limiter and budget of calls; None = the process's own for this bucket.
+        limiter: limiter and budget of calls; None = a new one without a budget.
         on_retry: called for each failed try, from any thread.
         first: the first page, if already requested: after `after`, or from the start of an unordered store.
 
@@ -134,7 +134,7 @@ def list_parallel(
         policy=policy,
         concurrency=concurrency,
         histogram=histogram,
-        limiter=limiter or limiter_of(store),
+        limiter=limiter or CallLimiter(),
         on_retry=on_retry,
         unordered=unordered,
         first=first,

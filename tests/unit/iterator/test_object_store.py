@@ -13,7 +13,7 @@ from framework.errors import ListingError, StoreUnavailableError, TaskClosedErro
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
-from framework.storage.listing.limiter import CallLimiter, limiter_of, set_limiter
+from framework.storage.listing.limiter import START_CALLS
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -60,12 +60,6 @@ class SortedStore(MemoryStore):
 def like_folders(key):
     """SeaweedFS: a folder's content stands where the folder's name sorts, so `a/b` comes before `a b`."""
     return [part.encode() for part in key.split("/")]
-
-
-@pytest.fixture(autouse=True)
-def own_limiter():
-    """What was learnt of one test's bucket is not known in the next."""
-    set_limiter(MemoryStore(), CallLimiter())
 
 
 @pytest.fixture
@@ -147,21 +141,30 @@ def test_each_prefix_is_listed_in_its_turn(over):
     assert (sorted(found[:300]), sorted(found[300:])) == (keys[600:], keys[:300])
 
 
-def test_the_budget_of_the_configuration_holds_for_the_bucket(over):
+def test_the_budget_of_the_configuration_holds_for_every_listing_of_the_source(over):
     store = SortedStore(numbered(10))
-    over(store, list_requests_per_second=0.01, list_bytes_per_second=1000)
-    limiter = limiter_of(store)
+    limiter = over(store, list_requests_per_second=0.01, list_bytes_per_second=1000).limiter
     assert limiter.delay_seconds() == 0
     assert limiter.delay_seconds() == pytest.approx(100, abs=1)
     limiter.spend(50_000)
     assert limiter.delay_seconds() == pytest.approx(250, abs=2)
 
 
-def test_without_a_budget_what_was_learnt_of_the_bucket_stays(over):
+def test_what_one_listing_learned_of_the_bucket_holds_for_the_next(over):
+    iterator = over(SortedStore(numbered(3000)))
+    keys_of(iterator)
+    learned = iterator.limiter.allowed
+    assert learned > START_CALLS
+    keys_of(iterator)
+    assert iterator.limiter.allowed >= learned
+
+
+def test_the_budget_of_a_source_ends_with_it(over):
+    """A process may run several sources, one after the other: a notebook."""
     store = SortedStore(numbered(10))
-    before = limiter_of(store)
-    over(store)
-    assert limiter_of(store) is before
+    over(store, list_requests_per_second=0.01)
+    later = over(store).limiter
+    assert (later.delay_seconds(), later.delay_seconds()) == (0, 0)
 
 
 def test_an_empty_listing_tells_the_stores_clock_too(over):

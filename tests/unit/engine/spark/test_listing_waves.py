@@ -23,7 +23,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.model.objects import NativeObject
-from framework.storage.listing import limiter
+from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.parallel import ListingRequest
 from framework.storage.retry import RetryPolicy
 from framework.testing.clock import FakeClock
@@ -38,7 +38,6 @@ PAGE = 7
 
 def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, clock=time.monotonic, **options):
     """(keys, the listing, the waves that executors got) of one listing."""
-    limiter.set_limiter(store, limiter.CallLimiter())
     task = MemorySourceTask(
         store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0, clock=clock).without_waiting()
     )
@@ -259,7 +258,6 @@ def test_throttling_halves_what_the_next_wave_asks_at_once():
 
 def test_closing_ends_a_wave_that_spark_loses_meanwhile():
     store = SortedStore(even(3000))
-    limiter.set_limiter(store, limiter.CallLimiter())
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
 
     def on_executors(wave):
@@ -275,9 +273,8 @@ def test_closing_ends_a_wave_that_spark_loses_meanwhile():
 
 @pytest.mark.parametrize("lost", [True, False], ids=["lost", "left"])
 def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end(lost):
-    """The pace is the process's: what one listing keeps, all later ones lack."""
+    """What one listing keeps, all later ones lack."""
     store = SortedStore(even(3000))
-    limiter.set_limiter(store, limiter.CallLimiter())
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
     begun = []
 
@@ -296,22 +293,19 @@ def test_what_a_wave_may_ask_at_once_is_given_back_when_nobody_waits_for_its_end
         next(listing)
     listing.close()
     iterator.close()
-    assert limiter.limiter_of(store)._under_way == 0
+    assert iterator.limiter._under_way == 0
 
 
 def test_a_budget_is_dealt_out_with_the_ranges(monkeypatch):
     store = SortedStore(even(3000))
     budgets, given = [], []
-    monkeypatch.setattr(
-        range_batch, "CallLimiter", lambda **options: given.append(options) or limiter.CallLimiter(**options)
-    )
+    monkeypatch.setattr(range_batch, "CallLimiter", lambda **options: given.append(options) or CallLimiter(**options))
     iterator = iterator_over(
         store,
         task=MemorySourceTask(store, page_size=PAGE),
         list_requests_per_second=1e6,
         list_bytes_per_second=10**9,
     )
-    limiter.set_limiter(store, limiter.CallLimiter())
 
     def on_executors(wave):
         given.clear()

@@ -4,9 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from framework.storage.listing.limiter import CallLimiter, limiter_of, set_limiter
+from framework.storage.listing.limiter import CallLimiter
 from framework.testing.clock import FakeClock
-from framework.testing.fakes.memory_store import MemoryStore
 
 
 def round_trip(limiter, clock, *, throttled=False):
@@ -90,12 +89,3 @@ def test_a_large_answer_delays_the_next_call():
     assert limiter.delay_seconds() == pytest.approx(0.5)
     clock.advance(10)
     assert limiter.delay_seconds() == 0
-
-
-def test_a_process_has_one_limiter_for_each_bucket():
-    one, same, other = MemoryStore("pace-a"), MemoryStore("pace-a"), MemoryStore("pace-b")
-    assert limiter_of(one) is limiter_of(same)
-    assert limiter_of(one) is not limiter_of(other)
-    mine = CallLimiter(requests_per_second=5)
-    set_limiter(other, mine)
-    assert limiter_of(other) is mine
