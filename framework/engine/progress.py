@@ -29,7 +29,6 @@ class Progress(TaskStatistics):
         filtered: reason -> objects filtered in the last listing.
         listings: complete listings.
         recoveries: times the connection to Iggy broke and the state was recovered.
-        first_record_seconds: from the start to the first confirmed record; None before.
     """
 
     state: str = "starting"
@@ -41,7 +40,6 @@ class Progress(TaskStatistics):
     filtered: dict[str, int] = attrs.field(factory=dict)
     listings: int = 0
     recoveries: int = 0
-    first_record_seconds: float | None = None
 
     @property
     def standby(self) -> bool:

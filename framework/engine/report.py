@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +56,6 @@ class Reporter:
         self._skips = SkipWatch(per_hour=skipped_per_hour)
         self.state = "starting"
         self.waiting_for = ""
-        self._began = time.time()
         self._past = TaskStatistics()
         self._idle = False
         self._parts: Callable[[], list[TaskStatistics]] | None = None
@@ -137,7 +135,6 @@ class Reporter:
         if total.store_away and state in {"sending", "waiting", "listing"}:
             state = "store away"
         before = self._done_before if self._done_before is not None else feed.done_before if feed is not None else 0
-        first = total.first_record_at
         fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
         return Progress(
             **fields,
@@ -150,11 +147,9 @@ class Reporter:
             done_before=before,
             listings=self._past_listings + (live.listings if live is not None else 0),
             recoveries=self._recoveries,
-            first_record_seconds=first - self._began if first is not None else None,
         )
 
     def __enter__(self) -> Self:
-        self._began = time.time()
         if self._report is not None:
             self._thread = threading.Thread(target=self._report_regularly, name="report", daemon=True)
             self._thread.start()

@@ -317,8 +317,6 @@ class Sender:
             statistics.send_requests += 1
             statistics.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
             statistics.record_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
-            if statistics.first_record_at is None:
-                statistics.first_record_at = time.time()
 
     def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
         """Wait for the confirmation, up to the request timeout plus a second; after a stop, up to `STOP_SECONDS`."""

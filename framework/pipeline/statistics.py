@@ -46,7 +46,6 @@ class TaskStatistics:
         object_bytes: their listed sizes.
         position_commits: changes of positions written to the offsets topic.
         dead_letters: dead letters stored.
-        first_record_at: `time.time()` of the first confirmation; None before.
         queue_records: records waiting to be sent.
         queue_bytes: their payload bytes.
         blocked_seconds: time that a full queue blocked the reader.
@@ -73,7 +72,6 @@ class TaskStatistics:
     object_bytes: int = 0
     position_commits: int = 0
     dead_letters: int = 0
-    first_record_at: float | None = None
     queue_records: int = 0
     queue_bytes: int = 0
     blocked_seconds: float = 0.0
@@ -103,14 +101,11 @@ class TaskStatistics:
         return TaskStatistics(
             **dict(zip(NUMBERS, map(sum, columns), strict=False)),
             kinds=functools.reduce(_sums, (part.kinds for part in parts), {}),
-            first_record_at=min(
-                (part.first_record_at for part in parts if part.first_record_at is not None), default=None
-            ),
         )
 
 
 FIELDS = tuple(field.name for field in attrs.fields(TaskStatistics))
 
-NUMBERS = tuple(name for name in FIELDS if name not in {"kinds", "first_record_at"})
+NUMBERS = tuple(name for name in FIELDS if name != "kinds")
 
 _numbers = operator.attrgetter(*NUMBERS)

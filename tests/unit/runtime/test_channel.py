@@ -38,9 +38,7 @@ def wait_until(check):
 
 def test_figures_arrive_as_they_were(line):
     child, end, _ = line
-    sent = Progress(
-        state="sending", records=7, kinds={"RecordError": 2}, first_record_seconds=0.5, filtered={"empty": 1}
-    )
+    sent = Progress(state="sending", records=7, kinds={"RecordError": 2}, filtered={"empty": 1})
     child.report(sent)
     wait_until(lambda: end.progress is not None)
     assert attrs.asdict(end.progress) == attrs.asdict(sent)
