@@ -5,16 +5,11 @@ boto3's own retries are off: `framework.storage.retry` makes them.
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gzip
 import logging
-from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import orjson
 from typing_extensions import override
 
 from framework.storage.error_messages import is_loopback
@@ -111,31 +106,6 @@ def find_credentials(session: Session) -> None:
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
 
 
-class _Descriptions:
-    """The files in which botocore describes AWS's services, read with orjson.
-
-    botocore's own reader takes twice the time, and makes an `OrderedDict` of each object: 11 MB of memory in place of 7.
-    """
-
-    def exists(self, file_path: str) -> bool:
-        """Return whether there is a file of that path, which lacks its suffix."""
-        return any(Path(file_path + suffix).is_file() for suffix in _OPENERS)
-
-    def load_file(self, file_path: str) -> Any:
-        """Return the content of a file; None without one.
-
-        Raises:
-            ValueError: it is no JSON.
-        """
-        for suffix, opener in _OPENERS.items():
-            with contextlib.suppress(FileNotFoundError), opener(file_path + suffix, "rb") as file:
-                return orjson.loads(file.read())
-        return None
-
-
-_OPENERS: Mapping[str, Callable[..., Any]] = {".json": open, ".json.gz": gzip.open}
-
-
 @functools.cache
 def _loader(data_path: str | None) -> Loader:
     """Return what reads the descriptions of AWS's services; it keeps what it has read, which takes 30 ms of CPU.
@@ -144,9 +114,7 @@ def _loader(data_path: str | None) -> Loader:
     """
     from botocore.loaders import create_loader  # noqa: PLC0415
 
-    loader = create_loader(data_path)
-    loader.file_loader = _Descriptions()  # type: ignore[assignment] # it has the methods of botocore's reader
-    return loader
+    return create_loader(data_path)
 
 
 def _base_session(config: S3Config) -> BotocoreSession:
