@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import attrs
 
@@ -23,12 +23,6 @@ OTHER_CLASS = 0.5
 
 FINEST = 1e-12
 """Differences in position below this are not followed further along a key: float precision is about 1e-16."""
-
-LAST_SCRIPT = 0x1FFFF
-"""Characters after this code point are rare in names."""
-
-SCRIPT = 16
-"""This many non-ASCII characters, or a majority, indicate a script with more characters to come, not accents."""
 
 MAX_SEEN = 256
 """Maximum of characters distinguished per place; ASCII fits."""
@@ -108,16 +102,6 @@ class _Place:
             for letter in letters:
                 between = there[0] < letter < there[-1]
                 weights.setdefault(letter, 1.0 if between else unlikely)
-        rare = sorted(character for character in self.seen if character > "~")
-        if len(rare) > 1 and (2 * len(rare) > len(self.seen) or len(rare) >= SCRIPT):
-            # a candidate stands for the characters up to the next; beyond the last: 1, 2, 4 ... times the span
-            step, code = ord(rare[-1]) - ord(rare[0]), ord(rare[-1])
-            for letter, following in pairwise(rare):
-                weights[letter] = ord(following) - ord(letter)
-            while (code := code + step) <= LAST_SCRIPT:
-                if not 0xD800 <= code <= 0xDFFF:  # noqa: PLR2004
-                    weights.setdefault(chr(code), step * unlikely)
-                step *= 2
         self.alphabet = "".join(sorted(weights))
         total = sum(weights.values())
         self.starts = [0.0, *(part / total for part in accumulate(weights[letter] for letter in self.alphabet))]
@@ -128,36 +112,13 @@ class _Place:
         index = bisect_right(self.alphabet, letter) - 1
         if index < 0:
             return 0.0, 0.0
-        first, (start, width) = self.alphabet[index], (self.starts[index], self.starts[index + 1] - self.starts[index])
-        gap, steps = self._gap(index), _rank(letter) - _rank(first)
-        return (start + width * steps / gap, width / gap) if steps < gap else (start + width, 0.0)
-
-    def _gap(self, index: int) -> int:
-        """Return how many non-ASCII characters a candidate of the alphabet stands for."""
-        if index + 1 == len(self.alphabet) or self.alphabet[index] <= "~":
-            return 1
-        return _rank(self.alphabet[index + 1]) - _rank(self.alphabet[index])
+        start, end = self.starts[index : index + 2]
+        return (start, end - start) if self.alphabet[index] == letter else (end, 0.0)
 
     def letter_at(self, at: float) -> tuple[str, float, float]:
         """Return the character whose slot contains `at`, the slot's start, and its width."""
         index = min(max(bisect_right(self.starts, at) - 1, 0), len(self.alphabet) - 1)
-        start, gap = self.starts[index], self._gap(index)
-        width = (self.starts[index + 1] - start) / gap
-        step = min(int((at - start) / width), gap - 1)
-        return _letter(_rank(self.alphabet[index]) + step), start + step * width, width
-
-
-_FIRST_SURROGATE, _SURROGATES = 0xD800, 0x800
-
-
-def _rank(letter: str) -> int:
-    """Return the rank of a character, without the 2,048 surrogates."""
-    code = ord(letter)
-    return code - _SURROGATES if code > _FIRST_SURROGATE else code
-
-
-def _letter(rank: int) -> str:
-    return chr(rank + _SURROGATES if rank >= _FIRST_SURROGATE else rank)
+        return self.alphabet[index], self.starts[index], self.starts[index + 1] - self.starts[index]
 
 
 class KeySpace:
