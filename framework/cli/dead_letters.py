@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
-from framework.cli.text import in_columns, printable, write_json_lines, write_lines
+from framework.cli.text import column_widths, in_width, printable, write_json_lines, write_lines
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.task import AbstractSourceTask
+
+log = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -49,31 +53,20 @@ class DeadLetterChoice:
     dead_letter: int | None = None
     since: str | None = None
 
+    def selects(self, *, now: float | None = None) -> Callable[[StoredDeadLetter], bool]:
+        """Return the function that says whether a dead letter is selected.
 
-def chosen(
-    dead_letters: Iterable[StoredDeadLetter], choice: DeadLetterChoice, *, now: float | None = None
-) -> list[StoredDeadLetter]:
-    """Return the dead letters that a command selects.
-
-    Raises:
-        ConfigError: `--since` is not a time, or no dead letter has the number.
-    """
-    dead_letters, number = list(dead_letters), choice.dead_letter
-    if number is not None and all(dead_letter.offset != number for dead_letter in dead_letters):
-        raise ConfigError(
-            f"--letter {number}: the source has no dead letter with that number, or a purge or retention of its topic dropped "
-            f"it; `dead-letter show --replayed` lists all that are left"
+        Raises:
+            ConfigError: `--since` is not a time.
+        """
+        since_us = _since_us(self.since, time.time() if now is None else now)
+        return lambda dead_letter: (
+            (self.key is None or dead_letter.key == self.key)
+            and (self.prefix is None or dead_letter.key.startswith(self.prefix))
+            and (self.kind is None or dead_letter.error == self.kind)
+            and (self.dead_letter is None or dead_letter.offset == self.dead_letter)
+            and dead_letter.timestamp_us >= since_us
         )
-    since_us = _since_us(choice.since, time.time() if now is None else now)
-    return [
-        dead_letter
-        for dead_letter in dead_letters
-        if (choice.key is None or dead_letter.key == choice.key)
-        and (choice.prefix is None or dead_letter.key.startswith(choice.prefix))
-        and (choice.kind is None or dead_letter.error == choice.kind)
-        and (choice.dead_letter is None or dead_letter.offset == choice.dead_letter)
-        and dead_letter.timestamp_us >= since_us
-    ]
 
 
 def _since_us(text: str | None, now: float) -> float:
@@ -85,6 +78,32 @@ def _since_us(text: str | None, now: float) -> float:
         return datetime.fromisoformat(parse_moment(text)).timestamp() * 1e6
     except ValueError:
         raise ConfigError(f'--since {text}: give "2h", "7d" or a date like 2026-05-01T12:00') from None
+
+
+def read_selected(connection: IggyConnection, config: SourceCommonConfig, choice: DeadLetterChoice) -> DeadLetterLog:
+    """Read the selected dead letters; warn when the topic has dropped messages.
+
+    Raises:
+        ConfigError: `--since` is not a time, or no dead letter has the number.
+        IggyTopicError: the topic is missing.
+    """
+    dead_letters = DeadLetterLog.read(connection, config, choice.selects())
+    number, first = choice.dead_letter, dead_letters.first_offset
+    if number is None and first:
+        log.warning(
+            'topic "%s": its first %s gone (retention or deleted segments); dead letters among them cannot be shown or '
+            "replayed",
+            topic_of(config),
+            "message is" if first == 1 else f"{first:,} messages are",
+        )
+    if number is not None and not dead_letters.stored:
+        reason = (
+            f"it is gone: retention or deleted segments left the topic from message {first} on"
+            if number < first
+            else "the source has no such dead letter"
+        )
+        raise ConfigError(f"--letter {number}: {reason}; `dead-letter show --replayed` lists all that are left")
+    return dead_letters
 
 
 def show_dead_letters(
@@ -106,10 +125,8 @@ def show_dead_letters(
     config = read_config(task_class, file)
     topic_of(config)
     with reached(config) as connection:
-        dead_letters = DeadLetterLog.read(connection, config)
-        found = chosen(dead_letters.stored, choice)
-        if not with_replayed and choice.dead_letter is None:
-            found = [dead_letter for dead_letter in found if dead_letter.offset not in dead_letters.replayed]
+        dead_letters = read_selected(connection, config, choice)
+        found = dead_letters.stored if with_replayed or choice.dead_letter is not None else dead_letters.waiting
         found = found[-limit:] if limit else found
         if payload is not None:
             return _write_payload(connection, config, found, payload)
@@ -151,7 +168,10 @@ def _write_payload(
         raise ConfigError(f"--payload writes the bytes of one dead letter, and {chosen}")
     raw = IggyDeadLetters(connection, config, topic_of(config)).raw(found[0])
     if not raw:
-        raise ConfigError(f"dead letter {found[0].offset} holds no bytes: the bounds of its record are unknown")
+        reason = "holds no bytes: the bounds of its record are unknown"
+        if found[0].payload != "none":
+            reason = "is gone: retention or a purge of its topic has just dropped it"
+        raise ConfigError(f"dead letter {found[0].offset} {reason}")
     try:
         path.write_bytes(raw)
     except OSError as exc:
@@ -161,23 +181,25 @@ def _write_payload(
 
 
 def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) -> None:
-    rows = [("letter", "stored (UTC)", "bytes", "replayed", "error", "place")]
-    for dead_letter in found:
-        stored = datetime.fromtimestamp(dead_letter.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-        rows.append(
-            (
-                str(dead_letter.offset),
-                stored,
-                "" if dead_letter.length is None else f"{dead_letter.length:,}",
-                "yes" if dead_letter.offset in replayed else "",
-                printable(dead_letter.error),
-                printable(_where(dead_letter)),
-            )
-        )
-    lines = in_columns(rows)
-    for at, dead_letter in enumerate(found, 1):
-        lines[at] += f"\n    {printable(dead_letter.text)}"
-    sys.stdout.write("".join(f"{line}\n" for line in (*lines, counted(len(found), "dead letter"))))
+    """Write a line at a time: a table of a million dead letters takes no memory beside them."""
+    names = ("letter", "stored (UTC)", "bytes", "replayed", "error", "place")
+    widths = column_widths(itertools.chain([names], (_row(each, replayed) for each in found)))
+    sys.stdout.write(f"{in_width(names, widths)}\n")
+    for each in found:
+        sys.stdout.write(f"{in_width(_row(each, replayed), widths)}\n    {printable(each.text)}\n")
+    sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
+
+
+def _row(dead_letter: StoredDeadLetter, replayed: frozenset[int]) -> tuple[str, ...]:
+    stored = datetime.fromtimestamp(dead_letter.timestamp_us / 1e6, tz=timezone.utc)
+    return (
+        str(dead_letter.offset),
+        stored.strftime("%Y-%m-%d %H:%M:%S"),
+        "" if dead_letter.length is None else f"{dead_letter.length:,}",
+        "yes" if dead_letter.offset in replayed else "",
+        printable(dead_letter.error),
+        printable(_where(dead_letter)),
+    )
 
 
 def _division_fields(division: Split | KeyPart | None) -> dict[str, int]:
@@ -222,11 +244,11 @@ def replay_dead_letters(
         if dry_run:
             state = inspect(connection, config).state
             offsets = OffsetManager(positions=state.positions, watermark=state.watermark)
-            _write_table(_waiting(DeadLetterLog.read(connection, config), choice, offsets), frozenset())
+            _write_table(_waiting(read_selected(connection, config, choice), offsets), frozenset())
             return 0
         session = Session.begin(connection, config)
-        dead_letters = DeadLetterLog.read(connection, config)  # after the fence: no process adds to them now
-        found = _waiting(dead_letters, choice, session.offsets)
+        dead_letters = read_selected(connection, config, choice)  # after the fence: no process adds to them now
+        found = _waiting(dead_letters, session.offsets)
         with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
             counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, dead_letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
@@ -250,10 +272,6 @@ def replay_dead_letters(
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
-def _waiting(dead_letters: DeadLetterLog, choice: DeadLetterChoice, offsets: OffsetManager) -> list[StoredDeadLetter]:
+def _waiting(dead_letters: DeadLetterLog, offsets: OffsetManager) -> list[StoredDeadLetter]:
     """Return the selected dead letters that a replay takes."""
-    return [
-        dead_letter
-        for dead_letter in chosen(dead_letters.stored, choice)
-        if dead_letter.offset not in dead_letters.replayed and is_current(dead_letter, offsets)
-    ]
+    return [dead_letter for dead_letter in dead_letters.waiting if is_current(dead_letter, offsets)]

@@ -335,7 +335,10 @@ class DeadLetterReplay:
         raw = self._box.raw(dead_letter) if dead_letter.payload == "whole" else b""
         if not raw:
             reason = read.message if read is not None else "its object is gone, or there in another version"
-            raise RecordError(f"{reason}, and the dead letter does not hold the whole record")
+            held = "does not hold the whole record"
+            if dead_letter.payload == "whole":
+                held = "is gone: retention or a purge of its topic has just dropped it"
+            raise RecordError(f"{reason}, and the dead letter {held}")
         if dead_letter.error == RecordTransformError.__name__:  # the format had read it
             return raw
         transformer = self._iterator.transformer

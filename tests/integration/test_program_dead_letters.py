@@ -6,7 +6,10 @@ import signal
 from collections import Counter
 
 import pytest
+from apache_iggy import Durability
 
+from framework.engine.iggy_target import IggyTarget
+from framework.testing.options import source_config
 from tests.integration.program_rig import (
     LONG,
     SERVERS,
@@ -19,6 +22,8 @@ from tests.integration.program_rig import (
     jsonl,
     rounds,
     wait_for_count,
+    wait_until,
+    with_client,
 )
 
 BAD = 13
@@ -217,7 +222,7 @@ def test_shown_replayed_and_shown_again(program, moto_bucket, tmp_path):
     for command in ("show", "replay"):
         unknown = program.run("dead-letter", command, "--letter", "99")
         assert unknown.code == 2
-        assert "--letter 99: the source has no dead letter with that number" in unknown.said
+        assert "--letter 99: the source has no such dead letter" in unknown.said
 
     still = program.run("dead-letter", "replay")
     assert still.code == 3
@@ -290,6 +295,45 @@ def test_without_a_topic_or_dead_letters_one_sentence_says_so(program, moto_buck
     program.configure(errors={"dead_letter_topic": None})
     ended = program.run("dead-letter", "replay")
     assert (ended.code, "set [errors] dead_letter_topic" in ended.err) == (2, True)
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_dead_letters_that_the_topic_dropped_are_said_to_be_gone(tmp_path, moto_bucket, kind, caplog):
+    """Deleted as retention does it: a segment at a time, the oldest first."""
+    bad = [b"- bad %d " % number + b"x" * 700_000 for number in range(6)]
+    server = OwnServer(tmp_path / "own", kind).start()
+    program = Program(tmp_path, moto_bucket, server.url, "s", errors=ERRORS)
+
+    async def segmented(client):
+        await client.create_stream("s")
+        options = {"durability": Durability.PERSISTED, "messages_required_to_save": 1, "segment_size": 1 << 20}
+        await client.create_topic("s", "dead", 1, **options)
+
+    try:
+        with_client(server.url, segmented)
+        for number, line in enumerate(bad):
+            moto_bucket.put(f"in/{number}.jsonl", line + b"\n")
+            program.once()
+        with IggyTarget(source_config(url=server.url)) as target, target.connect() as connection:
+            connection.delete_segments("s", "dead", 0, 1)
+            gone = wait_until(lambda: 6 - connection.get_topic("s", "dead").partitions[0].messages_count)
+        assert 1 < gone < 6
+        shown = program.run("dead-letter", "show", "--json")
+        assert [(line["letter"], line["key"]) for line in shown.lines] == [
+            (number, f"in/{number}.jsonl") for number in range(gone, 6)
+        ]
+        program.run("dead-letter", "replay", "--dry-run")
+        unknown = program.run("dead-letter", "show", "--letter", "0")
+        assert (unknown.code, f"left the topic from message {gone} on" in unknown.said) == (2, True)
+        replayed = program.configure(input={"validate": False}).run("dead-letter", "replay")
+        assert (replayed.code, f"sent again: {6 - gone} records" in replayed.out) == (0, True)
+        assert sorted(message.payload for message in program.messages()) == bad[gone:]
+        warnings = [text for text in caplog.messages if "dead letters among them" in text]
+        said = f'topic "dead": its first {gone} messages are gone (retention or deleted segments)'
+        assert [text.partition(";")[0] for text in warnings] == [said] * 3
+    finally:
+        program.close()
+        server.kill()
 
 
 def test_what_a_replay_leaves_is_not_in_its_preview(program, moto_bucket):

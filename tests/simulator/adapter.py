@@ -808,9 +808,8 @@ def run_replay(settings):
     with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         ours = session.Session.begin(connection, config)
         letters = DeadLetterLog.read(connection, config)
-        found = [letter for letter in letters.stored if letter.offset not in letters.replayed]
         with iterator_of(SimTask, SourceContext(config=config, offsets=ours.offsets)) as iterator:
-            DeadLetterReplay(ours, iterator).run(found, letters.notes)
+            DeadLetterReplay(ours, iterator).run(letters.waiting, letters.notes)
 
 
 LIVES = {"source": run_source, "reset": run_reset, "set": run_set, "accept": run_accept, "replay": run_replay}

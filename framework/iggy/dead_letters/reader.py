@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -25,6 +25,7 @@ from framework.offsets.manager import OffsetManager
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
+    from framework.iggy.values import PartitionInfo
     from framework.offsets.reset import Reset
 
 log = logging.getLogger(__name__)
@@ -52,22 +53,35 @@ class DeadLetterLog:
     """The dead letters of one source.
 
     Attributes:
-        stored: all dead letters, in topic order, without the records' bytes, which may exceed the memory.
+        stored: the selected dead letters, in topic order, without the records' bytes, which may exceed the memory.
         replayed: offsets of the dead letters that were replayed, or whose objects were reset.
         notes: markers of replays that had begun to send.
+        first_offset: offset of the first message that the topic still has, or will have; earlier ones are gone.
     """
 
     stored: Sequence[StoredDeadLetter]
     replayed: frozenset[int]
     notes: Sequence[ReplayMarker]
+    first_offset: int
+
+    @property
+    def waiting(self) -> list[StoredDeadLetter]:
+        """The selected dead letters that were not replayed."""
+        return [dead_letter for dead_letter in self.stored if dead_letter.offset not in self.replayed]
 
     @classmethod
-    def read(cls, connection: IggyConnection, config: SourceCommonConfig) -> DeadLetterLog:
+    def read(
+        cls,
+        connection: IggyConnection,
+        config: SourceCommonConfig,
+        selected: Callable[[StoredDeadLetter], bool] = lambda _: True,
+    ) -> DeadLetterLog:
         """Read the topic to its end.
 
         Args:
             connection: an open connection.
             config: names the topic.
+            selected: whether to keep a dead letter in memory.
 
         Raises:
             ConfigError: no dead letter topic is configured.
@@ -78,29 +92,43 @@ class DeadLetterLog:
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
         notes: list[ReplayMarker] = []
-        for found in _read(connection, config):
+        partition = _partition(connection, config)
+        first_offset: int | None = None
+        for offset, found in _read(connection, config, partition):
+            if first_offset is None:
+                first_offset = offset
             if isinstance(found, StoredDeadLetter):
-                stored.append(attrs.evolve(found, raw=b""))
-            elif found.replayed:
+                if selected(found):
+                    stored.append(attrs.evolve(found, raw=b""))
+            elif found is not None and found.replayed:
                 replayed.update(found.dead_letters)
-            else:
+            elif found is not None:
                 notes.append(found)
-        return cls(stored=stored, replayed=frozenset(replayed), notes=notes)
+        if first_offset is None:  # the server reports 0 as the last offset of a topic that had no message yet
+            first_offset = partition.current_offset + 1 if partition.current_offset else 0
+        return cls(stored=stored, replayed=frozenset(replayed), notes=notes, first_offset=first_offset)
 
 
-def _read(connection: IggyConnection, config: SourceCommonConfig) -> Iterator[StoredDeadLetter | ReplayMarker]:
+def _partition(connection: IggyConnection, config: SourceCommonConfig) -> PartitionInfo:
     topic, stream = topic_of(config), config.iggy.stream
     info = connection.get_topic(stream, topic)
     if info is None:
         raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
     if not info.partitions:
         raise IggyTopicError(f'topic "{topic}" of stream "{stream}" has no partition: dead letters need exactly 1')
+    return info.partitions[PARTITION]
+
+
+def _read(
+    connection: IggyConnection, config: SourceCommonConfig, partition: PartitionInfo
+) -> Iterator[tuple[int, StoredDeadLetter | ReplayMarker | None]]:
+    """Yield each message's offset, and what it says of this source; warn of those that cannot be read."""
+    topic, stream = topic_of(config), config.iggy.stream
     unreadable, first = 0, 0
-    for message in read_whole(connection, stream, topic, info.partitions[PARTITION]):
+    for message in read_whole(connection, stream, topic, partition):
         found = read_dead_letter(message, config.source.name)
-        if found is not None:
-            yield found
-        elif claims_dead_letter(message, config.source.name):
+        yield message.offset, found
+        if found is None and claims_dead_letter(message, config.source.name):
             unreadable, first = unreadable + 1, first if unreadable else message.offset
     if unreadable:
         log.warning(
@@ -144,11 +172,8 @@ def dead_letters_of(connection: IggyConnection, config: SourceCommonConfig, rese
     topic = config.errors.dead_letter_topic
     if topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return []
-    dead_letters = DeadLetterLog.read(connection, config)
-    return [
-        dead_letter
-        for dead_letter in dead_letters.stored
-        if dead_letter.offset not in dead_letters.replayed
-        and reset.takes(dead_letter.key)
-        and reset.bucket in {None, dead_letter.bucket}
-    ]
+    return DeadLetterLog.read(
+        connection,
+        config,
+        lambda dead_letter: reset.takes(dead_letter.key) and reset.bucket in {None, dead_letter.bucket},
+    ).waiting

@@ -17,6 +17,8 @@ The header `payload` tells which.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from sys import intern
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -122,14 +124,12 @@ class ReplayMarker:
         offset: its place in the topic.
         replayed: whether the dead letters were sent again; otherwise they are about to be sent.
         dead_letters: offsets of the dead letters.
-        ids: their message ids.
         ends: partition -> the offset of its next message, when the marker was written.
     """
 
     offset: int
     replayed: bool
     dead_letters: tuple[int, ...]
-    ids: tuple[int, ...]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
 
@@ -302,12 +302,12 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
         offset=message.offset,
         replayed=replayed,
         dead_letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
-        ids=tuple(int(number, 16) for _, number, _ in body["letters"]),
         ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},
     )
 
 
 def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: str) -> StoredDeadLetter:
+    """Parse a dead letter. A million of them are held at once, so equal texts are one text in memory."""
     body = headers["payload"]
     division, record = division_of(headers), _number(headers["record"])
     if record > MAX_RECORD or (division is not None and division.number > MAX_SPLIT):
@@ -317,19 +317,19 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
         message_id=message.message_id,
         timestamp_us=message.timestamp_us,
         kind="object" if kind == "object" else "record",
-        bucket=headers["bucket"],
-        key=headers["key"],
-        version=headers["version"],
+        bucket=intern(headers["bucket"]),
+        key=intern(headers["key"]),
+        version=intern(headers["version"]),
         division=division,
         generation=_number(headers["generation"]),
-        numbering_options=headers.get(NUMBERED_BY, ""),
+        numbering_options=intern(headers.get(NUMBERED_BY, "")),
         record=record,
         topic_partition=_partition(headers["topic"], headers["partition"]),
-        error=headers["error"],
-        text=headers.get("text", ""),
+        error=intern(headers["error"]),
+        text=intern(headers.get("text", "")),
         byte_offset=_number(headers["byte_offset"]) if "byte_offset" in headers else None,
         length=_number(headers["length"]) if "length" in headers else None,
-        format=headers.get("format", ""),
+        format=intern(headers.get("format", "")),
         payload="whole" if body == "whole" else "beginning" if body == "beginning" else "none",
         raw=message.payload if body != "none" else b"",
     )
@@ -343,6 +343,7 @@ def _number(value: str | int) -> int:
     return int(text)
 
 
+@lru_cache(maxsize=MAX_PARTITIONS)
 def _partition(topic: object, partition: str | int) -> TopicPartition:
     if not isinstance(topic, str) or topic_name_error(topic) is not None:
         raise ValueError(topic)

@@ -5,7 +5,7 @@ import collections
 import attrs
 import pytest
 
-from framework.cli.dead_letters import DeadLetterChoice, chosen
+from framework.cli.dead_letters import DeadLetterChoice
 from framework.engine import dead_letter_replay
 from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
@@ -49,12 +49,8 @@ def replay(source, at=None, choice=None, *, may_be_lost=False, **options):
     counts = None
     try:
         session = Session.begin(connection, config)
-        dead_letters = DeadLetterLog.read(connection, config)
-        waiting = [
-            x
-            for x in chosen(dead_letters.stored, choice or DeadLetterChoice())
-            if x.offset not in dead_letters.replayed and is_current(x, session.offsets)
-        ]
+        dead_letters = DeadLetterLog.read(connection, config, (choice or DeadLetterChoice()).selects())
+        waiting = [x for x in dead_letters.waiting if is_current(x, session.offsets)]
         iterator = task.get_iterator(SourceContext(config=config, offsets=session.offsets))
         iterator.look_up = lambda native: next(
             (one for one in iterator.get_native_item_stream(None) if one.key == native.key), None
@@ -73,7 +69,7 @@ def open_dead_letters(source):
     connection = source.server.connect()
     dead_letters = DeadLetterLog.read(connection, source.config)
     connection.close()
-    return [dead_letter for dead_letter in dead_letters.stored if dead_letter.offset not in dead_letters.replayed]
+    return dead_letters.waiting
 
 
 def waiting_dead_letters(source):
@@ -212,6 +208,24 @@ def test_a_dead_letter_with_a_beginning_only_stays_when_its_object_is_gone():
     counts, _ = replay(source, validate=False)
     assert (counts.sent, counts.stayed) == (0, 1)
     assert "does not hold the whole record" in next(iter(counts.bad))
+
+
+def test_a_dead_letter_that_is_dropped_during_the_replay_is_said_to_be_gone(monkeypatch):
+    source = Source().put("a", 1, 0, 1, 0)
+    source.live()
+    source.rig.store.delete("a")
+    records = DeadLetterReplay._records
+
+    def dropping(self, native, dead_letters):
+        source.server.drop_head("kit", DEAD, 0, 1)
+        return records(self, native, dead_letters)
+
+    monkeypatch.setattr(DeadLetterReplay, "_records", dropping)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (1, 1)
+    assert next(iter(counts.bad)).endswith(
+        "and the dead letter is gone: retention or a purge of its topic has just dropped it"
+    )
 
 
 @pytest.mark.parametrize("headers", ["provenance", "none"])
@@ -412,18 +426,22 @@ def test_dead_letters_are_chosen_by_key_prefix_kind_number_and_time():
     source = usual()
     source.live()
     dead_letters = source.stored()
-    assert {x.key for x in chosen(dead_letters, DeadLetterChoice(key="a"))} == {"a"}
-    assert {x.key for x in chosen(dead_letters, DeadLetterChoice(prefix="d"))} == {"d"}
-    assert chosen(dead_letters, DeadLetterChoice(kind="ObjectError")) == []
-    assert len(chosen(dead_letters, DeadLetterChoice(kind="RecordError"))) == len(dead_letters)
-    assert [x.offset for x in chosen(dead_letters, DeadLetterChoice(dead_letter=3))] == [3]
     latest = dead_letters[-1].timestamp_us / 1e6
-    assert chosen(dead_letters, DeadLetterChoice(since="1s"), now=latest + 5) == []
-    assert len(chosen(dead_letters, DeadLetterChoice(since="2 h"), now=latest + 5)) == len(dead_letters)
-    assert len(chosen(dead_letters, DeadLetterChoice(since="2020-01-01"))) == len(dead_letters)
-    assert chosen(dead_letters, DeadLetterChoice(since="2099-01-01T00:00+01:00")) == []
+
+    def chosen(**choice):
+        return list(filter(DeadLetterChoice(**choice).selects(now=latest + 5), dead_letters))
+
+    assert {x.key for x in chosen(key="a")} == {"a"}
+    assert {x.key for x in chosen(prefix="d")} == {"d"}
+    assert chosen(kind="ObjectError") == []
+    assert len(chosen(kind="RecordError")) == len(dead_letters)
+    assert [x.offset for x in chosen(dead_letter=3)] == [3]
+    assert chosen(since="1s") == []
+    assert len(chosen(since="2 h")) == len(dead_letters)
+    assert len(chosen(since="2020-01-01")) == len(dead_letters)
+    assert chosen(since="2099-01-01T00:00+01:00") == []
     with pytest.raises(ConfigError, match="--since yesterday"):
-        chosen(dead_letters, DeadLetterChoice(since="yesterday"))
+        chosen(since="yesterday")
 
 
 @pytest.mark.parametrize("headers", ["provenance", "none"])
