@@ -87,7 +87,7 @@ class IggyTarget:
         from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError  # noqa: PLC0415 - often unused
 
         try:
-            server = EmbeddedServer.start(self._address.embedded_path)
+            server = EmbeddedServer.start(self._address.embedded_path, stopped=lambda: self._stopped)
         except EmbeddedServerError as exc:
             error = IggyUnavailableError(f"{exc}. [iggy] url needs a folder that can be made and written")
             error.exit_code = EXIT_PERSON  # a folder does not become writable by itself

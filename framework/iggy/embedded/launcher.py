@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _READY_SECONDS = 30.0
 _STOP_SECONDS = 5.0
 _RETRY_SECONDS = 0.02
+_LOOK_SECONDS = 0.1
 _TAIL_BYTES = 2000
 _IN_USE = 3
 _log = logging.getLogger(__name__)
@@ -79,6 +81,7 @@ class EmbeddedServer:
         username: str = "iggy",
         password: str | None = None,
         sync: bool = True,
+        stopped: Callable[[], bool] = lambda: False,
     ) -> Self:
         """Return a server that answers on the folder `path`: a new child, or the live one that serves it already.
 
@@ -89,9 +92,10 @@ class EmbeddedServer:
             username: The only user. When a server is joined, the one it was started with.
             password: Its password; the same. By default the folder's own, made at random and kept in its file `password`.
             sync: Whether every confirmed message survives a power cut too, and not only `kill -9`.
+            stopped: Asked ten times a second; ends the start.
 
         Raises:
-            EmbeddedServerError: It was not ready in time, or ended at once.
+            EmbeddedServerError: It was not ready in time, ended at once, or was stopped.
         """
         server = cls(Path(path).absolute(), username, password)
         deadline = time.monotonic() + _READY_SECONDS
@@ -99,7 +103,7 @@ class EmbeddedServer:
         while time.monotonic() < deadline:
             if server._join():
                 return server
-            code, output = server._launch(deadline, sync=sync)
+            code, output = server._launch(deadline, stopped, sync=sync)
             if code is None:
                 return server
             if code != _IN_USE:
@@ -169,7 +173,7 @@ class EmbeddedServer:
         """Show where it is, never the password."""
         return f"EmbeddedServer({str(self.path)!r}, {self.host}:{self.port})"
 
-    def _launch(self, deadline: float, *, sync: bool) -> tuple[int | None, str]:
+    def _launch(self, deadline: float, stopped: Callable[[], bool], *, sync: bool) -> tuple[int | None, str]:
         """Start a child and wait until it listens; return None, or its exit code, and what it wrote on stderr."""
         root = Path(__file__).resolve().parents[3]
         command = [sys.executable, "-m", "framework.iggy.embedded", str(self.path), "--port", "0", "--owned"]
@@ -190,7 +194,10 @@ class EmbeddedServer:
             stdin, stdout = _pipes(process)
             seconds = 0.0
             try:
-                ready = _readable(stdout, deadline - time.monotonic()) and stdout.readline()
+                while not (answers := _readable(stdout, min(_LOOK_SECONDS, deadline - time.monotonic()))):
+                    if stopped() or time.monotonic() >= deadline:
+                        break
+                ready = answers and stdout.readline()
                 address = self._address() if ready else None
                 if ready and address is not None:
                     self._process = process
@@ -198,12 +205,14 @@ class EmbeddedServer:
                     _log.info("%s", ready.decode("utf-8", "replace").strip())
                     return None, ""
                 late = time.monotonic() >= deadline
-                seconds = 0.0 if ready or late else _STOP_SECONDS
+                seconds = _STOP_SECONDS if answers and not ready else 0.0  # it is ending
             finally:
                 if self._process is None:  # also when Ctrl-C ended the wait for it
                     stdin.close()
                     stdout.close()
                     code = _wait_or_kill(process, seconds)
+            if stopped():
+                raise EmbeddedServerError(f"The start of the embedded server for {self.path} was stopped")
             stderr.seek(0)
             output = stderr.read()[-_TAIL_BYTES:].decode("utf-8", "replace").strip() or "it said nothing"
             if late:

@@ -111,6 +111,23 @@ def test_a_stop_does_not_wait_for_a_store_that_is_being_opened(monkeypatch, task
             WaitingTask.answer.set()
 
 
+@pytest.mark.parametrize("slow", ["starts", "in use"])
+def test_a_stop_does_not_wait_for_an_embedded_server_that_starts(monkeypatch, tmp_path, slow):
+    program = tmp_path / "python"
+    program.write_text(
+        f"#!/bin/sh\ntouch {tmp_path}/started\n" + ("exec sleep 60\n" if slow == "starts" else "exit 3\n")
+    )
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    engine = LocalEngine(MemorySourceTask, source_config(url=f"embedded:{tmp_path}/iggy"), once=True)
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(engine.run)
+        while not (tmp_path / "started").exists():
+            threading.Event().wait(0.01)
+        engine.stop()
+        assert run.result(15).state == "stopped"
+
+
 class SilentConnection:
     """A connection to a server that never answers."""
 
