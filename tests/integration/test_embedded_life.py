@@ -305,7 +305,7 @@ def test_a_folder_that_others_may_write_is_closed_to_them(tmp_path):
 def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(PermissionError, match="belongs to another user"):
-        Service(tmp_path, username="u").run("127.0.0.1", 0)
+        Service(tmp_path, username="ada").run("127.0.0.1", 0)
 
 
 def test_it_listens_on_ipv6_too(tmp_path):

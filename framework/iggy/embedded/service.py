@@ -39,7 +39,9 @@ _LOOK_SECONDS = 0.1
 _GRACE_SECONDS = 0.05
 # Whoever wants to join looks for a moment whether the lock is held.
 _LOCK_SECONDS = 0.2
-_MAX_PASSWORD = 255
+_USERNAME_BYTES = (3, 50)
+_PASSWORD_BYTES = (3, 100)
+"""The least and the most, as in Iggy."""
 
 
 class FolderInUseError(Exception):
@@ -101,12 +103,15 @@ class Service:
                 owner is gone; a byte in it asks to end as soon as no other owner uses the server.
 
         Raises:
-            ValueError: `host` is not a loopback address.
+            ValueError: `host` is not a loopback address, or no client could send the name or the password.
             FolderInUseError: Another process serves the folder.
             OSError: The folder cannot be used, or belongs to another user, or the port is taken.
         """
         try:
             check_loopback(host)
+            _check_length("the user name (--username)", self._username, _USERNAME_BYTES)
+            if self._password is not None:
+                _check_length("the password (IGGY_EMBEDDED_PASSWORD)", self._password, _PASSWORD_BYTES)
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             make_private(self.folder)
             self._lock_folder()
@@ -168,9 +173,11 @@ class Service:
             self._files.replace(path, f"{password}\n".encode())
             return password
         with os.fdopen(fd, encoding="utf-8") as file:
-            password = file.read(_MAX_PASSWORD + 1).removesuffix("\n")
-        if not 1 <= len(password.encode()) <= _MAX_PASSWORD:
-            raise OSError(f"{path} holds no password of 1 to {_MAX_PASSWORD} bytes: remove it, and a new one is made")
+            password = file.read(_PASSWORD_BYTES[1] + 2).removesuffix("\n")
+        try:
+            _check_length(f"the password in {path}", password, _PASSWORD_BYTES)
+        except ValueError as exc:
+            raise OSError(f"{exc}: remove the file, and a new one is made") from exc
         return password
 
     def _lock_folder(self) -> None:
@@ -289,6 +296,12 @@ class Service:
         for thread in connections.values():
             thread.join(max(deadline - time.monotonic(), 0))
         self._catalog.close()
+
+
+def _check_length(what: str, text: str, limits: tuple[int, int]) -> None:
+    least, most = limits
+    if not least <= len(text.encode()) <= most:
+        raise ValueError(f"{what} must have {least} to {most} bytes, as clients of Iggy refuse others")
 
 
 def check_loopback(host: str) -> None:

@@ -123,17 +123,45 @@ def test_only_loopback_addresses_are_listened_on(host):
 
 
 def test_a_folder_has_one_owner_and_the_refusal_names_it(tmp_path):
-    first = Service(tmp_path, username="u", password="p")
+    first = Service(tmp_path, username="ada", password="iggy")
     first._lock_folder()
-    second = Service(tmp_path, username="u", password="p")
+    second = Service(tmp_path, username="ada", password="iggy")
     with pytest.raises(FolderInUseError, match=r"served by the process \d+ already"):
         second.run("127.0.0.1", 0)
     for service in (first, second):
         service.close()
 
 
+@pytest.mark.parametrize(
+    ("username", "password", "reason"),
+    [
+        ("ab", "iggy", r"the user name \(--username\) must have 3 to 50 bytes"),
+        ("a" * 51, "iggy", "the user name"),
+        ("ada", "ab", r"the password \(IGGY_EMBEDDED_PASSWORD\) must have 3 to 100 bytes"),
+        ("ada", "é" * 51, "the password"),
+    ],
+)
+def test_a_name_or_password_that_no_client_can_send_is_refused(tmp_path, username, password, reason):
+    """A real server does not start with one; with one, nobody could log in."""
+    with pytest.raises(ValueError, match=reason):
+        Service(tmp_path / "data", username=username, password=password).run("127.0.0.1", 0)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("kept", ["", "ab\n", "a" * 101 + "\n"])
+def test_a_kept_password_that_no_client_can_send_is_named_with_its_file(tmp_path, kept):
+    (tmp_path / "password").write_text(kept)
+    service = Service(tmp_path, username="ada")
+    with pytest.raises(OSError, match=rf"the password in {tmp_path}/password must have 3 to 100 .*: remove the file"):
+        service.run("127.0.0.1", 0)
+    service = Service(tmp_path, username="ada")
+    (tmp_path / "password").write_text("a" * 100 + "\n")
+    assert service._folder_password() == "a" * 100
+    service.close()
+
+
 def test_without_a_thread_for_a_client_the_server_goes_on(tmp_path, capfd):
-    server = Service(tmp_path, username="u", password="p")
+    server = Service(tmp_path, username="ada", password="iggy")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with pytest.MonkeyPatch.context() as patch, socket.create_connection(listener.getsockname()) as client:
             patch.setattr(threading.Thread, "start", Mock(side_effect=RuntimeError("can't start new thread")))
