@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -88,13 +88,24 @@ def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_li
     plan = None if no_list else dry_run(task_class, config, found)  # it takes the positions
     if as_json:
         lag = {"objects": plan.total.objects, "bytes": plan.total.size_bytes} if plan is not None else None
-        write_json({**counts, **_log_json(found), "lag": lag})
+        unselected = len(plan.unselected) if plan is not None else None
+        write_json({**counts, **_log_json(found), "lag": lag, "unselected": unselected})
         return 0
     if plan is not None:
         objects, size = counted(plan.total.objects, "object"), counted(plan.total.size_bytes, "byte")
         write_lines([f"lag: {objects}, {size} listed and not done"])
         write_lines(_filtered(plan))
+        if plan.unselected:
+            write_lines([_unselected(plan.unselected)])
     return 0
+
+
+def _unselected(names: Sequence[str]) -> str:
+    example = names[0] if len(names) == 1 else f"such as {names[0]}"
+    return (
+        f"begun, and now filtered or gone: {counted(len(names), 'object')}, {example}; each counts as reading, and is read "
+        f"further only if a listing gives it again"
+    )
 
 
 def _log_json(found: Inspection) -> dict[str, Any]:

@@ -48,6 +48,8 @@ class DryRun:
         prefixes: by folder: the configured prefix and one more level.
         listed: objects that the listing showed.
         filtered: reason -> number of objects that were filtered.
+        unselected: `bucket/key` of objects that were begun and not finished, and that the listing did not give: they are
+            filtered now, or gone.
         list_requests: requests that the listing took; the next takes about as many.
     """
 
@@ -58,6 +60,7 @@ class DryRun:
     prefixes: dict[str, ObjectTotals] = attrs.field(factory=dict)
     listed: int = 0
     filtered: Mapping[str, int] = attrs.field(factory=dict)
+    unselected: Sequence[str] = ()
     list_requests: int = 0
 
     @property
@@ -93,6 +96,8 @@ def dry_run(
     Raises:
         SourceError: as in a run, for the bucket, a listing, or positions made with other options.
     """
+    pending = found.state.positions.pending() if found is not None else ()
+    begun = {key.whole(): f"{entry.bucket}/{entry.key}" for key, entry in pending if not entry.finished}
     context = SourceContext(config=config, offsets=_offsets(found), once=True)
     plan = DryRun()
     with iterator_of(task_class, context) as iterator:
@@ -102,9 +107,11 @@ def dry_run(
                 assignment = feed.take()
                 if assignment is not None:
                     plan.add(assignment, iterator.prefixes)
+                    begun.pop(assignment.entry.get_manager_key().whole(), None)
             counts = iterator.feed_counts
             if counts is not None:
                 plan.listed, plan.filtered = counts.listed, dict(counts.filtered)
+            plan.unselected = sorted(begun.values())
             plan.list_requests = iterator.statistics.list_requests
             return plan
         finally:

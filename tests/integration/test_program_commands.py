@@ -302,6 +302,26 @@ def test_two_instances_may_have_one_metrics_address(program, moto_bucket):
     assert second.stop().no_secrets().code == 0
 
 
+def test_status_says_why_an_object_stays_reading(program, moto_bucket):
+    """Stopped at a bad record, and then excluded, as the message of the stop advises."""
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"- bad"]))
+    moto_bucket.put("in/b.jsonl", jsonl([b'{"n":1}']))
+    assert program.run("--once").code == 3
+    assert "filtered or gone" not in program.run("status").out
+    program.configure(discovery={"exclude": ["in/a.jsonl"]}).once()
+    said = (
+        f"begun, and now filtered or gone: 1 object, {moto_bucket.name}/in/a.jsonl; each counts as reading, and is read "
+        f"further only if a listing gives it again\n"
+    )
+    assert program.run("status").out.endswith(said)
+    counts = json.loads(program.run("status", "--json").out)
+    assert (counts["positions"]["reading"], counts["lag"]["objects"], counts["unselected"]) == (1, 0, 1)
+    assert json.loads(program.run("status", "--json", "--no-list").out)["unselected"] is None
+    program.configure(discovery={"exclude": []}, input={"validate": False}).once()
+    assert [message.record for message in program.messages() if message.key == "in/a.jsonl"] == [1, 2]
+    assert json.loads(program.run("status", "--json").out)["unselected"] == 0
+
+
 def test_no_output_gives_the_terminal_orders_of_a_key_or_a_record(program, moto_bucket):
     evil = "in/FORGED\x1b]0;t\x07\x9b2J\x7f\u202e"
     moto_bucket.put(evil + ".jsonl", json.dumps({"text": evil}, ensure_ascii=False).encode() + b"\n")

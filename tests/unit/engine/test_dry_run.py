@@ -1,5 +1,6 @@
 """What a plan shows is what a run reads: also of what was begun, split, folded, or left out."""
 
+import attrs
 import pytest
 
 from framework.engine.dry_run import dry_run, ending_of, folder_of
@@ -49,6 +50,28 @@ def test_what_was_begun_is_counted_as_such():
     assert (run.total.objects, run.begun) == (3, 1)
     assert run.list_requests == 1
     assert sum(part.objects for part in run.topic_partitions.values()) == 3
+
+
+@pytest.mark.parametrize("how", ["excluded", "deleted", "overwritten", "kept"])
+def test_what_was_begun_and_is_not_selected_any_more_is_named(how):
+    store = ClockStore()
+    for name in "abc":
+        store.put_now(name)
+    leader = Leader(store)
+    leader.take()
+    leader.send(0)
+    leader.save()
+    ((_, begun),) = inspect(leader.server.connect(), leader.config).state.positions.pending()
+    if how == "excluded":
+        leader.config = attrs.evolve(
+            leader.config, discovery=attrs.evolve(leader.config.discovery, exclude=[begun.key])
+        )
+    elif how == "deleted":
+        store.delete(begun.key)
+    elif how == "overwritten":
+        store.now_ms += 1000
+        store.put_now(begun.key)
+    assert plan(leader).unselected == ([f"{begun.bucket}/{begun.key}"] if how in {"excluded", "deleted"} else [])
 
 
 def test_a_plan_that_ends_in_the_middle_of_its_listing_leaves_nothing_to_the_collector(monkeypatch):
