@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -208,7 +208,8 @@ class _Step:
             if self.parts:
                 return self._apart(batch, context)
             if len(batch) > 1:
-                return batch.join([self.apply(half, context) for half in batch.slices((len(batch) + 1) // 2)])
+                halves = batch.slices((len(batch) + 1) // 2)
+                return batch.join([_with_own_headers(self.apply(half, context)) for half in halves])
             return batch.reject({0: _reason(place, failure)})
         _check(place, batch, result)
         result = _owned(place, batch, result)
@@ -340,22 +341,38 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
 
 
 def _owned(place: str, before: TransformBatch, after: TransformBatch) -> TransformBatch:
-    """Return the result, independent of what the transform does next with its lists and buffers.
+    """Return the result, independent of what the transform does next with its lists, arrays and buffers.
+
+    Its headers are copied at the end of the chain: see `_within_limits`.
 
     Raises:
         TransformContractError: a payload is of another type.
     """
-    if after.payloads is before.payloads:
-        return after
-    try:
-        payloads = owned(after.payloads)
-    except TypeError as exc:
-        raise TransformContractError(f"{place} returned a payload that is {exc}, not bytes") from None
-    return after if payloads is after.payloads else after.with_payloads(payloads)
+    changed: dict[str, Any] = {}
+    if after.payloads is not before.payloads:
+        try:
+            payloads = owned(after.payloads)
+        except TypeError as exc:
+            raise TransformContractError(f"{place} returned a payload that is {exc}, not bytes") from None
+        if payloads is not after.payloads:
+            changed["payloads"] = payloads
+    for name in ("numbers", "timestamps_us", "key_hashes"):
+        column = getattr(after, name)
+        if not (column is None or column is getattr(before, name) or isinstance(column, range)):
+            changed[name] = column.copy()
+    return attrs.evolve(after, **changed) if changed else after
+
+
+def _with_own_headers(batch: TransformBatch) -> TransformBatch:
+    """Return the result with copies of its headers: the transform is applied again before they are encoded."""
+    if batch.headers is None:
+        return batch
+    copies = {id(headers): dict(headers) for headers in batch.headers if headers is not None}
+    return attrs.evolve(batch, headers=[None if headers is None else copies[id(headers)] for headers in batch.headers])
 
 
 def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
-    """Reject payloads, headers and times of other types. Of payloads and headers only the first is looked at.
+    """Reject payloads, headers, times and hashes of other types. Of a list of payloads only the first is looked at.
 
     Raises:
         TransformContractError: names the transform.
@@ -366,16 +383,19 @@ def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> 
             raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
         if payloads and not isinstance(payloads[0], BYTES_TYPES):
             raise TransformContractError(f"{place} returned a payload that is {type(payloads[0]).__name__}, not bytes")
-    headers: object = next(filter(None, after.headers or ()), {})
-    if not isinstance(headers, Mapping):
-        raise TransformContractError(
-            f"{place} returned headers of a record that are {type(headers).__name__}, not a mapping"
-        )
-    times: object = after.timestamps_us
-    if times is not None and getattr(getattr(times, "dtype", None), "kind", "") != "i":
-        raise TransformContractError(
-            f"{place} returned timestamps_us that are {type(times).__name__}, not an array of int64"
-        )
+    for kind in set(map(type, after.headers or ())):
+        if kind is not type(None) and not issubclass(kind, Mapping):
+            raise TransformContractError(
+                f"{place} returned headers of a record that are {kind.__name__}, not a mapping"
+            )
+    for name, kinds, wanted in (("timestamps_us", "i", "int64"), ("key_hashes", "iu", "uint32")):
+        column: object = getattr(after, name)
+        if column is None:
+            continue
+        if getattr(getattr(column, "dtype", None), "kind", "") not in tuple(kinds) or getattr(column, "ndim", 0) != 1:
+            raise TransformContractError(
+                f"{place} returned {name} that are {type(column).__name__}, not an array of {wanted}"
+            )
 
 
 def _without_rows(batch: TransformBatch) -> TransformBatch:

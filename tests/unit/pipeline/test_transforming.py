@@ -4,6 +4,7 @@ import contextlib
 import json
 
 import attrs
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +15,13 @@ from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
+from framework.pipeline.transforming import TransformChain
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
+from framework.testing.kit.transforms import CONTEXT
 from framework.testing.options import source_config
 from framework.transform import TransformBatch
-from framework.transformer import Transformer
+from framework.transformer import PayloadBatch, Transformer
 from framework.transforms import documents, schemas
 from tests.support import transforms as own
 from tests.support.memory_producer import MemoryProducer
@@ -237,10 +240,47 @@ def test_a_transform_may_use_its_list_and_its_buffer_again(monkeypatch):
     assert found(batches) == [(number, b" %d" % number) for number in range(1, 10)]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_transform_may_use_its_arrays_and_headers_again(monkeypatch, fails):
+    """Also when it is applied to smaller and smaller parts, to find a bad record."""
+    numbers, times, hashes = np.zeros(20, np.int64), np.zeros(20, np.int64), np.zeros(20, np.uint32)
+    headers, rows = [{} for _ in range(20)], []
+
+    def apply(self, batch, context):
+        if fails and len(batch) > 2:
+            raise ValueError("a smaller part, please")
+        count = len(batch)
+        numbers[:count] = batch.numbers
+        times[:count] = hashes[:count] = numbers[:count] * 10
+        rows[:] = headers[:count]
+        for row, number in zip(rows, batch.numbers, strict=True):
+            row["number"] = int(number)
+        return attrs.evolve(
+            batch, numbers=numbers[:count], timestamps_us=times[:count], key_hashes=hashes[:count], headers=rows
+        )
+
+    monkeypatch.setattr(own.Shout, "apply", apply)
+    monkeypatch.setattr(own.Shout, "chooses_partition", True)
+    chain = TransformChain([(own.Shout(None), "transforms[0] (shout)")])
+    payloads = [b"%d" % number for number in range(1, 10)]
+    runs = [
+        chain.apply(PayloadBatch(first_record=at + 1, payloads=payloads[at : at + 3], size_bytes=3), CONTEXT)
+        for at in (0, 3, 6)
+    ]
+    assert [run.number_array().tolist() for run in runs] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+    assert [run.batch.timestamps_us.tolist() for run in runs] == [[10, 20, 30], [40, 50, 60], [70, 80, 90]]
+    assert [run.batch.key_hashes.tolist() for run in runs] == [[10, 20, 30], [40, 50, 60], [70, 80, 90]]
+    assert [[row["number"] for row in run.batch.headers] for run in runs] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
 CAREFREE = {
     "headers": (
         lambda batch: attrs.evolve(batch, headers=[None, *([("name", "value")],) * (len(batch) - 1)]),
         "returned headers of a record that are list, not a mapping",
+    ),
+    "a header behind": (
+        lambda batch: attrs.evolve(batch, headers=[{"a": 1}] * (len(batch) - 1) + [5]),
+        "returned headers of a record that are int, not a mapping",
     ),
     "one header": (
         lambda batch: attrs.evolve(batch, headers=dict.fromkeys(map(str, range(len(batch))), 1)),
@@ -265,7 +305,19 @@ CAREFREE = {
     "lazy": (lambda batch: batch.with_payloads(iter(batch.payloads)), "payloads that are list_iterator, not a list"),
     "times": (
         lambda batch: attrs.evolve(batch, timestamps_us=[1] * len(batch)),
-        "timestamps_us that are list, not an array",
+        "timestamps_us that are list, not an array of int64",
+    ),
+    "a table of times": (
+        lambda batch: attrs.evolve(batch, timestamps_us=np.ones((len(batch), 1), np.int64)),
+        "timestamps_us that are ndarray, not an array of int64",
+    ),
+    "hashes": (
+        lambda batch: attrs.evolve(batch, key_hashes=[1] * len(batch)),
+        "key_hashes that are list, not an array of uint32",
+    ),
+    "fractions": (
+        lambda batch: attrs.evolve(batch, key_hashes=np.ones(len(batch))),
+        "key_hashes that are ndarray, not an array of uint32",
     ),
 }
 """Mistakes of an author, each with what the error says."""
