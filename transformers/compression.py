@@ -20,7 +20,8 @@ when the object is shorter than listed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 
 from framework.errors import CorruptObjectError
@@ -77,8 +78,14 @@ _TAR_SUFFIXES = (".tgz", ".tbz", ".tbz2", ".txz", ".tzst", *(f".tar{suffix}" for
 _TAR_MAGIC, _TAR_MAGIC_AT = b"ustar", 257
 """Of POSIX and GNU archives (tar(5), "Ustar Archives"); older ones have none."""
 
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-"""Byte order marks: text in UTF-16 would be divided inside of characters. UTF-32, little-endian, begins with one, too."""
+_WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+"""The byte order marks of UTF-16 and UTF-32: such text would be divided inside of characters. The fourth begins with the first."""
+
+_WIDE_FORMS = ((2, 0), (2, 1), (4, 0), (4, 3))
+"""Of UTF-16 and UTF-32, in both orders: bytes of a character, and which of them a character of Latin-1 has; the others are 0."""
+
+_FEWEST_WIDE_BYTES, WIDE_BYTES = 8, 16
+"""How many bytes must be of such a form where no mark says so, and how many are looked at."""
 
 _TEXT_BYTES = 4096
 """How much of the beginning is looked at to tell text from what is packed."""
@@ -142,20 +149,28 @@ def is_plain(data: bytes, compression: str, key: str) -> bool:
     return is_plain_by_name(compression, key) and not (compression == "auto" and data.startswith(_MAGICS))
 
 
-def check_text(head: bytes, key: str) -> None:
-    """Refuse what is packed in a way that is not supported, for a format of text.
+def is_wide(head: bytes) -> bool:
+    """Return whether text that begins with `head`, 16 bytes or all there are, is in UTF-16 or UTF-32.
 
-    Args:
-        head: the object's beginning, which is that of no compression here.
-        key: the object's key.
-
-    Raises:
-        CorruptObjectError: its name says that it is packed, and it begins with what text has not.
+    Without a byte order mark it is noticed where it begins with characters of Latin-1.
     """
-    head, foreign = head[:_TEXT_BYTES], unsupported_compression(key)
+    if head.startswith(_WIDE_MARKS):
+        return True
+    head = head[:WIDE_BYTES]
+    if b"\0" not in head[:2] or len(head) < _FEWEST_WIDE_BYTES:
+        return False
+    for width, place in _WIDE_FORMS:
+        characters = head[place::width]
+        is_text = characters.translate(None, _CONTROLS) == characters
+        if is_text and len(head) % width == 0 and head.count(0) == len(head) - len(characters):
+            return True
+    return False
+
+
+def _check_not_packed(head: bytes, key: str) -> None:
+    """Refuse what is packed in a way that is not supported: its name says so, and it begins with what text has not."""
+    foreign = unsupported_compression(key)
     named = foreign or compression_of_key(key)
-    if named == "none":
-        return
     packed = head.translate(None, _CONTROLS) != head
     if foreign and not packed:
         try:
@@ -179,7 +194,7 @@ class UnpackedStream:
         options: how it may be packed.
         start: of the stored bytes; behind 0 nothing is unpacked.
         piece_bytes: about how much to read at a time.
-        text: whether it must be text inside: see `check_text`.
+        text: whether it must be text inside, so that what is surely none is refused.
     """
 
     def __init__(
@@ -197,6 +212,7 @@ class UnpackedStream:
         self._window, self._expansion = options.max_window_bytes, options.max_expansion
         self._start = start
         self._compression = "none" if start else options.compression
+        self._may_be_packed = self._compression == "auto"
         self._pieces: Iterator[bytes] | None = None
         self._failure: Exception | None = None
         self._raw_close: Callable[[], None] | None = None
@@ -258,20 +274,25 @@ class UnpackedStream:
             except Exception as exc:  # noqa: BLE001 - raised behind the head
                 failure = exc
             self._compression = detect_compression(head, self._source.key)
-            if self._text and self._compression == "none":
-                check_text(head, self._source.key)
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
             pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
             pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
-            if self._text:
-                pieces = _packed_once(pieces, self._compression)
-            if self._text and self._source.key.lower().endswith(_TAR_SUFFIXES):
-                pieces = _without_tar(pieces)
         if self._text and not self._start:
-            pieces = _without_utf16(pieces)
+            pieces = _checked_text(pieces, list(self._text_checks()))
         self._pieces = pieces
         return pieces
+
+    def _text_checks(self) -> Iterator[tuple[int, Callable[[bytes], None]]]:
+        """Yield how many of the first bytes a check needs, and the check."""
+        key, compression = self._source.key, self._compression
+        if compression != "none":
+            yield MAX_MAGIC_BYTES, partial(_check_packed_once, compression=compression)
+            if key.lower().endswith(_TAR_SUFFIXES):
+                yield _TAR_MAGIC_AT + len(_TAR_MAGIC), _check_no_tar
+        elif self._may_be_packed and _suffix(key) in _NAMED:
+            yield _TEXT_BYTES, partial(_check_not_packed, key=key)
+        yield WIDE_BYTES, _check_not_wide
 
 
 def most_expanded(factor: int, stored_bytes: int) -> float:
@@ -294,48 +315,42 @@ def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterato
         raise CorruptObjectError(str(exc)) from None
 
 
-def _without_tar(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    head = b""
-    for piece in pieces:
-        head += piece
-        if len(head) >= _TAR_MAGIC_AT + len(_TAR_MAGIC):
-            break
+def _checked_text(pieces: Iterator[bytes], checks: Sequence[tuple[int, Callable[[bytes], None]]]) -> Iterator[bytes]:
+    """Yield the pieces, if their first bytes pass the checks, wherever the borders of the pieces are."""
+    head, most = b"", max(size for size, _ in checks)
+    failure: Exception | None = None
+    try:
+        while len(head) < most and (piece := next(pieces, b"")):
+            head += piece
+    except Exception as exc:  # noqa: BLE001 - raised behind the head
+        failure = exc
+    for size, check in checks:
+        check(head[:size])
+    yield from (chain((head,), pieces) if failure is None else _after(head, failure))
+
+
+def _check_no_tar(head: bytes) -> None:
     if head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
         raise CorruptObjectError(
             "its name says tar, an archive of files, which is not supported; upload the files that are in it"
         )
-    if head:
-        yield head
-    yield from pieces
 
 
-def _packed_once(pieces: Iterator[bytes], compression: str) -> Iterator[bytes]:
+def _check_packed_once(head: bytes, compression: str) -> None:
     """Refuse text that is packed again inside: its bytes would be taken for lines."""
-    first = next(pieces, b"")
-    inner = next((name for name, magics in _MAGIC.items() if first.startswith(magics)), None)
+    inner = next((name for name, magics in _MAGIC.items() if head.startswith(magics)), None)
     if inner is not None:
         raise CorruptObjectError(
             f"it is packed twice: inside of the {compression} data there is {inner} data; upload it packed once"
         )
-    if first:
-        yield first
-    yield from pieces
 
 
-def _without_utf16(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    head = b""
-    for piece in pieces:
-        head += piece
-        if len(head) >= len(UTF16_MARKS[0]):
-            break
-    if head.startswith(UTF16_MARKS):
+def _check_not_wide(head: bytes) -> None:
+    if is_wide(head):
         raise CorruptObjectError(
-            "it begins with the byte order mark of UTF-16 or UTF-32, which is not supported; upload it in UTF-8, or set "
+            "it begins as text in UTF-16 or UTF-32, which is not supported; upload it in UTF-8, or set "
             'input.format = "bytes"'
         )
-    if head:
-        yield head
-    yield from pieces
 
 
 def _after(head: bytes, failure: Exception) -> Iterator[bytes]:

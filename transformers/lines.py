@@ -21,7 +21,7 @@ from framework.model.payloads import PayloadColumn, size_of
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, Runs, SplittableTransformer, too_large
-from transformers.compression import UTF16_MARKS, UnpackedStream, is_plain
+from transformers.compression import UnpackedStream, is_plain, is_wide
 from transformers.split_lines import SplitLines
 
 _BOM = b"\xef\xbb\xbf"
@@ -177,8 +177,8 @@ def split_lines(span: Span) -> LineBlock:
 
 
 def whole_block(data: bytes) -> Sequence[bytes] | None:
-    """The lines of a small object; None for those that are not read at once: with a byte order mark, or a cut end."""
-    if data.startswith((_BOM, *UTF16_MARKS)):
+    """The lines of a small object; None for those that are not read at once: with a mark, in UTF-16, or a cut end."""
+    if data.startswith(_BOM) or is_wide(data):
         return None
     if b"\r" in data:  # one byte is found in a tenth of the time of two
         data = data.replace(b"\r\n", b"\n")

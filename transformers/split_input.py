@@ -8,7 +8,7 @@ from contextlib import closing
 from typing_extensions import override
 
 from framework.transformer import ObjectInput, ReadStream
-from transformers.compression import MAX_MAGIC_BYTES, detect_compression
+from transformers.compression import WIDE_BYTES, detect_compression
 
 _FIRST_MORE_BYTES = 1 << 16
 
@@ -72,6 +72,6 @@ def packing_of(source: ObjectInput) -> str:
 
 
 def head_of(source: ObjectInput) -> bytes:
-    """Return the first bytes of the object, as many as `detect_compression` needs; makes a request."""
-    with closing(source.open(0, min(MAX_MAGIC_BYTES, source.size))) as stream:
-        return b"".join(iter(lambda: stream.read(MAX_MAGIC_BYTES), b""))
+    """Return the first bytes of the object, as many as `detect_compression` and `is_wide` need; makes a request."""
+    with closing(source.open(0, min(WIDE_BYTES, source.size))) as stream:
+        return b"".join(iter(lambda: stream.read(WIDE_BYTES), b""))

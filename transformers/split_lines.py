@@ -12,7 +12,7 @@ from typing_extensions import override
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
-from transformers.compression import PIECE_BYTES, UTF16_MARKS, UnpackedStream, detect_compression
+from transformers.compression import PIECE_BYTES, UnpackedStream, detect_compression, is_wide
 from transformers.split_input import OnwardInput, head_of
 
 
@@ -20,7 +20,7 @@ class SplitLines(UnpackedStream):
     """The complete lines of a split as one stream of bytes. Call `seek`, then read.
 
     An object that is compressed, although its name does not show it, cannot be read from the middle: split 1 owns
-    all of it, the other splits own nothing. So it is with UTF-16, which split 1 refuses.
+    all of it, the other splits own nothing. So it is with UTF-16 and UTF-32, which split 1 refuses.
 
     Args:
         source: the object.
@@ -44,7 +44,7 @@ class SplitLines(UnpackedStream):
         super().__init__(OnwardInput(source, end), outer, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
         self._split = split
-        self._may_be_packed = options.compression == "auto"
+        self._is_auto = options.compression == "auto"
         self._begins_line = mark is not None or split.number == 1
         self._at = start  # of the next byte that comes from below
         self._rest = b""
@@ -58,7 +58,7 @@ class SplitLines(UnpackedStream):
             return self._at
         asked = False
         while self._at < self._split.end - 1 and (piece := super().read_some()):
-            if not asked and self._may_be_packed and not self._is_divided():
+            if not asked and not self._is_divided():
                 return None
             asked = True
             cut = piece.find(b"\n") + 1
@@ -70,7 +70,7 @@ class SplitLines(UnpackedStream):
 
     def _is_divided(self) -> bool:
         head = head_of(self._object)
-        return not head.startswith(UTF16_MARKS) and detect_compression(head, self._object.key) == "none"
+        return not is_wide(head) and not (self._is_auto and detect_compression(head, self._object.key) != "none")
 
     @override
     def read_some(self) -> bytes:

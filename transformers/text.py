@@ -1,7 +1,7 @@
 """Plain text: every line that is not blank is a record and goes out as it is, in whatever encoding it has.
 
-Nothing is checked: a line of a picture is a record too. UTF-16 and UTF-32 cannot be split at line feeds: an object that
-begins with their byte order mark is refused.
+No line is checked: one of a picture is a record too. UTF-16 and UTF-32 cannot be split at line feeds: an object that
+begins as they do is refused.
 """
 
 from __future__ import annotations

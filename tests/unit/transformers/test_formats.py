@@ -351,20 +351,62 @@ UTF16 = {
 }
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+WIDE = ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"]
+
+
+@pytest.mark.parametrize("encoding", WIDE)
 @pytest.mark.parametrize("name", UTF16)
 @pytest.mark.parametrize("step", [1, 10**9])
 @pytest.mark.parametrize("packed", ["none", "gzip"])
-def test_text_in_utf16_is_refused_and_sends_nothing_that_is_wrong(name, encoding, step, packed):
+@pytest.mark.parametrize("mark", ["\ufeff", ""])
+def test_text_in_utf16_is_refused_and_sends_nothing_that_is_wrong(name, encoding, step, packed, mark):
     """Its lines would be divided in the middle of characters: text, and CSV without a header, came out as rubbish."""
-    data = PACK[packed](("\ufeff" + UTF16[name]).encode(encoding))
+    data = PACK[packed]((mark + UTF16[name]).encode(encoding))
     transformer = make_transformer(InputOptions(format=name, csv_header=False))
     got = []
-    with pytest.raises(ObjectError, match=r"byte order mark of UTF-16 or UTF-32.*input\.format = .bytes.") as caught:
+    with pytest.raises(ObjectError, match=r"UTF-16 or UTF-32, which is not supp.*input\.format = .bytes.") as caught:
         got.extend(transformer.read(Dribble(data, step=step)))
     assert got == []
     assert caught.value.record_number == 1
     assert transformer.read_whole(data, key="a", limits=BatchLimits()) is None
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+@pytest.mark.parametrize("step", [1, 10**9])
+def test_text_in_utf16_is_noticed_by_its_first_characters_alone(encoding, step):
+    transformer = make_transformer(InputOptions(format="text"))
+    for text in ("Größe\tÑ\n\u4e0a\u0a0a\n", "id,name,\u4e0a\n", "1\r\n2\r\n", "1\n2\n"):
+        with pytest.raises(ObjectError, match="UTF-16"):
+            list(transformer.records(Dribble(text.encode(encoding), step=step)))
+
+
+NO_UTF16 = {
+    "zero bytes": b"\0" * 16 + b"\n",
+    "short": b"a\0\n\0b\0",
+    "two NULs": b"\0a\0b and more of it\n",
+    "a NUL behind": b"a\0b\0c\0d\0e\0f\0g\0\0\0\n",
+    "a byte more": b"a\0b\0c\0d\0\n",
+    "numbers": b"".join(number.to_bytes(2, "little") for number in range(9)),
+}
+
+
+@pytest.mark.parametrize("name", NO_UTF16)
+@pytest.mark.parametrize("step", [1, 10**9])
+def test_text_with_nul_that_is_not_utf16_is_read(name, step):
+    data = NO_UTF16[name]
+    transformer = make_transformer(InputOptions(format="text"))
+    expected = [line for line in data.split(b"\n") if line.strip()]
+    assert list(transformer.records(Dribble(data, step=step))) == expected
+    if (whole := transformer.read_whole(data, key="a", limits=BatchLimits())) is not None:
+        assert list(whole.payloads) == expected
+
+
+def test_records_before_a_cut_are_read_although_the_first_bytes_are_looked_at():
+    cut = PACK["gzip"](b"1\n2\n")[:-3]
+    got = []
+    with pytest.raises(ObjectError, match="ends too early"):
+        got.extend(make_transformer(InputOptions(format="text")).records(BytesInput(cut, "a.gz")))
+    assert got == [b"1", b"2"]
 
 
 @pytest.mark.parametrize("name", ["jsonl", "text"])
@@ -387,3 +429,22 @@ def test_text_that_is_packed_twice_is_refused(name, inner):
     assert got == []
     whole = make_transformer(InputOptions(format="bytes", whole_object=True)).records(BytesInput(data, "a.gz"))
     assert list(whole) == [PACK[inner](b"[1,\n2]\n" * 50)]
+
+
+@pytest.mark.parametrize("inner", ["gzip", "zstd", "bzip2", "xz", "snappy"])
+@pytest.mark.parametrize("outer", ["gzip", "zstd", "bzip2", "xz"])
+def test_text_that_is_packed_twice_is_refused_also_in_small_members(inner, outer):
+    """Each member is a piece: the first one alone does not show what is inside."""
+    packed = PACK[inner](b"1\n" * 50)
+    data = b"".join(PACK[outer](packed[at : at + 1]) for at in range(len(packed)))
+    got = []
+    with pytest.raises(ObjectError, match=f"packed twice: inside of the {outer} data there is {inner} data"):
+        got.extend(make_transformer(InputOptions(format="text")).read(BytesInput(data, "a")))
+    assert got == []
+
+
+def test_what_a_name_says_is_checked_wherever_the_pieces_are_cut():
+    data = b"text at first, " * 20 + bytes(range(256)) * 8
+    for step in (10, 10**9):
+        with pytest.raises(ObjectError, match="its name says brotli, and it is not supported"):
+            list(make_transformer(InputOptions(format="text")).read(Dribble(data, "a.br", step=step)))

@@ -131,12 +131,14 @@ class Watched(BytesInput):
 
 
 S = 1 << 20
+HEAD = (0, 16)
+"""The request for the first bytes of the object, which show whether it can be split."""
 
 
 def test_a_split_asks_for_its_bytes_once_and_no_more_than_it_needs():
     source = Watched(b'{"a":"0123456789"}\n' * (3 * S // 19))
     assert len(read(source, Split(2, S), text(format="jsonl", max_record_bytes=100))) == pytest.approx(S / 19, abs=1)
-    assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
+    assert source.asked == [(S - 1, 2 * S + TAIL_BYTES), HEAD]
 
 
 def test_a_split_is_read_in_pieces_no_larger_than_a_run_may_be():
@@ -149,7 +151,7 @@ def test_a_split_inside_of_one_line_owns_nothing_and_does_not_read_on_to_the_lin
     source = Watched(b"x" * 5 * S + b"\nlast")
     assert read(source, Split(2, S)) == []
     assert source.read_bytes <= S + TAIL_BYTES + 1
-    assert source.asked == [(S - 1, 2 * S + TAIL_BYTES)]
+    assert source.asked == [(S - 1, 2 * S + TAIL_BYTES), HEAD]
     assert read(source, Split(6, S)) == [(1, b"last")]
 
 
@@ -247,14 +249,16 @@ def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_by_split_1(p
         assert read(BytesInput(data, "data.txt"), Split(number, split_size), transformer) == []
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_text_in_utf16_is_refused_by_split_1_and_the_other_splits_own_nothing(encoding):
-    data = ("\ufeff" + "one line\n" * 100).encode(encoding)
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+@pytest.mark.parametrize("compression", ["auto", "none"])
+@pytest.mark.parametrize("mark", ["\ufeff", ""])
+def test_text_in_utf16_is_refused_by_split_1_and_the_other_splits_own_nothing(encoding, compression, mark):
+    data = (mark + "one line\n" * 100).encode(encoding)
     source = BytesInput(data, "data.txt")
-    with pytest.raises(CorruptObjectError, match="byte order mark of UTF-16"):
-        read(source, Split(1, 100), text(compression="auto"))
+    with pytest.raises(CorruptObjectError, match="UTF-16"):
+        read(source, Split(1, 100), text(compression=compression))
     for number in range(2, count_splits(len(data), 100) + 1):
-        assert read(source, Split(number, 100), text(compression="auto")) == []
+        assert read(source, Split(number, 100), text(compression=compression)) == []
 
 
 def test_a_packed_object_resumes_in_split_1():
@@ -263,14 +267,15 @@ def test_a_packed_object_resumes_in_split_1():
     assert read(source, Split(1, 100), text(compression="auto"), skip=990) == numbered(lines[990:], 991)
 
 
-def test_with_compression_none_nothing_is_asked_about_the_objects_beginning():
+def test_the_objects_beginning_is_asked_for_once_and_with_compression_none_it_may_look_packed():
     data = PACK["gzip"](b"\n".join(b"%d" % number for number in range(1000)))
-    source = Watched(data)
-    read(source, Split(2, 100), text(compression="none"))
-    assert source.asked[0] == (99, len(data))
-    assert (0, 10) not in source.asked
-    read(source, Split(2, 100), text(compression="auto"))
-    assert source.asked[-1] == (0, 10)
+    splits = range(2, count_splits(len(data), 100) + 1)
+    for compression in ("none", "auto"):
+        source, found = Watched(data), []
+        for number in splits:
+            found += read(source, Split(number, 100), text(compression=compression))
+        assert bool(found) == (compression == "none")
+        assert source.asked.count(HEAD) == len(splits)
 
 
 def test_split_1_of_an_object_whose_name_says_that_it_is_packed_in_an_unknown_way_is_refused_as_the_whole_is():
