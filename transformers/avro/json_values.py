@@ -63,9 +63,10 @@ class _Plain:
         if type_of(branch) == "null":
             return "null"
         self._branches += 1
+        name = f"iggy_cloud_sources.branch{self._branches}"  # before those of the unions inside, which count on
         field = {"name": branch_name(branch, namespace), "type": self.rewrite(branch, namespace)}
         # A dot in the field's name is no mistake to fastavro, and its record's name cannot be one of the file's.
-        return {"type": "record", "name": f"iggy_cloud_sources.branch{self._branches}", "fields": [field]}
+        return {"type": "record", "name": name, "fields": [field]}
 
 
 def _plain_name(name: str) -> str:

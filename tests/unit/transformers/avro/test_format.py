@@ -400,6 +400,32 @@ def test_a_record_without_a_namespace_may_hold_itself_in_a_union():
     assert json.loads(payload) == {"n": 1, "next": {"R": {"n": 2, "next": None}}}
 
 
+def test_a_union_may_stand_inside_of_a_union():
+    """In a record, an array or a map that is a branch: each has branches of its own."""
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "v", "type": ["int", "null", "string"]}]}
+    schema = ["string", {"type": "array", "items": ["long", inner]}, {"type": "map", "values": ["Inner", "boolean"]}]
+    data = [
+        varint(0) + varint(1) + b"a",
+        varint(1)
+        + varint(3)
+        + varint(0)
+        + varint(5)
+        + varint(1)
+        + varint(0)
+        + varint(6)
+        + varint(1)
+        + varint(1)
+        + varint(0),
+        varint(2) + varint(1) + varint(1) + b"k" + varint(0) + varint(2) + varint(1) + b"b" + varint(0),
+    ]
+    wanted = [
+        {"string": "a"},
+        {"array": [{"long": 5}, {"Inner": {"v": {"int": 6}}}, {"Inner": {"v": None}}]},
+        {"map": {"k": {"Inner": {"v": {"string": "b"}}}}},
+    ]
+    assert [json.loads(payload) for _, payload in read(container(b"null", [(3, b"".join(data))], schema))] == wanted
+
+
 def test_the_same_name_with_and_without_a_namespace():
     fields = [
         {"name": "a", "type": {"type": "fixed", "name": "X", "namespace": "a.b", "size": 1}},
