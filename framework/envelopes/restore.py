@@ -195,7 +195,8 @@ def _record_type(layout: Layout) -> Any:
             (parts[name], types[parts[name]][0]) if name in parts else (f"column_{number}", msgspec.Raw)
             for number, name in enumerate(layout.columns)
         ]
-        return msgspec.defstruct("ArchivedRow", members, array_like=True, gc=False)
+        # a field more is no other member: a comma in a text that was archived without quotes has cut it
+        return msgspec.defstruct("ArchivedRow", members, array_like=True, forbid_unknown_fields=True, gc=False)
     return msgspec.defstruct(
         "ArchivedRecord",
         [(part, *types[part]) for part in parts.values()],

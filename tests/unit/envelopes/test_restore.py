@@ -349,6 +349,14 @@ def test_a_row_of_csv_with_a_column_less_is_bad():
     assert "length" in restore(layout, b'["eA=="]').wrong[0]
 
 
+def test_a_row_of_csv_with_a_column_more_is_bad():
+    """Aiven's sink writes a value without an encoding as it is: its commas made fields, and its first part was restored."""
+    options = EnvelopeOptions(envelope="aiven", columns=("value", "offset", "timestamp"), payload="text")
+    found = restore(options.layout(), b'["{\\"a\\":1","\\"b\\":2}","5","1554210895000"]', b'["{}","5","1554210895000"]')
+    assert list(found.payloads) == [b"{}"]
+    assert "Expected `array` of at most length 3" in found.wrong[0]
+
+
 def test_a_tombstone_is_null_as_json_and_bad_as_text():
     line = b'{"key":"k","value":null}'
     assert list(restore(AIVEN, line).payloads) == [b"null"]
