@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec.structs import replace
 
 from framework.engine.session import Session
 from framework.engine.topic_checks import check_log, check_topics, ensure_offsets_topic
@@ -260,4 +261,4 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
     for _, entry in state.positions.pending():
         state.replace(attrs.evolve(entry, may_begin_again=True))
     if state.selected is not None:
-        state.selected = attrs.evolve(state.selected, changes_accepted=True)
+        state.selected = replace(state.selected, changes_accepted=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -12,14 +13,13 @@ from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.lost_log import TopicMarks
 from framework.iggy.offset_log.partition_replay import PartitionReader
-from framework.iggy.offset_log.record_size import COUNT_CHARACTERS, ROW_CHARACTERS, batches
+from framework.iggy.offset_log.record_size import divided
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition
 from framework.offsets.manager import OffsetManager
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.offset_log.records import PartitionOpening
     from framework.iggy.offset_log.state import LogState
     from framework.iggy.values import TopicInfo
 
@@ -85,8 +85,8 @@ class PartitionOpener:
         if not found:
             return
         openings = [opened.opening for opened in found]
-        for part in batches(openings, _characters_of):  # a partition's record does not depend on another's
-            self._log.append(codec.encode_open(self._log.source, self._epoch, self._writer, part))
+        for payload in divided(openings, partial(codec.encode_open, self._log.source, self._epoch, self._writer)):
+            self._log.append(payload)  # a partition's record does not depend on another's
         with self._offsets.table.lock:
             self._state.open(openings, self._writer)
             for opened in found:
@@ -108,8 +108,3 @@ class PartitionOpener:
     def open_one(self, topic_partition: TopicPartition) -> None:
         """Take over a single partition, as `open` does."""
         self.open([topic_partition])
-
-
-def _characters_of(opening: PartitionOpening) -> int:
-    """Return how many characters the record of a partition takes."""
-    return ROW_CHARACTERS + len(opening.topic_partition.topic) + COUNT_CHARACTERS * len(opening.counts)

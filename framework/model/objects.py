@@ -7,6 +7,7 @@ from collections.abc import Sized
 from datetime import datetime, timezone
 
 import attrs
+import msgspec
 from typing_extensions import override
 
 
@@ -52,8 +53,9 @@ class NativeObject:
         return datetime.fromtimestamp(self.modified_ms / 1000, tz=timezone.utc)
 
 
-@attrs.frozen(order=True, slots=True, cache_hash=True)
-class TopicPartition:
+class TopicPartition(
+    msgspec.Struct, frozen=True, order=True, cache_hash=True, array_like=True, forbid_unknown_fields=True
+):
     """A partition of a data topic: the unit of work, of order and of recovery."""
 
     topic: str
@@ -64,8 +66,7 @@ class TopicPartition:
         return f"{self.topic}/{self.partition}"
 
 
-@attrs.frozen(slots=True)
-class ResumePoint:
+class ResumePoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A place to resume from without reading the bytes before it.
 
     Attributes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from itertools import accumulate, pairwise
 
 import attrs
+from msgspec import Struct
 
 from framework.model.objects import length_only
 from framework.storage.listing.histogram import POINTS, Histogram, thinned
@@ -26,8 +27,7 @@ DISTINGUISHING = 4
 """Characters of a shortened split point to keep beyond the first that differs from the previous split point."""
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class IncrementalMark:
+class IncrementalMark(Struct, frozen=True, kw_only=True, array_like=True, forbid_unknown_fields=True):
     """The resume key of a prefix in discovery mode `incremental`; see `framework.discovery.incremental`.
 
     Attributes:

@@ -136,7 +136,7 @@ class RowCodec:
     def tables(self) -> dict[str, Any]:
         """Return the tables that rows refer to by number, as JSON; `restore` in a new process keeps the numbers."""
         templates = [
-            {**template, "topic_partition": list(attrs.astuple(template["topic_partition"]))}
+            {**template, "topic_partition": msgspec.to_builtins(template["topic_partition"])}
             for template in self._templates
         ]
         return {"folders": self._folders, "templates": templates}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import attrs
+from msgspec.structs import replace
 
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.selection_scope import SelectionScope
@@ -92,7 +92,7 @@ class BoundSelection:
                 scope.check(known, table.watermark)
                 table.watermark = scope.left_of(known, table.watermark)
             if not table.watermark.bucket:
-                table.watermark = attrs.evolve(table.watermark, bucket=scope.bucket)
+                table.watermark = replace(table.watermark, bucket=scope.bucket)
             if known != scope:
                 self.scope = table.unsaved.selected = scope
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
-import attrs
+from msgspec import Struct
 
 from framework.errors import PositionError
 from framework.offsets.watermark import Watermark
 
 
-def _frozen(prefixes: Iterable[str]) -> tuple[str, ...]:
-    return tuple(prefixes)
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class SelectionScope:
-    """The objects that a configuration selects.
+class SelectionScope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The objects that a configuration selects. Its fields are its stored form.
 
     Attributes:
         address: the endpoint of the bucket's store; empty for the vendor's own endpoint, None when unknown.
@@ -30,8 +25,8 @@ class SelectionScope:
 
     address: str | None = None
     bucket: str
-    prefixes: Sequence[str] = attrs.field(converter=_frozen)
-    options: Mapping[str, str]
+    prefixes: tuple[str, ...]
+    options: dict[str, str]
     oldest_ms: int | None = None
     since_start: bool = False
     changes_accepted: bool = False

@@ -81,7 +81,7 @@ class SetPosition:
 
     def _check_partition(self, entry: OffsetManagerEntry, place: str) -> None:
         """Refuse a position that would go on in a partition that is gone: the next start would refuse it."""
-        topic, partition = attrs.astuple(entry.topic_partition)
+        topic, partition = entry.topic_partition.topic, entry.topic_partition.partition
         is_gone = self.partitions is not None and partition >= self.partitions
         if is_gone and not self.applied(entry, entry.generation).final:
             raise PositionError(

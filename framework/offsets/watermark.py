@@ -19,7 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import TypeAlias
 
-import attrs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 
@@ -29,8 +30,7 @@ MAX_RANGES = 1000
 _LAST = chr(0x10FFFF)
 
 
-@attrs.frozen(slots=True)
-class CoveredRange:
+class CoveredRange(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A range of keys with its time.
 
     Attributes:
@@ -57,13 +57,8 @@ Ranges: TypeAlias = tuple[CoveredRange, ...]
 _after = attrgetter("after")
 
 
-def _no_ranges() -> Mapping[str, Ranges]:
-    return {}
-
-
-@attrs.frozen(kw_only=True)
-class Watermark:
-    """The ranges of a bucket. Immutable: advancing returns a new watermark.
+class Watermark(Struct, frozen=True, kw_only=True):
+    """The ranges of a bucket. Immutable: advancing returns a new watermark. Its fields are its stored form.
 
     Attributes:
         bucket: the bucket of the keys; empty while there are no ranges.
@@ -73,8 +68,8 @@ class Watermark:
     """
 
     bucket: str = ""
-    prefixes: Mapping[str, Ranges] = attrs.field(factory=_no_ranges)
-    compacted: Mapping[str, int] = attrs.field(factory=dict)
+    prefixes: dict[str, Ranges] = {}
+    compacted: dict[str, int] = field(default_factory=dict, name="folded")
     records: int = 0
 
     def __bool__(self) -> bool:
@@ -128,15 +123,14 @@ class Watermark:
                 ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
         if not ranges:
             return self
-        prefixes = {**self.prefixes, prefix: ranges}
-        return Watermark(bucket=self.bucket, prefixes=prefixes, compacted=self.compacted, records=self.records)
+        return replace(self, prefixes={**self.prefixes, prefix: ranges})
 
     def with_compacted(self, compacted: Mapping[str, int], records: int) -> Watermark:
         """Add compacted positions: their number per prefix, and their records in total."""
         counts = {**self.compacted}
         for prefix, count in compacted.items():
             counts[prefix] = counts.get(prefix, 0) + count
-        return attrs.evolve(self, compacted=counts, records=self.records + records)
+        return replace(self, compacted=counts, records=self.records + records)
 
     def opened(self, names: str, *, exactly: bool = False) -> Watermark:
         """Remove the keys that begin with `names`, or only that key: their objects are new again, of any age.
@@ -149,7 +143,7 @@ class Watermark:
             prefix: tuple(part for part in _cut(_cut(ranges, first), last) if not part.within(first, last))
             for prefix, ranges in self.prefixes.items()
         }
-        return attrs.evolve(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
+        return replace(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
 
 
 def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:

@@ -45,7 +45,7 @@ from framework.errors import (
 )
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.reader import DeadLetterLog
-from framework.iggy.offset_log import codec, record_size, snapshots, store
+from framework.iggy.offset_log import codec, record_size, snapshots
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
@@ -825,9 +825,8 @@ def replace(module, **values):
 def begin_history(tuning):
     """What is kept in modules and does not belong to one history; and limits that are lower than a user's."""
     in_parts = tuning.get("many_parts", False)
-    replace(codec, PART_ENTRIES=1 if in_parts else 4000, PART_CHUNKS=1 if in_parts else 4)
-    replace(record_size, MAX_CHARACTERS=500 if in_parts else 8_000_000)
-    replace(store, MAX_ROWS=0 if in_parts else 10_000)
+    replace(codec, PART_CHUNKS=1 if in_parts else 4)
+    replace(record_size, MAX_ROWS=2 if in_parts else 5000, MAX_BYTES=500 if in_parts else 16 << 20)
     packed_table.FinishedTable.__init__.__kwdefaults__.update(
         {"block_bits": 1, "newest": 2}
         if in_parts

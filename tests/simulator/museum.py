@@ -2,6 +2,7 @@
 
 import attrs
 import numpy as np
+from msgspec.structs import replace
 
 from framework.iggy.offset_log import epochs, framing, loading, lost_log, partition_replay, state, store
 from framework.iterator import object_store
@@ -175,7 +176,7 @@ def moved_with_the_topic():
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return [
-            attrs.evolve(entry, topic_partition=attrs.evolve(entry.topic_partition, topic=topic_partition.topic))
+            attrs.evolve(entry, topic_partition=replace(entry.topic_partition, topic=topic_partition.topic))
             for entry in real(self, key, native, topic_partition, known, in_flight)
         ]
 

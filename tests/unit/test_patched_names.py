@@ -69,7 +69,7 @@ from framework.iggy.offset_log import codec as stored
 from framework.offsets.position_map import PositionMap
 import framework.offsets.table as table
 def f():
-    stored.PART_BYTES = stored.PART_ENTRIES = 1
+    stored.PART_BYTES = stored.PART_CHUNKS = 1
     PositionMap.gone = PositionMap.view = table.PositionTable.gone = table.threading.gone = None
 """
     assert sorted(replaced_names(source)) == [(6, "PART_BYTES"), (7, "gone"), (7, "gone"), (7, "gone")]

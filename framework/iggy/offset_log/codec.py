@@ -29,36 +29,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
+from msgspec.structs import replace
 
-from framework.iggy.offset_log import framing
-from framework.iggy.offset_log.forms import (
-    ANCHORS,
-    FORMS,
-    anchor_in,
-    anchor_out,
-    claim_in,
-    claim_out,
-    entries_in,
-    entries_out,
-    item_out,
-    items_in,
-    partition_in,
-    selected_in,
-    selected_out,
-    typed,
-)
+from framework.iggy.offset_log import forms, framing, record_size
 from framework.iggy.offset_log.framing import MAX_CLAIM_BYTES, LogMessage, shape_of
-from framework.iggy.offset_log.record_size import ROW_CHARACTERS, batches, entry_characters, spread
-from framework.iggy.offset_log.records import (
-    FACTS,
-    Claim,
-    PartitionOpening,
-    Progress,
-    SnapshotFooter,
-    TopicIdentity,
-)
+from framework.iggy.offset_log.record_size import columns_of, divided, is_too_large, rows_of
+from framework.iggy.offset_log.records import Claim, LogFacts, PartitionOpening, Progress, SnapshotFooter, TopicIdentity
 from framework.model.objects import TopicPartition
-from framework.model.positions import OffsetManagerEntry
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.packed_table import RowChunk
 from framework.offsets.position_map import PositionView
 from framework.offsets.selection_scope import SelectionScope
@@ -67,16 +45,10 @@ PART_CHUNKS = 4
 """Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second. They
 never exceed 33 MB: see `framework.offsets.packed_row.MAX_STORED_BYTES`."""
 
-PART_ENTRIES = 4000
-"""Other positions per snapshot part."""
-
 _COUNT = struct.Struct("<I")
 
-_SPREAD = ("anchors", "topics", "owners", "counted", "closed", "claims", "listings")
+_MAPS = ("anchors", "topics", "owners", "counted", "closed", "claims", "listings")
 """Facts by partition, offset or prefix: they may be more than a part of a snapshot holds."""
-
-_CHANGES = ("counted", "closed", "removed", "listings", "selected")
-"""What progress holds only where there is some."""
 
 
 # ---- claim, opening
@@ -84,13 +56,13 @@ _CHANGES = ("counted", "closed", "removed", "listings", "selected")
 
 def encode_claim(source: str, claim: Claim) -> bytes:
     """Encode a claim as one message."""
-    return framing.encode({"kind": "claim", "source": source, "epoch": claim.epoch}, claim_out(claim))
+    return framing.encode({"kind": "claim", "source": source, "epoch": claim.epoch}, framing.dumps(claim))
 
 
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
     with shape_of(message):
-        return claim_in(message.read(MAX_CLAIM_BYTES), message.timestamp_us)
+        return replace(message.read(Claim, MAX_CLAIM_BYTES), at_us=message.timestamp_us)
 
 
 def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
@@ -101,13 +73,13 @@ def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
         epoch: its number.
         fenced: offset before which every claim's connection is gone.
     """
-    return framing.encode({"kind": "opening", "source": source, "epoch": epoch}, {"fenced": fenced})
+    return framing.encode({"kind": "opening", "source": source, "epoch": epoch}, framing.dumps({"fenced": fenced}))
 
 
 def decode_opening(message: LogMessage) -> int:
     """Return the offset before which every claim's connection is gone."""
     with shape_of(message):
-        return int(message.read(MAX_CLAIM_BYTES)["fenced"])
+        return message.read(dict[str, int], MAX_CLAIM_BYTES)["fenced"]
 
 
 # ---- begin
@@ -117,17 +89,15 @@ def encode_begin(
     source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectionScope | None = None
 ) -> bytes:
     """Encode new positions as one message."""
-    body: dict[str, Any] = {"entries": entries_out(entries)}
-    if selected is not None:
-        body["selected"] = selected_out(selected)
-    return framing.encode({"kind": "begin", "source": source, "epoch": epoch}, body)
+    body = {"entries": forms.entries_out(entries), **({"selected": selected} if selected is not None else {})}
+    return framing.encode({"kind": "begin", "source": source, "epoch": epoch}, framing.dumps(body))
 
 
 def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectionScope | None]:
     """The inverse of `encode_begin`."""
     with shape_of(message):
-        body = message.read()
-        return list(entries_in(body["entries"])), selected_in(body.get("selected"))
+        body = message.read(forms.BeginForm)
+        return list(forms.entries_in(body.entries)), body.selected
 
 
 # ---- open
@@ -136,35 +106,34 @@ def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], Selecti
 def encode_open(source: str, epoch: int, writer: str, openings: Sequence[PartitionOpening]) -> bytes:
     """Encode the partitions that a writer took over as one message."""
     rows = [
-        [
+        (
             opening.topic_partition.topic,
             opening.topic_partition.partition,
-            opening.topic.topic_id,
-            opening.topic.created_at,
-            anchor_out(opening.anchor),
-            [[*position, count] for position, count in opening.counts.items()],
-        ]
+            *opening.topic,
+            forms.anchor_out(opening.anchor),
+            [(*position, count) for position, count in opening.counts.items()],
+        )
         for opening in openings
     ]
     counted = {opening.topic_partition: opening.counted for opening in openings if opening.counted is not None}
-    body = {"partitions": rows, "counted": ANCHORS.out(counted)}
-    return framing.encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, body)
+    body = {"partitions": rows, **forms.maps_out(LogFacts(counted=counted), ["counted"])}
+    return framing.encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, framing.dumps(body))
 
 
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
     with shape_of(message):
-        body = message.read()
-        counted = ANCHORS.into(body["counted"])
+        body = message.read(forms.OpenForm)
+        counted = forms.anchors_in(body.counted)
         return [
             PartitionOpening(
-                topic_partition=partition_in(topic, partition),
-                topic=TopicIdentity(topic_id=typed(int, topic_id), created_at=typed(int, created_at)),
-                anchor=anchor_in(anchor),
-                counts={(object_hash, split_number): typed(int, count) for object_hash, split_number, count in counts},
+                topic_partition=TopicPartition(topic, partition),
+                topic=TopicIdentity(topic_id, created_at),
+                anchor=forms.anchor_in(anchor),
+                counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
                 counted=counted.get(TopicPartition(topic, partition)),
             )
-            for topic, partition, topic_id, created_at, anchor, counts in body["partitions"]
+            for topic, partition, topic_id, created_at, anchor, counts in body.partitions
         ]
 
 
@@ -173,27 +142,36 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
 
 def encode_progress(source: str, epoch: int, writer: str, progress: Progress) -> bytes:
     """Encode the changes that a writer saves as one message."""
-    body: dict[str, Any] = {
-        "items": [item_out(item) for item in progress.items],
-        "anchors": ANCHORS.out(progress.anchors),
+    few = {
+        **forms.maps_out(progress, ["counted", "closed"]),
+        "removed": [key.properties for key in progress.removed],
+        **forms.maps_out(progress, ["listings"]),
+        "selected": progress.selected,
     }
-    changes = {name: getattr(progress, name) for name in _CHANGES}
-    body.update({name: FORMS[name].out(value) for name, value in changes.items() if value})
+    body = {
+        "items": list(map(forms.item_out, progress.items)),
+        **forms.maps_out(progress, ["anchors"]),
+        **{name: value for name, value in few.items() if value},
+    }
     header = {"kind": "progress", "source": source, "epoch": epoch, "writer": writer}
     if progress.skipped:
         header["skipped"] = progress.skipped
-    return framing.encode(header, body)
+    return framing.encode(header, framing.dumps(body))
 
 
 def decode_progress(message: LogMessage) -> Progress:
     """The inverse of `encode_progress`."""
     with shape_of(message):
-        body = message.read()
+        body = message.read(forms.ProgressForm)
         return Progress(
-            items=items_in(body["items"]),
-            anchors=ANCHORS.into(body["anchors"]),
+            items=body.items,
+            anchors=forms.anchors_in(body.anchors),
+            counted=forms.anchors_in(body.counted),
+            closed=forms.values_in(body.closed),
+            removed=list(map(OffsetManagerKey, body.removed)),
+            listings=forms.hints_in(body.listings),
             skipped=message.header.get("skipped", 0),
-            **{name: FORMS[name].into(body[name]) for name in _CHANGES if name in body},
+            selected=body.selected,
         )
 
 
@@ -219,46 +197,36 @@ def encode_snapshot(
         number: number of the snapshot in its epoch; together they tell the parts of different snapshots apart.
         at: offset in the log whose state the snapshot holds.
     """
-    header = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at}
-    chunks, part = positions.chunks(), 0
+    part = 1
+
+    def message(raw: bytes, **more: bool) -> bytes:
+        head = {"kind": "snapshot", "source": source, "epoch": epoch, "number": number, "at": at, "part": part}
+        return framing.encode({**head, **more}, raw)
+
+    def last(entries: Sequence[OffsetManagerEntry], footer: SnapshotFooter) -> bytes:
+        body = {"entries": forms.entries_out(entries), "footer": _footer_out(footer)}
+        return message(framing.dumps(body), last=True)
+
+    chunks = positions.chunks()
     while part_rows := list(itertools.islice(chunks, PART_CHUNKS)):
+        yield message(_rows_out(positions.tables if part == 1 else {}, part_rows), rows=True)
         part += 1
-        tables = positions.tables if part == 1 else {}
-        yield framing.encode_raw({**header, "part": part, "rows": True}, _rows_out(tables, part_rows))
-    *more_facts, facts = _spread_facts(footer)
-    for values in more_facts:
-        part += 1
-        yield framing.encode(
-            {**header, "part": part, "facts": True}, {name: FORMS[name].out(values[name]) for name in _SPREAD}
-        )
-    last: Sequence[OffsetManagerEntry] = ()
-    for entries in batches(positions.others(), entry_characters, PART_ENTRIES):
-        if last:
+    entries = sorted(positions.others(), key=_name)  # sorted by name they compress better
+    whole = last(entries, footer) if len(entries) <= record_size.MAX_ROWS else None
+    if whole is None or is_too_large(whole):
+        for payload in divided(entries, lambda rows: message(framing.dumps({"entries": forms.entries_out(rows)}))):
+            yield payload
             part += 1
-            yield framing.encode({**header, "part": part}, _part_out(last))
-        last = entries
-    body = {**_part_out(last), "footer": _footer_out(attrs.evolve(footer, **facts))}
-    yield framing.encode({**header, "part": part + 1, "last": True}, body)
-
-
-def _part_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
-    return {"entries": entries_out(sorted(entries, key=_name))}  # sorted by name they compress better
-
-
-def _spread_facts(footer: SnapshotFooter) -> list[dict[str, Any]]:
-    """Return the facts that may be more than a record holds, in groups for a part each."""
-    groups = spread({name: getattr(footer, name).items() for name in _SPREAD}, _characters_of)
-    return [{name: dict(values) for name, values in group.items()} for group in groups]
-
-
-def _characters_of(name: str, fact: tuple[Any, Any]) -> int:
-    """Return how many characters a fact takes."""
-    key, value = fact
-    if name == "claims":
-        return ROW_CHARACTERS + sum(ROW_CHARACTERS + len(one.topic) for one in value.partitions)
-    if name == "listings":
-        return ROW_CHARACTERS + len(key) + sum(20 + len(name) for name, _ in value.histogram)
-    return ROW_CHARACTERS + len(key.topic)
+        whole = last((), footer)
+    if is_too_large(whole):
+        for payload in divided(
+            rows_of(footer, _MAPS),
+            lambda rows: message(framing.dumps(forms.maps_out(LogFacts(**columns_of(rows, _MAPS)), _MAPS)), facts=True),
+        ):
+            yield payload
+            part += 1
+        whole = last((), attrs.evolve(footer, **columns_of((), _MAPS)))
+    yield whole
 
 
 def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
@@ -294,29 +262,35 @@ def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
 def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of a snapshot part that are not stored as rows."""
     with shape_of(part):
-        body = part.read()
-        yield from entries_in(body["entries"])
+        yield from forms.entries_in(part.read(forms.BeginForm).entries)
 
 
 def decode_facts(part: LogMessage) -> dict[str, dict[Any, Any]]:
     """Return the facts in a part of a snapshot before its last, by name."""
     with shape_of(part):
-        body = part.read()
-        return {name: FORMS[name].into(body[name]) for name in _SPREAD}
+        return forms.facts_in(part.read(forms.FactsForm))
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
     with shape_of(part):
-        body = part.read()
-        row = body["footer"]
+        form = part.read(forms.LastForm).footer
         return SnapshotFooter(
-            floor=typed(int, row["floor"]),
-            has_abandoned_partitions=typed(bool, row["past_given_up"]),
-            **{name: form.into(row[name]) for name, form in FORMS.items() if name in FACTS},
+            floor=form.floor,
+            watermark=form.watermark,
+            selected=form.selected,
+            skipped=form.skipped,
+            has_abandoned_partitions=form.past_given_up,
+            **forms.facts_in(form),
         )
 
 
 def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
-    facts = {name: form.out(getattr(footer, name)) for name, form in FORMS.items() if name in FACTS}
-    return {"floor": footer.floor, **facts, "past_given_up": footer.has_abandoned_partitions}
+    return {
+        "floor": footer.floor,
+        **forms.maps_out(footer, _MAPS),
+        "watermark": footer.watermark,
+        "selected": footer.selected,
+        "skipped": footer.skipped,
+        "past_given_up": footer.has_abandoned_partitions,
+    }

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 import attrs
+from msgspec.structs import replace
 
 from framework.errors import (
     IggyAuthError,
@@ -125,7 +126,7 @@ def begin_epoch(
     check(state)
     claim = make_claim(state.last_epoch + 1, (own.client_id, own.address), leader=True)
     claimed_at = offset_log.append(codec.encode_claim(offset_log.source, claim))
-    claim = attrs.evolve(claim, at_us=offset_log.stored_us(claimed_at))
+    claim = replace(claim, at_us=offset_log.stored_us(claimed_at))
     changed = _follow(offset_log, state, claim, claimed_at)
     predecessors = [claim for offset, claim in state.claims.items() if offset < claimed_at]
     still = wait_until_gone(offset_log.connection, predecessors, FENCE_SECONDS, waiting)

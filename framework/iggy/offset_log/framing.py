@@ -11,14 +11,17 @@ import json
 import struct
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
+import msgspec
 import orjson
 import zstandard
 
 from framework.errors import PositionError
 from framework.model.objects import length_only
+
+T = TypeVar("T")
 
 WAY_OUT = (
     "It is damaged: bring the topic back from a backup; or name another [offsets] topic and read everything again: "
@@ -87,20 +90,22 @@ class LogMessage:
         """Whether this is the same message, whatever is kept of the bodies."""
         return _head_of(self) == _head_of(other)
 
-    def read(self, limit: int | None = None) -> dict[str, Any]:
+    def read(self, kind: type[T] = dict[str, Any], limit: int | None = None) -> T:  # type: ignore[assignment]
         """Return the decoded body.
 
         Args:
+            kind: its type, which is checked.
             limit: how many bytes it may have, unpacked; `MAX_BODY_BYTES` without one.
 
         Raises:
             PositionError: the body is damaged, or has more bytes.
+            ValueError: the body is of another type.
         """
         try:
-            value: dict[str, Any] = _loads(self.unpacked(limit))
+            value = _loads(self.unpacked(limit))
         except (ValueError, RecursionError) as exc:
             raise self.damaged() from exc
-        return value
+        return msgspec.convert(value, kind, str_keys=True)
 
     def unpacked(self, limit: int | None = None) -> bytes:
         """Return the unpacked bytes of the body.
@@ -141,11 +146,11 @@ def _loads(body: bytes) -> Any:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        return json.loads(body)  # reads what `encode` writes for names that are not valid Unicode
+        return json.loads(body)  # reads what `dumps` writes for names that are not valid Unicode
 
 
 def _unpack(packed: bytes, limit: int) -> bytes:
-    """Unpack a zstd frame. `_frame` never writes a frame without a size, or with a larger one.
+    """Unpack a zstd frame. `encode` never writes a frame without a size, or with a larger one.
 
     Raises:
         ValueError, ZstdError: the frame is damaged or malicious.
@@ -156,26 +161,31 @@ def _unpack(packed: bytes, limit: int) -> bytes:
     return zstandard.ZstdDecompressor().decompress(packed)
 
 
-def encode(header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+def dumps(body: Any) -> bytes:
+    """Return a body as JSON."""
+    try:
+        return _encode(body)
+    except (UnicodeEncodeError, OverflowError):  # a name is not valid Unicode, such as a file's; a number is very large
+        return json.dumps(msgspec.to_builtins(body, str_keys=True), separators=(",", ":")).encode()
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def encode(header: Mapping[str, Any], raw: bytes) -> bytes:
     """Return the message of a header and a body."""
     packed_header = orjson.dumps(header)
-    try:
-        raw = orjson.dumps(body)
-    except TypeError:  # a name (such as a file's) is not valid Unicode; only the slower encoder can escape it
-        raw = json.dumps(body, separators=(",", ":")).encode()
-    return _frame(packed_header, raw)
-
-
-def encode_raw(header: Mapping[str, Any], raw: bytes) -> bytes:
-    """Return the message of a header and a body that is no JSON."""
-    return _frame(orjson.dumps(header), raw)
-
-
-def _frame(packed_header: bytes, raw: bytes) -> bytes:
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
         raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
+
+
+def unpacked_bytes(message: bytes) -> int:
+    """Return how many bytes the body of a message has, unpacked."""
+    _, _, flags, length = _PREFIX.unpack_from(message)
+    body = message[_PREFIX.size + length :]
+    return zstandard.frame_content_size(body) if flags & _ZSTD else len(body)
 
 
 def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | None:

@@ -1,72 +1,61 @@
 """The size of a record: Iggy stores messages of 64 MB, and a start reads records that unpack to 256 MiB.
 
-What can grow is counted in characters: a character takes up to 4 bytes as UTF-8, or 12 where it is escaped. What would be
-too much for one record is divided over several.
+What would be too much for one record is divided over several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from framework.model.positions import OffsetManagerEntry
+from framework.iggy.offset_log import framing
 
 T = TypeVar("T")
 
-MAX_CHARACTERS = 8_000_000
-"""Characters of a record, besides those of its last value: up to 32 MB as UTF-8, and 96 MB with every character escaped."""
+MAX_ROWS = 5000
+"""Positions or other rows of a record: about a megabyte, encoded in a few hundredths of a second."""
 
-ROW_CHARACTERS = 200
-"""Characters that a row takes at most besides its names: its numbers."""
-
-COUNT_CHARACTERS = 50
-"""Characters of a count in the record of a partition."""
+MAX_BYTES = 16 << 20
+"""Bytes of an unpacked record of more than one row."""
 
 
-def entry_characters(entry: OffsetManagerEntry) -> int:
-    """Return how many characters the names and the data of a position have."""
-    return len(entry.key) + len(entry.version) + (extra_characters(entry.extra) if entry.extra else 0)
-
-
-def extra_characters(extra: Mapping[str, Any]) -> int:
-    """Return how many characters the data of a subclass has."""
-    return sum(len(name) + len(str(value)) for name, value in extra.items())
-
-
-def batches(values: Iterable[T], characters_of: Callable[[T], int], most: int | None = None) -> Iterator[list[T]]:
-    """Yield the values in batches for a record each.
+def divided(
+    rows: Sequence[T], encode: Callable[[Sequence[T]], bytes], begins: Callable[[T], bool] = lambda _: True
+) -> Iterator[bytes]:
+    """Yield the messages of some rows, usually one: halves, where it would be too large. None of no rows.
 
     Args:
-        values: the values, in order.
-        characters_of: returns how many characters a value takes.
-        most: maximum number of values in a batch; None: any number.
+        rows: the rows, in order.
+        encode: returns the message of some of them.
+        begins: whether a message may begin with this row.
     """
-    batch: list[T] = []
-    characters = 0
-    for value in values:
-        if characters >= MAX_CHARACTERS or len(batch) == most:
-            yield batch
-            batch, characters = [], 0
-        batch.append(value)
-        characters += characters_of(value)
-    if batch:
-        yield batch
+    message = encode(rows) if len(rows) <= MAX_ROWS else None
+    if message is None or is_too_large(message):
+        borders = [at for at in range(1, len(rows)) if begins(rows[at])]
+        if borders:
+            middle = min(borders, key=lambda at: abs(2 * at - len(rows)))
+            yield from divided(rows[:middle], encode, begins)
+            yield from divided(rows[middle:], encode, begins)
+            return
+    if rows:
+        yield message or encode(rows)
 
 
-def spread(
-    columns: Mapping[str, Collection[Any]], characters_of: Callable[[str, Any], int]
-) -> list[dict[str, list[Any]]]:
-    """Return the values of all columns in groups for a record each, in order; at least one group, perhaps of nothing.
+def is_too_large(message: bytes) -> bool:
+    """Return whether a message of several rows is to be divided."""
+    return framing.unpacked_bytes(message) > MAX_BYTES
 
-    Args:
-        columns: name -> values.
-        characters_of: returns how many characters a value of a column takes.
-    """
-    groups: list[dict[str, list[Any]]] = []
-    rows = ((name, value) for name, values in columns.items() for value in values)
-    for batch in batches(rows, lambda row: characters_of(*row)):
-        group: dict[str, list[Any]] = {name: [] for name in columns}
-        for name, value in batch:
-            group[name].append(value)
-        groups.append(group)
-    return groups or [{name: [] for name in columns}]
+
+def rows_of(values: object, names: Iterable[str]) -> list[tuple[str, Any]]:
+    """Return what these attributes hold as rows, each with the name of its attribute."""
+    columns = {name: getattr(values, name) for name in names}
+    items = {name: column.items() if isinstance(column, Mapping) else column for name, column in columns.items()}
+    return [(name, row) for name, column in items.items() for row in column]
+
+
+def columns_of(rows: Iterable[tuple[str, Any]], maps: Iterable[str], lists: Iterable[str] = ()) -> dict[str, Any]:
+    """The inverse of `rows_of`: return the attributes, those without a row empty."""
+    columns: dict[str, list[Any]] = {name: [] for name in (*maps, *lists)}
+    for name, row in rows:
+        columns[name].append(row)
+    return {name: column if name in lists else dict(column) for name, column in columns.items()}

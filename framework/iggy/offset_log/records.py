@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import attrs
+from msgspec import Struct
 
 from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey
@@ -16,9 +17,8 @@ from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class Claim:
-    """A running or former instance: the first record written over a new connection.
+class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A running or former instance: the first record written over a new connection. Its fields are its stored form.
 
     Attributes:
         epoch: the epoch that is claimed, or worked in.
@@ -49,8 +49,7 @@ class Claim:
         return f"{self.host} (process {self.process}{since if self.at_us else ''})"
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class TopicIdentity:
+class TopicIdentity(NamedTuple):
     """Identity of a topic, distinct from a topic created later under the same name."""
 
     topic_id: int

@@ -12,9 +12,9 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec, record_size, records
+from framework.iggy.offset_log import codec, records
 from framework.iggy.offset_log.lost_log import mark_of
-from framework.iggy.offset_log.record_size import ROW_CHARACTERS, entry_characters, extra_characters, spread
+from framework.iggy.offset_log.record_size import columns_of, divided, rows_of
 from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-
-MAX_BEGUN = 10_000
-"""New positions per record, about 2 MB: with `order` a first listing begins all objects of a bucket at once."""
-
-MAX_ROWS = 10_000
-"""Up to so many changed positions and partitions, progress is surely one record."""
 
 
 class LogOffsetStore(OffsetStore):
@@ -73,15 +67,15 @@ class LogOffsetStore(OffsetStore):
         Raises:
             UnknownOutcomeError, IggyUnavailableError: they may or may not be there; recovery settles it.
         """
-        selected = delta.selected
-        for entries in _parts_of(delta.begun):
-            payload = codec.encode_begin(self._log.source, self._epoch, entries, selected)
-            selected = None
-            if self._pipelined:
-                self._log.submit(payload)
-            else:
-                self._log.append(payload)
-                self._state.name(entries)  # progress will refer to them
+        payloads = divided(
+            delta.begun,
+            lambda entries: codec.encode_begin(self._log.source, self._epoch, entries, delta.selected),
+            lambda entry: entry.split_number <= 1,  # the splits of an object begin in one record
+        )
+        for payload in payloads:
+            (self._log.submit if self._pipelined else self._log.append)(payload)
+        if not self._pipelined:
+            self._state.name(delta.begun)  # progress will refer to them
 
     @override
     def save(self, delta: PositionDelta) -> None:
@@ -95,8 +89,8 @@ class LogOffsetStore(OffsetStore):
             items=[_item_of(self._log.source, entry) for entry in delta.entries],
             **{name: getattr(delta, name) for name in _SAVED},
         )
-        for part in progress_parts(progress):
-            self._log.append(codec.encode_progress(self._log.source, self._epoch, self._writer, part))
+        for payload in self._progress(progress):
+            self._log.append(payload)
         self._state.unindex_final(delta.entries, progress.items)
         for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
             self._state.closed.pop(topic_partition, None)
@@ -110,6 +104,22 @@ class LogOffsetStore(OffsetStore):
             # by the server's clock, as a start finds it in the log: the local clock may be years off
             passed_us = int((time.monotonic() - self._began) * 1e6)
             self._state.skipped.append((max(self._state.now_us, self._began_us + passed_us), delta.skipped))
+
+    def _progress(self, progress: Progress) -> Iterator[bytes]:
+        """Yield the messages of progress, usually one.
+
+        Counts come before anchors: a saved count covers no message that a crash can take, so it may be ahead of its
+        partition's anchor, and a start that finds only the first parts reads the partition from the former anchor. What
+        ends a partition comes after its anchor, which would reopen it. The last message has the rest.
+        """
+        rows = rows_of(progress, (*_LISTS, *_MAPS))
+
+        def encode(part: Sequence[tuple[str, Any]]) -> bytes:
+            rest = progress if part is rows or part[-1] is rows[-1] else Progress()
+            changes = attrs.evolve(rest, **columns_of(part, _MAPS, _LISTS))
+            return codec.encode_progress(self._log.source, self._epoch, self._writer, changes)
+
+        return divided(rows, encode) if rows else iter([encode(rows)])
 
     def _is_owned(self, topic_partition: TopicPartition) -> bool:
         """Return whether no other writer has taken the partition over."""
@@ -125,57 +135,12 @@ class LogOffsetStore(OffsetStore):
                 log.debug("no mark on topic %s: %s", topic, error)
 
 
-def _parts_of(begun: Sequence[OffsetManagerEntry]) -> Iterator[Sequence[OffsetManagerEntry]]:
-    """Yield new positions in parts for a record each; the splits of an object begin in one record."""
-    start = characters = 0
-    for place, entry in enumerate(begun):
-        is_full = place - start >= MAX_BEGUN or characters >= record_size.MAX_CHARACTERS
-        if is_full and entry.split_number <= 1:
-            yield begun[start:place]
-            start, characters = place, 0
-        characters += entry_characters(entry)
-    if begun:
-        yield begun[start:]
-
-
-def progress_parts(progress: Progress) -> Iterator[Progress]:
-    """Yield progress in parts for a record each, usually one.
-
-    Counts come before anchors: a saved count covers no message that a crash can take, so it may be ahead of its partition's
-    anchor, and a start that finds only the first parts reads the partition from the former anchor. What ends a partition
-    comes after its anchor, which would reopen it.
-    """
-    rows = sum(len(getattr(progress, name)) for name in _SPREAD)
-    if rows <= MAX_ROWS and not progress.removed and not any(map(_extra, progress.items)):
-        yield progress
-        return
-    by_partition = {name: getattr(progress, name).items() for name in _BY_PARTITION}
-    columns = {"items": progress.items, "removed": progress.removed, **by_partition}
-    groups: Iterator[dict[str, Any]] = (
-        {**group, **{name: dict(group[name]) for name in _BY_PARTITION}} for group in spread(columns, _characters_of)
-    )
-    *first, last = groups
-    for part in first:
-        yield Progress(**part)
-    yield attrs.evolve(progress, **last)
-
-
-def _characters_of(name: str, value: Any) -> int:
-    """Return how many characters a value of progress takes."""
-    if name == "items":
-        return ROW_CHARACTERS + extra_characters(value.extra)
-    if name == "removed":
-        return sum(len(each) for pair in value.properties for each in pair)
-    return ROW_CHARACTERS + len(value[0].topic)
-
-
 def _item_of(source: str, entry: OffsetManagerEntry) -> ProgressItem:
     return ProgressItem(entry_hash64(source, entry), entry.split_number, *_counted(entry))
 
 
 _counted = attrgetter(*records.COUNTED)
-_extra = attrgetter("extra")
-_BY_PARTITION = ("anchors", "counted", "closed")
-_SPREAD = ("items", "removed", *_BY_PARTITION)
-"""What of progress may be more than a record holds, in the order in which it is stored."""
+_LISTS = ("items", "removed")
+_MAPS = ("anchors", "counted", "closed")
+"""What of progress may be more than a record holds; it is stored in this order."""
 _SAVED = [field.name for field in attrs.fields(Progress) if field.name != "items"]

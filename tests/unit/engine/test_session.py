@@ -43,7 +43,7 @@ def test_a_snapshot_holds_no_position_of_records_that_are_confirmed_and_not_deli
 
 
 def test_partitions_that_are_too_many_for_one_record_are_taken_over_in_several(monkeypatch):
-    monkeypatch.setattr("framework.iggy.offset_log.record_size.MAX_CHARACTERS", 500)
+    monkeypatch.setattr("framework.iggy.offset_log.record_size.MAX_ROWS", 3)
     server = MemoryIggy()
     session = session_of(server, partitions=7)
     session.open_partitions()

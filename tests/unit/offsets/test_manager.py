@@ -387,7 +387,7 @@ class World:
             self.skipped += number
             self.manager.skips.add(number)
         elif kind == "select":
-            self.scope = SelectionScope(bucket="b", prefixes=[name * number], options={})
+            self.scope = SelectionScope(bucket="b", prefixes=(name * number,), options={})
             self.manager.selection.bind(self.scope)
 
     def forget(self, name):

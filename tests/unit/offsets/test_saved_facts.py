@@ -1,7 +1,7 @@
 """What is saved with positions: it is written once, kept when a save fails, and the newer value wins."""
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from framework.errors import PositionError, StoreUnavailableError
 from framework.offsets.listing_hints import ListingHints
@@ -108,9 +108,9 @@ def test_a_selection_that_could_not_be_stored_is_stored_unless_there_is_a_newer_
 def test_the_first_start_is_known_only_of_a_source_that_reads_from_it_on():
     table = PositionTable()
     assert BoundSelection(table).first_start_ms is None
-    chosen = attrs.evolve(scope(), oldest_ms=5)
+    chosen = replace(scope(), oldest_ms=5)
     assert BoundSelection(table, chosen).first_start_ms is None
-    assert BoundSelection(table, attrs.evolve(chosen, since_start=True)).first_start_ms == 5
+    assert BoundSelection(table, replace(chosen, since_start=True)).first_start_ms == 5
 
 
 def test_a_watermark_of_other_objects_is_dropped_or_refused():
@@ -147,7 +147,7 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
 )
 def test_what_may_show_objects_that_the_watermark_hides_is_refused_by_name(before, now, changed):
     watermark = Watermark(bucket="b", compacted={"": 1}).raised("", [CoveredRange("", None, 10)])
-    known, new = attrs.evolve(scope(""), **before), attrs.evolve(scope(""), **now)
+    known, new = replace(scope(""), **before), replace(scope(""), **now)
     bound = BoundSelection(PositionTable(watermark=watermark), known)
     left = watermark if changed is None and not known.changes_accepted else Watermark(bucket="b")
     assert new.left_of(known, watermark) == left

@@ -4,8 +4,8 @@ import logging
 import os
 import socket
 
-import attrs
 import pytest
+from msgspec.structs import replace
 
 from framework.engine.session import Session
 from framework.errors import (
@@ -95,7 +95,7 @@ def test_the_first_epoch_is_claimed_by_this_process_and_opened():
     (claim,) = claims_in(server)
     client = log.connection.own_client()
     assert claim.at_us == records(server)[0].timestamp_us == epoch.claim.at_us == epoch.state.now_us
-    assert attrs.evolve(claim, token="", at_us=0) == Claim(
+    assert replace(claim, token="", at_us=0) == Claim(
         epoch=1,
         host=socket.gethostname(),
         process=os.getpid(),
@@ -225,7 +225,7 @@ def test_a_connection_with_the_same_number_or_the_same_address_is_another_one():
     connection = server.connect()
     number, address = connection.own_client().client_id, connection.own_client().address
     for client in ((number, "10.0.0.1:1"), (number + 99, address)):
-        claim = attrs.evolve(claim_of(connection), client=client)
+        claim = replace(claim_of(connection), client=client)
         assert wait_until_gone(server.connect(), [claim], 1.0, waiting()) is None
     assert wait_until_gone(server.connect(), [claim_of(connection)], 1.0, waiting()) == claim_of(connection)
 
@@ -482,7 +482,7 @@ def test_a_worker_claims_its_partitions_beside_its_leader(led):
     clock = FakeClock()
     claim = claimed(server, clock=clock)
     assert clock.waits == []
-    assert attrs.evolve(claims_in(server)[-1], at_us=0) == claim
+    assert replace(claims_in(server)[-1], at_us=0) == claim
     assert (claim.epoch, claim.leader, claim.partitions, claim.process) == (1, False, tuple(PARTITIONS), os.getpid())
     assert claim.token != epoch.claim.token
 

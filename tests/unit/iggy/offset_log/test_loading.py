@@ -7,13 +7,14 @@ from unittest import mock
 import attrs
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from framework.engine.session import Session
 from framework.errors import IggyTopicError, PositionError
 from framework.iggy.embedded import batch
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.partition import Partition
-from framework.iggy.offset_log import codec, forms, framing
+from framework.iggy.offset_log import codec, forms, framing, record_size
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
 from framework.iggy.offset_log.log import RecordGoneError
@@ -47,8 +48,8 @@ def written():
         patch.setattr("framework.iggy.offset_log.snapshots.SNAPSHOT_RECORDS", 3)
         patch.setattr("framework.iggy.offset_log.snapshots.POSITION_BYTES", 0)
         patch.setattr("framework.iggy.offset_log.snapshots.PAUSE_PARTS", 0)
-        patch.setattr("framework.iggy.offset_log.codec.PART_ENTRIES", 1)
-        patch.setattr("framework.iggy.offset_log.record_size.MAX_CHARACTERS", 1500)
+        patch.setattr("framework.iggy.offset_log.record_size.MAX_ROWS", 2)
+        patch.setattr("framework.iggy.offset_log.record_size.MAX_BYTES", 1200)
         patch.setattr("framework.engine.session.FOLLOW_SECONDS", 0.0)
         source = Source(COUNTS, partitions=2)
         source.live(60)
@@ -122,7 +123,7 @@ TOPIC = TopicIdentity(topic_id=3, created_at=4)
 
 
 def claim(epoch=1, **values):
-    return codec.encode_claim("kit", attrs.evolve(CLAIM, epoch=epoch, **values))
+    return codec.encode_claim("kit", replace(CLAIM, epoch=epoch, **values))
 
 
 def opening(epoch=1, fenced=0):
@@ -158,9 +159,9 @@ def progress(*entries, epoch=1, writer="w", **values):
 
 
 def snapshot(*entries, epoch=1, number=1, at=0, **footer):
-    """A part for each position."""
+    """A part for each position, and the last one."""
     view = position_map(entries).view()
-    with mock.patch.object(codec, "PART_ENTRIES", 1):
+    with mock.patch.object(record_size, "MAX_ROWS", 1):
         return list(codec.encode_snapshot("kit", epoch, view, SnapshotFooter(**footer), number=number, at=at))
 
 
@@ -173,10 +174,10 @@ def counts_of(*payloads):
     return {key: sent for (key, _), (_, _, _, sent, _) in state_of(*payloads)[0].items()}
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2])
+@pytest.mark.parametrize("missing", [0, 1, 2, 3])
 def test_a_snapshot_without_all_its_parts_does_not_exist(missing):
     parts = snapshot(position("x"), position("y"), position("z"), at=4)
-    assert len(parts) == 3
+    assert len(parts) == 4
     kept = [part for number, part in enumerate(parts) if number != missing]
     assert counts_of(*START, begin(position("a")), *kept) == {"a": 0}
     assert counts_of(*START, begin(position("a")), *parts) == {"x": 0, "y": 0, "z": 0}
@@ -185,25 +186,25 @@ def test_a_snapshot_without_all_its_parts_does_not_exist(missing):
 def test_parts_of_two_snapshots_between_each_other_are_told_apart():
     one = snapshot(position("a"), position("b"), number=1, at=3)
     two = snapshot(position("c"), position("d"), number=2, at=3)
-    assert counts_of(*START, one[0], two[0], one[1], two[1]) == {"c": 0, "d": 0}
-    assert counts_of(*START, one[0], two[0], one[1]) == {"a": 0, "b": 0}
-    assert counts_of(*START, one[0], two[0], two[1], one[1]) == {"c": 0, "d": 0}, "the later one that became whole"
-    assert counts_of(*START, one[0], two[1], begin(position("x"))) == {"x": 0}
+    assert counts_of(*START, one[0], two[0], *one[1:], *two[1:]) == {"c": 0, "d": 0}
+    assert counts_of(*START, one[0], two[0], *one[1:]) == {"a": 0, "b": 0}
+    assert counts_of(*START, one[0], *two, *one[1:]) == {"c": 0, "d": 0}, "the later one that became whole"
+    assert counts_of(*START, one[0], *two[1:], begin(position("x"))) == {"x": 0}
 
 
 def test_of_a_part_that_stands_twice_one_counts():
-    one, two = snapshot(position("a"), position("b"), at=3)
-    assert counts_of(*START, one, one, two) == {"a": 0, "b": 0}
+    one, *others = snapshot(position("a"), position("b"), at=3)
+    assert counts_of(*START, one, one, *others) == {"a": 0, "b": 0}
 
 
 def test_parts_that_a_zombie_wrote_behind_the_next_opening_do_not_count():
     late = snapshot(position("x"), position("y"), epoch=1, at=3)
     fresh = snapshot(position("a"), position("b"), epoch=2, at=6)
     start = [*START, claim(2), opening(2), late[0]]
-    assert counts_of(*start, late[1], begin(position("c"), epoch=2)) == {"c": 0}
-    assert counts_of(*start, *fresh, late[1]) == {"a": 0, "b": 0}
-    assert counts_of(*start, fresh[0], late[1], fresh[1]) == {"a": 0, "b": 0}
-    assert counts_of(*START, late[0], claim(2), opening(2), late[1]) == {}
+    assert counts_of(*start, *late[1:], begin(position("c"), epoch=2)) == {"c": 0}
+    assert counts_of(*start, *fresh, *late[1:]) == {"a": 0, "b": 0}
+    assert counts_of(*start, fresh[0], *late[1:], *fresh[1:]) == {"a": 0, "b": 0}
+    assert counts_of(*START, late[0], claim(2), opening(2), *late[1:]) == {}
 
 
 def test_a_snapshot_that_was_whole_before_the_next_opening_counts():
@@ -227,7 +228,7 @@ def test_what_stands_between_the_moment_of_a_snapshot_and_its_parts_counts_once(
         progress(attrs.evolve(b, records_done=4, records_saved=4), skipped=5),
         parts[0],
         progress(attrs.evolve(a, records_done=5, records_saved=5)),
-        parts[1],
+        *parts[1:],
         progress(attrs.evolve(b, records_done=6, records_saved=6)),
     ]
     state = loaded(server_with_log(*log))
@@ -431,11 +432,13 @@ def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_ou
     payloads = [claim(), opening(), begin(position("a"))]
     table = forms.entries_out([odd])
     if stored == "begin":
-        payloads.append(framing.encode({"kind": "begin", "source": "kit", "epoch": 1}, {"entries": table}))
+        payloads.append(
+            framing.encode({"kind": "begin", "source": "kit", "epoch": 1}, framing.dumps({"entries": table}))
+        )
     else:
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
         footer = codec._footer_out(SnapshotFooter())
-        payloads.append(framing.encode(header, {"entries": table, "footer": footer}))
+        payloads.append(framing.encode(header, framing.dumps({"entries": table, "footer": footer})))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
 
@@ -448,9 +451,9 @@ def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_a
     assert body[flags_at] == 0
     pickled = body[:flags_at] + bytes([packed_row._PICKLED]) + body[flags_at + 1 :]
     header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "rows": True}
-    assert state_of(claim(), opening(), framing.encode_raw(header, body), last)[0].keys() == {("a", 0)}
+    assert state_of(claim(), opening(), framing.encode(header, body), last)[0].keys() == {("a", 0)}
     with pytest.raises(PositionError, match=rf"message 2: a snapshot of a shape.*{WAY_OUT}"):
-        state_of(claim(), opening(), framing.encode_raw(header, pickled), last)
+        state_of(claim(), opening(), framing.encode(header, pickled), last)
 
 
 def test_a_later_format_is_an_error_and_is_never_passed_over(written):
@@ -466,7 +469,7 @@ FOREIGN = [
     b"ICS",
     b"ICSQ" + bytes(100),
     bytes(random.Random(1).randrange(256) for _ in range(3000)),
-    codec.encode_claim("other", attrs.evolve(CLAIM, epoch=999)),
+    codec.encode_claim("other", replace(CLAIM, epoch=999)),
     codec.encode_opening("other", 999, fenced=999),
     codec.encode_begin("other", 999, [position("a", version="v9", generation=9)]),
     next(codec.encode_snapshot("other", 999, position_map().view(), SnapshotFooter(), number=1, at=0)),

@@ -174,7 +174,7 @@ def test_a_partition_that_ends_before_the_anchor_is_a_persons_hand(left, said):
 def test_a_topic_made_again_is_a_persons_hand():
     for change in ({"topic_id": 99}, {"created_at": 99}):
         rig = anchored()
-        rig.state.topics[PARTITION] = attrs.evolve(rig.state.topics[PARTITION], **change)
+        rig.state.topics[PARTITION] = rig.state.topics[PARTITION]._replace(**change)
         with pytest.raises(
             PartitionGoneError, match=rf'topic "records" of stream "kit" was recreated.*{WAYS_OUT}'
         ) as error:

@@ -6,9 +6,10 @@ import random
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from framework.errors import UnknownOutcomeError
-from framework.iggy.offset_log import codec, snapshots
+from framework.iggy.offset_log import codec, record_size, snapshots
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.records import PartitionOpening, Progress, ProgressItem, SnapshotFooter, TopicIdentity
 from framework.iggy.offset_log.snapshots import SnapshotWriter, trim
@@ -274,7 +275,7 @@ def test_what_was_written_since_the_last_snapshot_before_counts_from_its_place(m
 def test_a_snapshot_goes_on_part_by_part_and_leaves_time_for_the_rest(monkeypatch):
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 2)
     monkeypatch.setattr(snapshots, "POSITION_BYTES", 0)
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2000)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2000)
     leader = Leader()
     leader.begin(4000)
     leader.follow()
@@ -290,8 +291,10 @@ def test_a_snapshot_goes_on_part_by_part_and_leaves_time_for_the_rest(monkeypatc
     leader.begin()
     leader.clock.advance(snapshots.PAUSE_PARTS * 0.25 - 0.75)
     leader.writer.advance()
-    assert leader.written() == [(1, 1, False, at), (1, 2, True, at)]
+    assert leader.written() == [(1, 1, False, at), (1, 2, False, at)]
     assert leader.clock() - began >= snapshots.PAUSE_PARTS * 0.25
+    leader.writer.advance()
+    assert leader.written()[2:] == [(1, 3, True, at)]
     assert is_whole(loaded(leader.server), leader), "what stands between its parts too"
     assert loaded(leader.server).snapshot_at == at
 
@@ -310,7 +313,7 @@ def test_a_snapshot_that_is_asked_for_is_written_at_once():
 def test_one_that_is_asked_for_while_another_is_under_way_takes_its_place(monkeypatch):
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 2)
     monkeypatch.setattr(snapshots, "PAUSE_PARTS", 0)
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2)
     leader = Leader()
     leader.work(1, count=9)
     assert [part for _, part, *_ in leader.written()] == [1]
@@ -342,7 +345,7 @@ def test_what_others_appended_is_in_the_state_before_it_is_taken():
 
 
 def test_a_broken_append_leaves_a_snapshot_that_counts_for_nothing(monkeypatch):
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2)
     leader = Leader()
     leader.begin(15)
     before = as_saved(loaded(leader.server))
@@ -391,7 +394,7 @@ def test_segments_before_the_moment_of_a_whole_snapshot_go_and_the_state_stays()
 
 
 def test_nothing_goes_before_the_last_part_is_there(monkeypatch):
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2)
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 10**9)
     leader = busy(100)
     leader.begin(30)
@@ -475,7 +478,7 @@ def test_the_size_up_to_a_snapshot_is_that_of_the_messages_before_its_end():
 def test_many_thousand_records_with_small_segments_load_to_the_same_at_any_moment(monkeypatch):
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 120)
     monkeypatch.setattr(snapshots, "PAUSE_PARTS", 0)
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2)
     chance = random.Random(5)
     leader = Leader(segment_bytes=4000)
     looked = 0
@@ -550,7 +553,7 @@ def test_claims_of_workers_that_are_gone_do_not_pile_up_in_snapshots():
     session = session_of(server)
     for number in range(5):
         worker = log_over(server.connect())
-        claim = attrs.evolve(
+        claim = replace(
             session.epoch.claim,
             leader=False,
             token=str(number),
@@ -599,7 +602,7 @@ def test_a_crash_at_any_event_while_snapshots_are_written_and_segments_deleted_l
     monkeypatch.setattr(snapshots, "SNAPSHOT_RECORDS", 3)
     monkeypatch.setattr(snapshots, "POSITION_BYTES", 0)
     monkeypatch.setattr(snapshots, "PAUSE_PARTS", 0)
-    monkeypatch.setattr(codec, "PART_ENTRIES", 2)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 2)
     monkeypatch.setattr("framework.engine.session.FOLLOW_SECONDS", 0.0)
     counts = {"a": 5, "b": 7, "c": 11, **{f"d{number}": 2 for number in range(40)}}
 

@@ -1,6 +1,7 @@
 """What records do to the state of the log."""
 
 import attrs
+from msgspec.structs import replace
 
 from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.records import Claim, LogFacts, Progress, ProgressItem, TopicIdentity
@@ -76,11 +77,11 @@ def test_an_anchor_alone_reopens_a_partition_that_was_closed():
 
 
 def test_a_log_in_which_the_selection_changed_has_the_watermark_that_is_left_of_it():
-    first = SelectionScope(bucket="b", prefixes=[""], options={})
+    first = SelectionScope(bucket="b", prefixes=("",), options={})
     state = LogState(source="kit", selected=first, watermark=raised_to(9))
-    state.begin([], attrs.evolve(first, prefixes=["", "more/"]))
+    state.begin([], replace(first, prefixes=("", "more/")))
     assert state.watermark == raised_to(9)
-    state.begin([], attrs.evolve(first, options={"filter": "x"}))
+    state.begin([], replace(first, options={"filter": "x"}))
     assert state.watermark == Watermark(bucket="b")
 
 

@@ -24,7 +24,7 @@ from tests.support.positions import LOG, loaded, log_over, position, records, se
 
 PARTITION = TopicPartition("records", 0)
 OTHER = TopicPartition("others", 1)
-SELECTED = SelectionScope(bucket="bucket", prefixes=["a/"], options={"filter": "x"})
+SELECTED = SelectionScope(bucket="bucket", prefixes=("a/",), options={"filter": "x"})
 STARTED_US = 5_000_000
 
 
@@ -57,15 +57,15 @@ def rig(monkeypatch):
 @pytest.mark.parametrize("pipelined", [False, True])
 def test_very_many_positions_that_start_are_several_records_of_whole_objects(monkeypatch, pipelined):
     """Objects in an order begin together, when all are listed: one record would be larger than a start can read."""
-    monkeypatch.setattr(store, "MAX_BEGUN", 3)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 3)
     rig = Rig(monkeypatch, pipelined=pipelined)
     splits = [position("b", split_number=number, split_size=64) for number in range(1, 5)]
     begun = [position("a"), *splits, *(position(key) for key in "cdef")]
     rig.store.begin(PositionDelta(begun=begun, selected=SELECTED))
     decoded = [codec.decode_begin(record) for record in records(rig.server)]
-    assert [[entry.key for entry in entries] for entries, _ in decoded] == [list("abbbb"), list("cde"), ["f"]]
+    assert [[entry.key for entry in entries] for entries, _ in decoded] == [["a"], list("bbbb"), list("cd"), list("ef")]
     assert [entry for entries, _ in decoded for entry in entries] == begun
-    assert [selected for _, selected in decoded] == [SELECTED, None, None], "before the first position starts"
+    assert [selected for _, selected in decoded] == [SELECTED] * 4, "before the first position starts"
 
 
 def test_split_objects_that_start_are_several_records_of_whole_objects(monkeypatch):
@@ -78,44 +78,45 @@ def test_split_objects_that_start_are_several_records_of_whole_objects(monkeypat
 
 
 def test_a_start_can_read_the_largest_records_and_iggy_stores_them():
-    """A character takes up to twelve bytes where it is escaped, and then it compresses to less than half."""
-    assert 12 * record_size.MAX_CHARACTERS + MAX_BEGUN_BYTES < framing.MAX_BODY_BYTES
-    assert 12 * record_size.MAX_CHARACTERS // 2 < MAX_PAYLOAD_BYTES
+    """Besides those of one row; the splits of an object are one."""
+    assert record_size.MAX_BYTES + MAX_BEGUN_BYTES < framing.MAX_BODY_BYTES
+    assert record_size.MAX_BYTES < MAX_PAYLOAD_BYTES
 
 
 @pytest.mark.parametrize("extra", [{}, {"note": "x" * 30}])
 def test_positions_with_long_names_start_in_records_that_a_start_can_read(monkeypatch, extra):
     """A store of one's own may have keys of 10,000 characters, and data of its own."""
-    monkeypatch.setattr(record_size, "MAX_CHARACTERS", 24)  # of two names and versions
     rig = Rig(monkeypatch, pipelined=False)
-    names = [character * 10 for character in "abcdefg"]
-    begun = [position(name, extra=extra) for name in names]
+    begun = [position(character * 10, extra=extra) for character in "abcdefg"]
+    most = len(framing.decode(0, codec.encode_begin("kit", 3, begun[:2])).unpacked())
+    monkeypatch.setattr(record_size, "MAX_BYTES", most)
     rig.store.begin(PositionDelta(begun=begun))
-    decoded = [codec.decode_begin(record)[0] for record in records(rig.server)]
+    written = records(rig.server)
+    decoded = [codec.decode_begin(record)[0] for record in written]
     assert [entry for entries in decoded for entry in entries] == begun
-    assert {len(entries) for entries in decoded[:-1]} == {1 if extra else 2}
-    assert len(decoded) > 1
+    assert [len(entries) for entries in decoded] == [1, 2, 2, 2]
+    assert all(len(record.unpacked()) <= most for record in written)
 
 
-def test_progress_is_one_record_up_to_a_number_of_rows_without_other_data(monkeypatch):
-    monkeypatch.setattr(record_size, "MAX_CHARACTERS", 1)
-    monkeypatch.setattr(store, "MAX_ROWS", 4)
-    items = [ProgressItem(number, 0, 1, 1, None) for number in range(3)]
-    few = Progress(items=items, anchors={PARTITION: Anchor(1, 2)})
-    assert list(store.progress_parts(few)) == [few]
-    for more in (
-        attrs.evolve(few, closed={PARTITION: 1}),
-        attrs.evolve(few, removed=[OffsetManagerKey.of_object("b", "k")]),
-        attrs.evolve(few, items=[items[0]._replace(extra={"row": 3})]),
-    ):
-        assert len(list(store.progress_parts(more))) > 1
+@pytest.mark.parametrize("limit", ["MAX_ROWS", "MAX_BYTES"])
+def test_progress_is_one_record_as_long_as_it_is_no_larger(monkeypatch, rig, limit):
+    entries = [position(f"{number}", 1) for number in range(3)]
+    delta = PositionDelta(entries=entries, anchors={PARTITION: Anchor(1, 2)})
+    rig.store.save(delta)
+    (whole,) = records(rig.server)
+    size = {"MAX_ROWS": 4, "MAX_BYTES": len(whole.unpacked())}[limit]
+    monkeypatch.setattr(record_size, limit, size)
+    rig.store.save(delta)
+    assert len(records(rig.server)) == 2
+    monkeypatch.setattr(record_size, limit, size - 1)
+    rig.store.save(delta)
+    assert len(records(rig.server)) == 4
 
 
-@pytest.mark.parametrize("most", [1, 250, 700, 10_000])
+@pytest.mark.parametrize("most", [1, 3, 7, 5000])
 def test_what_is_too_much_for_a_record_of_progress_is_divided_and_a_start_reads_it(monkeypatch, most):
     """Also when it finds only the first parts: no anchor is ahead of a count, and no end is behind its anchor."""
-    monkeypatch.setattr(record_size, "MAX_CHARACTERS", most)
-    monkeypatch.setattr(store, "MAX_ROWS", 0)
+    monkeypatch.setattr(record_size, "MAX_ROWS", most)
     rig = Rig(monkeypatch)
     places = [TopicPartition("records", number) for number in range(3)]
     identity = TopicIdentity(topic_id=1, created_at=2)
@@ -143,7 +144,7 @@ def test_what_is_too_much_for_a_record_of_progress_is_divided_and_a_start_reads_
     before = len(records(rig.server))
     rig.store.save(delta)
     written = records(rig.server)[before:]
-    assert (len(written) == 1) == (most == 10_000)
+    assert (len(written) == 1) == (most == 5000)
     for count in range(len(written) + 1):
         state = loaded(
             server_with_log(*(message.payload for message in rig.server.messages("kit", LOG)[: before + count]))
