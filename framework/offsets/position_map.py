@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import RowCodec, RowFacts
+from framework.offsets.packed_row import RowCodec, Tables
 from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Compacted:
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
-    """Key -> entry, as a dict. Final entries are packed; pending entries are objects.
+    """Key -> entry, as a dict. Final entries are packed; pending entries, and final ones that have no row, are objects.
 
     For one thread at a time; a `view` may be read concurrently.
 
@@ -39,28 +39,23 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         floor: the highest generation of any dropped position; an object without a position starts above it.
 
     Args:
-        entry_class: class of the entries.
         finished: the table of packed entries; replaceable for tests.
     """
 
-    def __init__(
-        self,
-        entry_class: type[OffsetManagerEntry] = OffsetManagerEntry,
-        *,
-        finished: FinishedTable | None = None,
-    ) -> None:
+    def __init__(self, *, finished: FinishedTable | None = None) -> None:
         self.floor = 0
-        self._reading: dict[OffsetManagerKey, OffsetManagerEntry] = {}
-        self._finished = finished if finished is not None else FinishedTable(RowCodec(entry_class))
+        self._objects: dict[OffsetManagerKey, OffsetManagerEntry] = {}
+        self._finished = finished if finished is not None else FinishedTable(RowCodec())
 
     def find(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
         """Return the entry of that key; None when there is none."""
-        entry = self._reading.get(key)
+        entry = self._objects.get(key)
         return entry if entry is not None else self._finished.get(key)
 
     def find_pending(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
         """Return the entry of that key while it is not final; None when it is, or when there is none."""
-        return self._reading.get(key)
+        entry = self._objects.get(key)
+        return entry if entry is not None and not entry.final else None
 
     @override
     def __getitem__(self, key: OffsetManagerKey) -> OffsetManagerEntry:
@@ -71,48 +66,39 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, OffsetManagerKey) and (key in self._reading or key in self._finished)
+        return isinstance(key, OffsetManagerKey) and (key in self._objects or key in self._finished)
 
     @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        if entry.final:
-            if self._reading.pop(key, None) is not None:
-                self._finished.add(key, entry)
-            else:
-                self._finished.put(key, entry)
+        row = self._finished.codec.row(key, entry) if entry.final else None
+        if row is not None:
+            self._finished.put(*row, is_new=self._objects.pop(key, None) is not None)
         else:
-            if key not in self._reading:
+            if key not in self._objects:
                 self._finished.discard(key)
-            self._reading[key] = entry
-
-    def add(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
-        """Set the entry of a key that has none, as `map[key] = entry` without a search."""
-        if entry.final:
-            self._finished.add(key, entry)
-        else:
-            self._reading[key] = entry
+            self._objects[key] = entry
 
     @override
     def __delitem__(self, key: OffsetManagerKey) -> None:
-        if self._reading.pop(key, None) is None and not self._finished.discard(key):
+        if self._objects.pop(key, None) is None and not self._finished.discard(key):
             raise KeyError(key)
 
     @override
     def __len__(self) -> int:
-        return len(self._reading) + len(self._finished)
+        return len(self._objects) + len(self._finished)
 
     @override
     def __iter__(self) -> Iterator[OffsetManagerKey]:
-        yield from map(OffsetManagerKey, self._finished.keys())
-        yield from list(self._reading)
+        yield from (entry.get_manager_key() for entry in self._finished.view())
+        yield from list(self._objects)
 
     def pending(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that are being read, or that a crash of the server could still revert."""
-        return list(self._reading.items())
+        return [(key, entry) for key, entry in self._objects.items() if not entry.final]
 
     def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
         """Return the keys that have no pending entry."""
-        return keys - self._reading.keys()
+        return {key for key in keys if self.find_pending(key) is None}
 
     def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""
@@ -126,9 +112,8 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @property
     def records_done(self) -> int:
-        """Total records of all entries, those of an object with parts once; iterates only over pending entries."""
-        counted = (entry.records_done for entry in self._reading.values() if entry.counts_object)
-        return self._finished.records_done + sum(counted)
+        """Total records of all entries, those of an object with parts once; each row is read."""
+        return self._finished.view().sum_records() + sum(map(_records_of, self._objects.values()))
 
     def compact(self, watermark: Watermark) -> Compacted:
         """Drop the positions of done objects that the watermark covers.
@@ -138,34 +123,35 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """
         if not watermark:
             return Compacted()
-        gone: list[int] = []
+        entry_of = self._finished.codec.entry_of
+        rows: Iterator[tuple[int | OffsetManagerKey, OffsetManagerEntry]] = (
+            (number, entry_of(row)) for number, row in self._finished.rows_to_compact(watermark.latest_ms)
+        )
+        gone: list[tuple[int | OffsetManagerKey, int, int]] = []  # place, generation, records
         objects: dict[str, int] = {}
-        generation = records = 0
-        splits: dict[tuple[str, str, str], list[tuple[int, RowFacts]]] = {}
-        kept = {(entry.bucket, entry.key) for entry in self._reading.values() if not entry.whole}
-        facts = self._finished.codec.facts
-        for number, row in self._finished.rows_to_compact(watermark.latest_ms):
-            found = facts(row)
-            prefix = watermark.prefix_over(found.bucket, found.key, found.modified_ms) if found.done else None
-            if prefix is None:
-                if not found.whole:
-                    kept.add((found.bucket, found.key))
-            elif not found.whole:
-                splits.setdefault((found.bucket, found.key, prefix), []).append((number, found))
-            else:
-                gone.append(number)
-                generation = max(generation, found.generation)
-                records += found.records
+        splits: dict[tuple[str, str, str], list[tuple[int | OffsetManagerKey, int, int]]] = {}
+        kept: set[tuple[str, str]] = set()
+        for place, entry in itertools.chain(rows, self._objects.items()):
+            is_done = entry.final and entry.done
+            prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms) if is_done else None
+            fact = place, entry.generation, _records_of(entry)
+            if prefix is not None and entry.whole:
+                gone.append(fact)
                 objects[prefix] = objects.get(prefix, 0) + 1
-        for (bucket, key, prefix), rows in splits.items():
+            elif prefix is not None:
+                splits.setdefault((entry.bucket, entry.key, prefix), []).append(fact)
+            elif not entry.whole:
+                kept.add((entry.bucket, entry.key))
+        for (bucket, key, prefix), facts in splits.items():
             if (bucket, key) not in kept:
-                gone.extend(number for number, _ in rows)
-                generation = max(generation, rows[0][1].generation)
-                records += sum(found.records for _, found in rows)
+                gone += facts
                 objects[prefix] = objects.get(prefix, 0) + 1
-        self._finished.remove(gone, records)
-        self.floor = max(self.floor, generation)
-        return Compacted(objects=objects, records=records)
+        self._finished.remove([place for place, *_ in gone if isinstance(place, int)])
+        for place, *_ in gone:
+            if not isinstance(place, int):
+                del self._objects[place]
+        self.floor = max(self.floor, *(generation for _, generation, _ in gone), 0)
+        return Compacted(objects=objects, records=sum(records for *_, records in gone))
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -185,8 +171,11 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
         """Return whether that key's entry is final, of this version and no split; if not, the entry. In one search."""
-        entry = self._reading.get(key)
-        return (False, entry) if entry is not None else self._finished.listed(key, version)
+        entry = self._objects.get(key)
+        if entry is not None:
+            is_whole = entry.final and entry.whole and entry.version == version
+            return is_whole, None if is_whole else entry
+        return self._finished.listed(key, version)
 
     def begin_first(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
         """Start the position of an object that has none, above every dropped generation; None when it has one."""
@@ -195,35 +184,35 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             return None
         if entry.generation != generation:
             entry = entry.changed(generation=generation)
-        self.add(key, entry)
+        self[key] = entry
         return entry
 
-    def load(self, tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> None:
+    def load(self, tables: Tables, chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""
         self._finished.codec.restore(tables)
         self._finished.load(chunks)
 
     def view(self) -> PositionView:
         """Return a view of all current entries. Copies only pending entries."""
-        return PositionView(self._finished.view(), list(self._reading.values()))
+        return PositionView(self._finished.view(), list(self._objects.values()))
 
 
 class PositionView:
     """A snapshot of positions, each entry built on access. Immutable; threads may share it.
 
-    Equal to any sequence of equal entries in the same order: final entries first, in the order in which they became final.
+    Equal to any sequence of equal entries in the same order: rows first, in the order in which they became final.
     """
 
-    def __init__(self, finished: FinishedView, reading: Sequence[OffsetManagerEntry]) -> None:
+    def __init__(self, finished: FinishedView, objects: Sequence[OffsetManagerEntry]) -> None:
         self._finished = finished
-        self._reading = reading
+        self._objects = objects
 
     def __len__(self) -> int:
-        return len(self._reading) + len(self._finished)
+        return len(self._objects) + len(self._finished)
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
         yield from self._finished
-        yield from self._reading
+        yield from self._objects
 
     @override
     def __eq__(self, other: object) -> bool:
@@ -238,7 +227,7 @@ class PositionView:
         return f"<{len(self)} positions>"
 
     @property
-    def tables(self) -> dict[str, Any]:
+    def tables(self) -> Tables:
         """The tables that the rows of `chunks` refer to."""
         return self._finished.tables
 
@@ -246,10 +235,14 @@ class PositionView:
         """Yield the final entries in the form of a snapshot."""
         return self._finished.chunks()
 
-    def others(self) -> Iterator[OffsetManagerEntry]:
-        """Yield all entries that are in no chunk."""
-        yield from self._finished.others()
-        yield from self._reading
+    def others(self) -> Sequence[OffsetManagerEntry]:
+        """Return all entries that are in no chunk."""
+        return self._objects
+
+
+def _records_of(entry: OffsetManagerEntry) -> int:
+    """Return how many records an entry adds to its source: the parts of an object count once."""
+    return entry.records_done if entry.counts_object else 0
 
 
 def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
@@ -265,9 +258,6 @@ def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> None:
     key = entry.get_manager_key()
     whole = key if entry.split_number <= 1 else key.whole()
     first = positions.find(whole)
-    if first is None and whole is key:
-        positions.add(key, entry)
-        return
     if first is not None and not first.is_of(entry):
         if first.split_size:
             for other in positions.splits_of(whole):

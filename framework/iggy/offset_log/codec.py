@@ -25,10 +25,11 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 from msgspec.structs import replace
 
 from framework.iggy.offset_log import forms, framing, record_size
@@ -37,13 +38,14 @@ from framework.iggy.offset_log.record_size import columns_of, divided, is_too_la
 from framework.iggy.offset_log.records import Claim, LogFacts, PartitionOpening, Progress, SnapshotFooter, TopicIdentity
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.packed_row import Tables
 from framework.offsets.packed_table import RowChunk
 from framework.offsets.position_map import PositionView
 from framework.offsets.selection_scope import SelectionScope
 
 PART_CHUNKS = 4
 """Chunks of final positions per snapshot part: about 16,000 positions, 0.7 MB packed, a few hundredths of a second. They
-never exceed 33 MB: see `framework.offsets.packed_row.MAX_STORED_BYTES`."""
+never exceed 33 MB: see `framework.offsets.packed_row.MAX_ROW_BYTES`."""
 
 _COUNT = struct.Struct("<I")
 
@@ -209,7 +211,7 @@ def encode_snapshot(
 
     chunks = positions.chunks()
     while part_rows := list(itertools.islice(chunks, PART_CHUNKS)):
-        yield message(_rows_out(positions.tables if part == 1 else {}, part_rows), rows=True)
+        yield message(_rows_out(positions.tables if part == 1 else None, part_rows), rows=True)
         part += 1
     entries = sorted(positions.others(), key=_name)  # sorted by name they compress better
     whole = last(entries, footer) if len(entries) <= record_size.MAX_ROWS else None
@@ -233,21 +235,21 @@ def _name(entry: OffsetManagerEntry) -> tuple[str, str, int]:
     return entry.bucket, entry.key, entry.split_number
 
 
-def _rows_out(tables: Mapping[str, Any], chunks: Iterable[RowChunk]) -> bytes:
-    packed = json.dumps(tables, separators=(",", ":")).encode()
+def _rows_out(tables: Tables | None, chunks: Iterable[RowChunk]) -> bytes:
+    packed = framing.dumps(tables if tables is not None else {})
     pieces: list[bytes | memoryview] = [_COUNT.pack(len(packed)), packed]
     for chunk in chunks:
         pieces += [_COUNT.pack(len(chunk.ends) // _COUNT.size), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
     return b"".join(pieces)
 
 
-def decode_rows(part: LogMessage) -> tuple[dict[str, Any], list[RowChunk]]:
+def decode_rows(part: LogMessage) -> tuple[Tables, list[RowChunk]]:
     """Return a part's final positions, and the tables that all parts refer to (empty but in the first part)."""
     body = memoryview(part.unpacked())
     with shape_of(part):
         (length,) = _COUNT.unpack_from(body)
         place = _COUNT.size + length
-        tables: dict[str, Any] = json.loads(bytes(body[_COUNT.size : place]))
+        tables = msgspec.convert(json.loads(bytes(body[_COUNT.size : place])), Tables)
         chunks: list[RowChunk] = []
         while place < len(body):
             rows, size = _COUNT.unpack_from(body, place)[0], _COUNT.unpack_from(body, place + _COUNT.size)[0]

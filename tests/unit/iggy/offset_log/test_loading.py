@@ -449,7 +449,7 @@ def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_a
     body = framing.decode(0, rows).unpacked()
     flags_at = len(body) - len(finished.version) - packed_row._BODY.size
     assert body[flags_at] == 0
-    pickled = body[:flags_at] + bytes([packed_row._PICKLED]) + body[flags_at + 1 :]
+    pickled = body[:flags_at] + b"\x08" + body[flags_at + 1 :]
     header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "rows": True}
     assert state_of(claim(), opening(), framing.encode(header, body), last)[0].keys() == {("a", 0)}
     with pytest.raises(PositionError, match=rf"message 2: a snapshot of a shape.*{WAY_OUT}"):
