@@ -406,14 +406,17 @@ def test_a_listing_that_broke_is_no_complete_listing():
     assert rig.feed.finished
 
 
-@pytest.mark.parametrize("how", ["filtered", "refused", "overwritten in hand"])
+@pytest.mark.parametrize("how", ["filtered", "refused", "overwritten in hand", "finished, and not yet saved"])
 def test_an_object_that_is_listed_is_not_missing_whatever_is_decided_about_it(how):
-    one = native({"filtered": "-a", "refused": "?a", "overwritten in hand": "a"}[how])
+    one = native({"filtered": "-a", "refused": "?a"}.get(how, "a"))
     rig = Rig(one, tolerant=True)
     if how == "overwritten in hand":
         rig.take_all()
         rig.objects = [native("a", "v2", modified_ms=2)]
         rig.clock.advance(5)
+    elif how == "finished, and not yet saved":
+        begun = OffsetManagerEntry.start(one, PARTITION)
+        rig.offsets.add_entry(attrs.evolve(begun, records_done=3, records_saved=1, total=3))
     else:
         rig.done(one, ObjectState.READING)
     tracker = rig.offsets.tracker

@@ -46,8 +46,9 @@ def test_an_object_of_more_splits_than_can_begin_together_says_so():
     assert SPLITTABLE.size_for(native("a", size=most * 1024)) == 1024
     with pytest.raises(
         ObjectError, match=rf"{most + 1:,} splits, and there can be {most:,}; raise \[input\] split_size"
-    ):
+    ) as error:
         SPLITTABLE.size_for(native("a", size=most * 1024 + 1))
+    assert error.value.location == native("a", size=1).location
 
 
 def test_the_splits_of_an_object_take_the_partitions_in_turn_from_its_own(caplog):
@@ -85,3 +86,20 @@ def test_of_the_splits_in_flight_those_that_are_done_are_forgotten(monkeypatch):
     assert in_flight.keys() == ["b"]
     assert set(in_flight.splits(b, "v1")) == {2, 3}
     assert in_flight.splits(a, "v1") == frozenset()
+
+
+def test_a_split_that_is_given_back_twice_changes_nothing():
+    """A reader may release what is read to its end by then."""
+    offsets = OffsetManager()
+    in_flight = InFlight(offsets.table)
+    large = native("a", size=25)
+    key = OffsetManagerKey.of_object("b", "a")
+    policy = SplitPolicy(split_size=10, partitions=3, can_split=lambda _key: True)
+    first, second, third = policy.positions_of(large, OffsetManagerEntry.start(large, TopicPartition("t", 1)))
+    in_flight.give_back(key, first, gone=False)
+    offsets.add_entry(first, second, third)
+    for entry in (first, second):
+        in_flight.take(key, large, entry)
+    for entry in (first, first, third):
+        in_flight.give_back(key, entry, gone=False)
+    assert set(in_flight.splits(key, "v1")) == {2}

@@ -205,8 +205,9 @@ def test_a_position_made_with_other_options_is_refused_with_the_way_out():
     check_numbering(entry(3), ours)
     check_numbering(entry(3, numbering_options=ours), ours)
     said = r"b/k.*3 records.*which numbers records in another way.*offsets reset --key k.*--prefix.*--all.*accept"
-    with pytest.raises(PositionMismatchError, match=said):
+    with pytest.raises(PositionMismatchError, match=said) as error:
         check_numbering(entry(3, numbering_options=theirs), ours)
+    assert "Set [input] back until" in str(error.value)
     with pytest.raises(PositionMismatchError, match=r"^s3://b/k: 3 records were read with \{"):
         check_numbering(entry(3, numbering_options=theirs), ours, "s3://b/k")
 

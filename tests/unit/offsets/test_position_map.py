@@ -519,11 +519,12 @@ def test_what_is_replaced_and_removed_takes_no_memory_for_ever():
 def test_positions_of_many_generations_are_packed_as_small_as_the_first():
     """Objects that are overwritten, and compacted, raise the generation of every later object: over months, by thousands."""
     positions = small_map(hash, folders=100)
-    rows = []
+    rows, model = [], {}
     for generation in range(1, 60):
         for number in range(6):
-            entry = attrs.evolve(done(str(number), generation), generation=generation)
-            positions[entry.get_manager_key()] = entry
+            entry = attrs.evolve(done(str(number), generation), generation=generation, modified_ms=10**12 + generation)
+            positions[entry.get_manager_key()] = model[entry.get_manager_key()] = entry
+        assert dict(positions) == model
         rows.append(max(len(row) for _, row in positions._finished.view().rows()))
         assert {one.generation for one in positions.view()} == {generation}
     assert rows == rows[:1] * len(rows)
@@ -643,16 +644,16 @@ def test_the_records_of_an_object_with_parts_count_once_also_from_a_snapshot():
             records_saved=7,
             total=7,
         )
-        for key, split_size in (("parts", -3), ("splits", 64))
-        for number in (1, 2, 3)
+        for key, split_size, numbers in (("parts", -3, (1, 2, 3)), ("splits", 64, (1, 2, 3)), ("part", -1, (1,)))
+        for number in numbers
     ]
     positions, back = position_map(entries), position_map()
-    assert positions.final == 6
-    assert positions.records_done == 7 + 3 * 7
+    assert positions.final == 7
+    assert positions.records_done == 7 + 3 * 7 + 7
     back.load(positions.view().tables, positions.view().chunks())
-    assert back.records_done == 7 + 3 * 7
+    assert back.records_done == 7 + 3 * 7 + 7
     assert back.remove_object(entries[0].get_manager_key())
-    assert back.records_done == 3 * 7
+    assert back.records_done == 3 * 7 + 7
 
 
 @attrs.frozen(kw_only=True, slots=True)

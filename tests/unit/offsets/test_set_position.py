@@ -71,7 +71,7 @@ def test_what_was_accepted_before_ends_with_its_generation():
         ([UNSAVED], change(301), "301 is more than the 300 records"),
         ([UNSAVED], change(), "records 301 to 500 were sent, and a crash of the server could still take them"),
         ([attrs.evolve(UNSAVED, total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),
-        ([HALF], change(1, version="v2"), "its position is of version 'v1', not of 'v2'"),
+        ([HALF], change(1, version="v2"), "bucket/a: its position is of version 'v1', not of 'v2'"),
         ([attrs.evolve(HALF, extra={"x": 1})], change(1), "holds data of the source's own code.*offsets reset --key a"),
         ([attrs.evolve(HALF, bucket="b"), HALF], change(1), "has positions in 2 buckets.*offsets reset --key a"),
         (

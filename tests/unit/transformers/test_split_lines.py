@@ -326,3 +326,9 @@ def test_of_the_records_to_skip_those_before_the_mark_are_not_skipped_again(skip
     records = [b"a", b"b", b"c", b"d"]
     found = read(BytesInput(b"a\nb\nc\nd\n"), Split(1, 8), skip=skip, mark=ResumePoint(2, 4))
     assert found == numbered(records[skip:], skip + 1)
+
+
+def test_what_compresses_an_object_is_asked_once_however_far_the_first_line_is():
+    source = Watched(b"x" * 1500 + b"\nnext\n" * 100, "data.txt")
+    read(source, Split(2, 1000), text(compression="auto"), limits=BatchLimits(size_bytes=64))
+    assert [start for start, _ in source.asked].count(0) == 1

@@ -259,17 +259,17 @@ def test_an_earlier_connection_of_this_process_is_worth_another_try():
 
 
 @pytest.mark.parametrize(
-    ("host", "process"),
+    ("host", "further"),
     [
-        ("elsewhere", os.getpid()),
-        (socket.gethostname(), os.getpid() + 1),
-        (socket.gethostname(), os.getpid()),  # process 1 of another container, on the network of the same host
+        ("elsewhere", 0),
+        (socket.gethostname(), 1),
+        (socket.gethostname(), 0),  # process 1 of another container, on the network of the same host
     ],
     ids=["host", "process", "token"],
 )
-def test_another_process_is_not_taken_for_this_one(host, process):
+def test_another_process_is_not_taken_for_this_one(host, further):
     server = server_with_log()
-    at_work(server, host=host, process=process)
+    at_work(server, host=host, process=os.getpid() + further)
     with pytest.raises(SourceRunningError):
         begin_epoch(log_over(server.connect()), waiting=waiting())
 
