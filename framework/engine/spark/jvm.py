@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 _VERSION = re.compile(r'^\w+ version "(?:1\.)?(\d+)', re.MULTILINE)  # other lines may be before it
 
+_NO_FOLDER = re.compile(r"Failed to create a temp directory \(under (.+?)\) after")
+
 OLDEST_JAVA = 17
 """Spark 4 runs on Java 17 and 21."""
 
@@ -147,7 +149,8 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
         advice = f"; SPARK_HOME is {home}: unset it, pyspark brings a Spark of its own" if home else ""
         if "pyspark-shell" not in os.environ.get(SUBMIT_ARGS, "pyspark-shell"):
             advice += f"; {SUBMIT_ARGS} must end with pyspark-shell"
-        raise FatalError(f"Spark's Java process did not start: {output.last_words() or exc}{advice}") from exc
+        said = output.last_words()
+        raise FatalError(f"Spark's Java process did not start: {_explained(said) or exc}{advice}") from exc
     finally:
         if write_end >= 0:
             os.close(write_end)
@@ -168,9 +171,20 @@ def ended() -> SparkUnavailableError | None:
     for process, output in _launched:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(EXIT_SECONDS)
-            said = output.last_words() or "it was killed; has this machine enough memory?"
+            said = _explained(output.last_words()) or "it was killed; has this machine enough memory?"
             return SparkUnavailableError(f"Spark's Java process ended: {said}")
     return None
+
+
+def _explained(said: str) -> str:
+    """Return what Java said at its end; of a folder that cannot be written, a sentence in place of its lines."""
+    found = _NO_FOLDER.search(said)
+    if found is None:
+        return said
+    return (
+        f"it cannot write to {found[1]}, its folder for temporary files: make that writable, or name another with the "
+        f"environment variable JAVA_TOOL_OPTIONS=-Djava.io.tmpdir=FOLDER, or SPARK_LOCAL_DIRS=FOLDER if you set that"
+    )
 
 
 def set_quiet(quiet: bool) -> None:

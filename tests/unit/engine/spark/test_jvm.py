@@ -60,6 +60,18 @@ def test_an_option_that_spark_refuses_is_not_hidden_by_its_usage(caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+def test_a_folder_for_temporary_files_that_cannot_be_written_is_named(monkeypatch):
+    """As where the system is read-only: Java does not look for another folder, as Python does."""
+    if shutil.which("java") is None:
+        pytest.skip("no Java: Spark needs one")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Djava.io.tmpdir=/proc")
+    with pytest.raises(
+        FatalError, match=r"did not start: it cannot write to /proc, .*JAVA_TOOL_OPTIONS=-Djava.io.tmpdir="
+    ):
+        launch([])
+
+
 STOPPED_WHILE_JAVA_STARTS = """
 import threading
 from framework.engine.process_exit import leave
@@ -205,5 +217,5 @@ def test_spark_that_ends_while_it_starts_says_why_and_can_be_started_again():
     done = subprocess.run([sys.executable, "-c", STARTED_TWICE], capture_output=True, text=True, timeout=120)
     first, second = done.stdout.splitlines()
     assert first.startswith("Spark's Java process ended: "), done.stderr
-    assert "Failed to create any local dir" in first
+    assert "it cannot write to /proc/nowhere, " in first
     assert second == "local[1]"
