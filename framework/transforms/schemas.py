@@ -29,7 +29,7 @@ from framework.model.proto_limits import ProtoLimit
 from framework.transform import GROWN_BYTES, GrownBatchError, Transform, TransformBatch, TransformContext, too_long
 from framework.transformer import MAX_MESSAGE_BYTES
 from framework.transforms.proto_json import ValueCheck
-from framework.transforms.unions import UnionResolver
+from framework.transforms.unions import UnionResolver, rounds_numbers
 
 Convert = Callable[[bytes], bytes]
 
@@ -194,17 +194,20 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
 
     named: dict[str, Any] = {}
     schema = parse_schema(source, named)
-    unions = UnionResolver(schema, named) if weigh(source).recursive else None
+    recursive = weigh(source).recursive
+    unions = UnionResolver(schema, named) if recursive or rounds_numbers(source) else None
     narrow = '"float"' in json.dumps(source)
 
     def convert(payload: bytes) -> bytes:
         value = _json_of(payload)
         if names and isinstance(value, dict):
             value = _renamed(value, names)
+        if not recursive and not validate(
+            value, schema, raise_errors=False
+        ):  # the writer casts: 1.5 to 1, text to true
+            raise RecordError(f"it does not fit the schema: {_misfit(value, schema)}")
         if unions is not None:
             value = unions.resolve(value)
-        elif not validate(value, schema, raise_errors=False):  # the writer casts: 1.5 to 1, any text to true
-            raise RecordError(f"it does not fit the schema: {_misfit(value, schema)}")
         out = io.BytesIO()
         try:
             schemaless_writer(out, schema, value, strict_allow_default=True)

@@ -1,7 +1,10 @@
-"""The branch of each union in JSON that becomes Avro, for schemas with types that hold themselves.
+"""The branch of each union in JSON that becomes Avro, for schemas where fastavro's choice takes too long or is wrong.
 
-fastavro tries every branch at every level, each time down to the last value: a record of 400 bytes in such unions takes
-days. Here a value is compared once with each type, and the writer gets the name of its branch.
+With types that hold themselves, fastavro tries every branch at every level, each time down to the last value: a record of
+400 bytes in such unions takes days. Here a value is compared once with each type, and the writer gets the name of its
+branch.
+
+Of a union with `float` or `double` before `int` or `long`, fastavro takes the first for a whole number too, and rounds it.
 """
 
 from __future__ import annotations
@@ -18,8 +21,19 @@ MAX_COMPARED = 1_000_000
 _MISFIT = object()
 
 
+def rounds_numbers(schema: Any) -> bool:
+    """Return whether a schema, as its JSON stands, has a union in which fastavro would round whole numbers."""
+    if isinstance(schema, list):
+        kinds = [branch.get("type") if isinstance(branch, dict) else branch for branch in schema]
+        floats = [at for at, kind in enumerate(kinds) if kind in ("float", "double")]
+        if floats and any(kind in ("int", "long") for kind in kinds[floats[0] :]):
+            return True
+    inside = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    return any(map(rounds_numbers, inside))
+
+
 class UnionResolver:
-    """Compares values with a schema, and chooses branches as fastavro's writer does.
+    """Compares values with a schema, and chooses branches as fastavro's writer does, but for whole numbers.
 
     Args:
         schema: as parsed by fastavro.
@@ -50,6 +64,8 @@ class UnionResolver:
         whole = self._whole(schema)
         if not isinstance(whole, list):
             return self._fit_one(value, whole, depth)
+        if type(value) is int and (name := _whole_number(value, whole)) is not None:
+            return name, value
         best, most = _MISFIT, -1
         for branch in whole:
             kind = self._whole(branch)
@@ -115,3 +131,14 @@ class UnionResolver:
                 schema = schema["type"]
             else:
                 return schema
+
+
+def _whole_number(value: int, branches: list[Any]) -> str | None:
+    """Return the branch for a whole number, if there is one that is neither a time nor another logical type."""
+    from fastavro import validate  # noqa: PLC0415  loaded when used
+
+    for branch in branches:
+        kind = branch if isinstance(branch, str) else None if "logicalType" in branch else branch["type"]
+        if kind in ("int", "long") and validate(value, kind, raise_errors=False):
+            return str(kind)
+    return None

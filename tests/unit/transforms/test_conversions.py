@@ -52,6 +52,23 @@ def test_json_to_avro_and_back(values):
     assert [json.loads(one) for one in applied(encoded.payloads, TO_JSON).payloads] == values
 
 
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (["float", "int"], 31_383_203),
+        (["double", "null", "long"], 2**60 + 1),
+        (["null", "double", {"type": "long", "doc": "x"}], -(2**63)),
+        ({"type": "array", "items": ["float", "long"]}, [1, 2.5, 2**60 + 1]),
+    ],
+)
+def test_a_whole_number_in_a_union_is_not_rounded_to_a_float(kind, value):
+    """fastavro takes the first branch that a number fits, with fewer digits than the number has."""
+    schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]})
+    encoded = applied([json.dumps({"x": value}).encode()], {**TO_AVRO, "schema_json": schema})
+    found = applied(encoded.payloads, {**TO_JSON, "schema_json": schema})
+    assert found.payloads == [json.dumps({"x": value}, separators=(",", ":")).encode()]
+
+
 @pytest.mark.parametrize("value", [1e300, -3.5e38, 10**39])
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [1.5, value], lambda value: {"a": value}])
 def test_a_number_beyond_a_float_is_bad_and_not_infinite(value, wrap):
