@@ -127,29 +127,58 @@ def check_parts(schema: Any) -> None:
         ]
 
 
+def resolve_names(schema: Any, namespace: str = "") -> Any:
+    """Return a schema with full names, and none of its types inside of another `type`; for all functions that go through it.
+
+    A text in it is a primitive type, or refers to a named type by its full name.
+
+    Raises:
+        LookupError, TypeError, AttributeError: it has not the form of a schema.
+    """
+    if isinstance(schema, list):
+        return [resolve_names(branch, namespace) for branch in schema]
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _full_name(schema, namespace)
+    kind = schema["type"]
+    if not isinstance(kind, str):
+        return resolve_names(kind, namespace)
+    if kind in {"array", "map"}:
+        inner = "items" if kind == "array" else "values"
+        return {**schema, inner: resolve_names(schema[inner], namespace)}
+    if kind not in NAMED:
+        return schema if kind in PRIMITIVES else _full_name(kind, namespace)
+    named = {**schema, "name": _full_name(schema["name"], schema.get("namespace", namespace))}
+    if kind in {"record", "error"}:
+        space = named["name"].rpartition(".")[0]
+        named["fields"] = [{**field, "type": resolve_names(field["type"], space)} for field in schema["fields"]]
+    return named
+
+
+def _full_name(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
 class _Weights:
     def __init__(self) -> None:
         self._named: dict[str, Weight | None] = {}  # None: under way
 
-    def of(self, schema: Any, namespace: str = "") -> Weight:  # noqa: PLR0911 - one for each kind of schema
+    def of(self, schema: Any) -> Weight:
         if isinstance(schema, list):
-            names = [_json_bytes(branch_name(branch, namespace)) for branch in schema]
-            return self._union([self.of(branch, namespace) for branch in schema], max(names, default=0))
+            names = [_json_bytes(branch_name(branch)) for branch in schema]
+            return self._union([self.of(branch) for branch in schema], max(names, default=0))
         kind = type_of(schema)
-        if not isinstance(kind, str):
-            return self.of(kind, namespace)
         if kind == "array":
-            item = self.of(schema["items"], namespace)
+            item = self.of(schema["items"])
             return self._many(item, _LIST, item.least, _SLOT + item.fixed)
         if kind == "map":
-            value = self.of(schema["values"], namespace)
+            value = self.of(schema["values"])
             return self._many(value, _DICT, 1 + value.least, _ENTRY + value.fixed, _TEXT)
         if kind in _PRIMITIVES:
             least, fixed = _PRIMITIVES[kind]
             return Weight(least, fixed + _extra(schema), _TEXT if kind in {"bytes", "string"} else 0)
         if kind not in NAMED:
-            return self._reference(full_name(kind, namespace))
-        name = name_of(schema, namespace)
+            return self._reference(kind)
+        name = schema["name"]
         self._named[name] = None
         if kind == "enum":
             weight = Weight(1, _symbol_bytes(schema))
@@ -159,9 +188,8 @@ class _Weights:
                 raise UnusableSchemaError("the size of a fixed type is no number of bytes")
             weight = Weight(size, 56 + _extra(schema), _TEXT)
         else:
-            inner = name.rpartition(".")[0]
             _refuse_twins(name, schema["fields"])
-            weight = self._record([self.of(field["type"], inner) for field in schema["fields"]], _names_bytes(schema))
+            weight = self._record([self.of(field["type"]) for field in schema["fields"]], _names_bytes(schema))
         self._named[name] = weight
         return weight
 
@@ -208,7 +236,7 @@ def _refuse_twins(record: str, fields: Any) -> None:
 
 
 def weigh(schema: Any) -> Weight:
-    """Return the memory of a datum of the schema.
+    """Return the memory of a datum of a schema, whose names are resolved.
 
     Raises:
         UnusableSchemaError: more than is allowed, whatever its bytes.
@@ -245,7 +273,7 @@ Walk = Callable[[int], int]
 
 
 class Walker:
-    """Goes through the bytes of data before they are decoded, and adds up what they will take."""
+    """Goes through the bytes of data before they are decoded, and adds up what they will take. Names are resolved in the schema."""
 
     def __init__(self, schema: Any) -> None:
         self._data = b""
@@ -254,7 +282,7 @@ class Walker:
         self._depth = 0
         self._named: dict[str, Walk] = {}
         self._weights = _Weights()
-        self._walk = self._build(schema, "")
+        self._walk = self._build(schema)
 
     def put(self, data: bytes) -> None:
         """The data of the next block."""
@@ -313,33 +341,29 @@ class Walker:
         if self._depth > DEEPEST:
             raise UnusableDatumError(_TOO_DEEP)
 
-    def _build(self, schema: Any, namespace: str) -> Walk:
+    def _build(self, schema: Any) -> Walk:
         if isinstance(schema, list):
-            names = [_json_bytes(branch_name(branch, namespace)) for branch in schema]
-            return self._union([self._build(branch, namespace) for branch in schema], names)
+            names = [_json_bytes(branch_name(branch)) for branch in schema]
+            return self._union([self._build(branch) for branch in schema], names)
         kind = type_of(schema)
-        if not isinstance(kind, str):
-            return self._build(kind, namespace)
         if kind in {"array", "map"}:
             inner = schema["items" if kind == "array" else "values"]
-            weight = self._weights.of(inner, namespace)
-            return self._many(self._build(inner, namespace), weight, keyed=kind == "map")
+            weight = self._weights.of(inner)
+            return self._many(self._build(inner), weight, keyed=kind == "map")
         if kind in _PRIMITIVES:
             return self._primitive(kind, _PRIMITIVES[kind][1] + _extra(schema))
         if kind not in NAMED:
-            named, name = self._named, full_name(kind, namespace)
-            return lambda at: named[name](at)  # noqa: PLW0108 - it may hold itself: known when it is met
-        name = name_of(schema, namespace)
-        self._weights.of(schema, namespace)
+            named = self._named
+            return lambda at: named[kind](at)  # noqa: PLW0108 - it may hold itself: known when it is met
+        self._weights.of(schema)
         if kind == "enum":
             walk = self._enum(len(schema["symbols"]), _symbol_bytes(schema))
         elif kind == "fixed":
             walk = self._fixed(schema["size"], 56 + _extra(schema))
         else:
-            inner_namespace = name.rpartition(".")[0]
-            fields = [self._build(field["type"], inner_namespace) for field in schema["fields"]]
+            fields = [self._build(field["type"]) for field in schema["fields"]]
             walk = self._record(fields, _names_bytes(schema))
-        self._named[name] = walk
+        self._named[schema["name"]] = walk
         return walk
 
     def _primitive(self, kind: str, memory: int) -> Walk:
@@ -440,14 +464,10 @@ class Walker:
         return many
 
 
-def branch_name(branch: Any, namespace: str) -> str:
+def branch_name(branch: Any) -> str:
     """The name of a union's branch, as in Avro's own JSON encoding: the full name of a named type, else the type."""
     kind = type_of(branch)
-    if not isinstance(kind, str):
-        return branch_name(kind, namespace)
-    if kind in NAMED:
-        return name_of(branch, namespace)
-    return kind if kind in _PRIMITIVES or kind in {"array", "map"} else full_name(kind, namespace)
+    return str(branch["name"] if kind in NAMED else kind)
 
 
 def is_decimal(schema: Any) -> bool:
@@ -470,16 +490,6 @@ def is_decimal(schema: Any) -> bool:
     return True
 
 
-def type_of(schema: Any) -> Any:
-    """Return the `type` of a schema: a name, or a schema."""
-    return schema["type"] if isinstance(schema, dict) else schema
-
-
-def name_of(schema: Any, namespace: str) -> str:
-    """The full name of a named type that is defined in `namespace`."""
-    return full_name(schema["name"], schema.get("namespace", namespace))
-
-
-def full_name(name: str, namespace: str) -> str:
-    """The full name of a type that is named in `namespace`."""
-    return name if "." in name or not namespace else f"{namespace}.{name}"
+def type_of(schema: Any) -> str:
+    """Return the type of a schema that is no union: of a reference, the full name."""
+    return str(schema["type"] if isinstance(schema, dict) else schema)

@@ -21,7 +21,7 @@ from framework.config.files import read_file
 from framework.config.option import option
 from framework.errors import ConfigError, RecordError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
-from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, weigh
+from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, resolve_names, weigh
 from framework.model.avro_values import LongDecimalError, NoTimeError, exact_values
 from framework.model.json_limits import check_json
 from framework.model.payloads import size_of
@@ -155,7 +155,7 @@ def _avro_schema(schema_json: str | None, schema_path: str | None) -> Any:
         fastavro.parse_schema(copy.deepcopy(schema))
     except UnknownType as error:
         raise ConfigError(f"it has the unknown type {json.dumps(error.name)}") from None
-    weigh(schema)
+    weigh(resolve_names(schema))
     return schema
 
 
@@ -194,7 +194,7 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
 
     named: dict[str, Any] = {}
     schema = parse_schema(source, named)
-    recursive = weigh(source).recursive
+    recursive = weigh(resolve_names(source)).recursive
     unions = UnionResolver(schema, named) if recursive or rounds_numbers(source) else None
     narrow = '"float"' in json.dumps(source)
 
@@ -202,9 +202,8 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
         value = _json_of(payload)
         if names and isinstance(value, dict):
             value = _renamed(value, names)
-        if not recursive and not validate(
-            value, schema, raise_errors=False
-        ):  # the writer casts: 1.5 to 1, text to true
+        # the writer casts: 1.5 to 1, any text to true
+        if not recursive and not validate(value, schema, raise_errors=False):
             raise RecordError(f"it does not fit the schema: {_misfit(value, schema)}")
         if unions is not None:
             value = unions.resolve(value)
@@ -261,7 +260,8 @@ def _avro_to_json(source: Any, names: Mapping[str, str]) -> Convert:
     wrapped = not (isinstance(source, dict) and source["type"] == "record")
     if wrapped:  # such a record has the very bytes of its field
         source = {"type": "record", "name": "iggy_cloud_sources.datum", "fields": [{"name": _WHOLE, "type": source}]}
-    weight, walker = weigh(source), Walker(source)
+    plain = resolve_names(source)
+    weight, walker = weigh(plain), Walker(plain)
     schema = fastavro.parse_schema(exact_values(source))
     refuse_indexes(schema)
     always = not refuses_indexes()

@@ -7,12 +7,12 @@ schema. What is not chosen further inside is decoded and dropped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
 from framework.model.avro_indexes import blocks_of
-from framework.model.avro_limits import full_name, name_of, type_of
+from framework.model.avro_limits import type_of
 from transformers.columns import Choice, Field, choose
 
 Pick = Callable[[Any], Any]
@@ -22,7 +22,7 @@ class Projection:
     """The chosen columns of a schema.
 
     Args:
-        schema: the writer's.
+        schema: the writer's, with names resolved.
         columns: their names.
 
     Attributes:
@@ -35,15 +35,15 @@ class Projection:
     """
 
     def __init__(self, schema: Any, columns: Sequence[str]) -> None:
-        self._named: dict[str, tuple[Any, str]] = {}
-        self._collect(schema, "")
-        choice = choose(columns, self._fields(schema, ""))
-        record = self._record(schema, "")
+        self._named: dict[str, Any] = {}
+        self._collect(schema)
+        choice = choose(columns, self._fields(schema))
+        record = self._record(schema)
         assert record is not None, "a choice of columns is one of a record"
-        fields = record[0]["fields"]
+        fields = record["fields"]
         self.names = tuple(fields[place]["name"] for place in choice)
         self.at_top = not any(choice.values())
-        self.pick = self._pick(schema, "", choice)
+        self.pick = self._pick(schema, choice)
 
     def reader_schema(self, plain: Any) -> Any:
         """Return a reader's schema with the chosen fields, for a decoder of the record `plain`; see `decode_chosen`."""
@@ -53,25 +53,22 @@ class Projection:
             "fields": [{"name": name, "type": "null"} for name in self.names],
         }
 
-    def _collect(self, schema: Any, namespace: str) -> None:
-        """Note where each named type is defined."""
+    def _collect(self, schema: Any) -> None:
+        """Note each record by its name."""
         if isinstance(schema, list):
             for branch in schema:
-                self._collect(branch, namespace)
+                self._collect(branch)
             return
         kind = type_of(schema)
-        if not isinstance(kind, str):
-            self._collect(kind, namespace)
-        elif kind in {"array", "map"}:
-            self._collect(schema["items" if kind == "array" else "values"], namespace)
+        if kind in {"array", "map"}:
+            self._collect(schema["items" if kind == "array" else "values"])
         elif kind in {"record", "error"}:
-            name = name_of(schema, namespace)
-            self._named[name] = schema, namespace
+            self._named[schema["name"]] = schema
             for field in schema["fields"]:
-                self._collect(field["type"], name.rpartition(".")[0])
+                self._collect(field["type"])
 
-    def _record(self, schema: Any, namespace: str) -> tuple[Any, str] | None:
-        """Return the record that a type is, may be, or holds in arrays, and the namespace around it; None without one."""
+    def _record(self, schema: Any) -> Any:
+        """Return the record that a type is, may be, or holds in arrays; None without one."""
         while True:
             if isinstance(schema, list):
                 branches = [branch for branch in schema if type_of(branch) != "null"]
@@ -80,43 +77,35 @@ class Projection:
                 schema = branches[0]
                 continue
             kind = type_of(schema)
-            if not isinstance(kind, str):
-                schema = kind
-            elif kind == "array":
+            if kind == "array":
                 schema = schema["items"]
             elif kind in {"record", "error"}:
-                return schema, namespace
+                return schema
             else:
-                return self._named.get(full_name(kind, namespace))
+                return self._named.get(kind)
 
-    def _fields(self, schema: Any, namespace: str) -> Sequence[Field]:
-        return [Field(name, partial(self._fields, kind, inner)) for name, kind, inner in self._parts(schema, namespace)]
+    def _fields(self, schema: Any) -> Sequence[Field]:
+        return [Field(field["name"], partial(self._fields, field["type"])) for field in self._parts(schema)]
 
-    def _parts(self, schema: Any, namespace: str) -> Iterator[tuple[str, Any, str]]:
-        """Yield name, type and namespace of each field of the record in a type."""
-        record = self._record(schema, namespace)
-        if record is not None:
-            inner = name_of(*record).rpartition(".")[0]
-            for field in record[0]["fields"]:
-                yield field["name"], field["type"], inner
+    def _parts(self, schema: Any) -> Sequence[Any]:
+        """Return the fields of the record in a type."""
+        record = self._record(schema)
+        return [] if record is None else record["fields"]
 
-    def _pick(self, schema: Any, namespace: str, choice: Choice) -> Pick:
+    def _pick(self, schema: Any, choice: Choice) -> Pick:
         """Return the function that keeps the chosen part of a value."""
         if isinstance(schema, list):
             (branch,) = [branch for branch in schema if type_of(branch) != "null"]
-            inside = self._pick(branch, namespace, choice)
+            inside = self._pick(branch, choice)
             return lambda value: None if value is None else inside(value)
-        kind = type_of(schema)
-        if not isinstance(kind, str):
-            return self._pick(kind, namespace, choice)
-        if kind == "array":
-            item = self._pick(schema["items"], namespace, choice)
+        if type_of(schema) == "array":
+            item = self._pick(schema["items"], choice)
             return lambda value: list(map(item, value))
-        parts = list(self._parts(schema, namespace))
+        parts = self._parts(schema)
         kept: list[tuple[str, Pick | None]] = []
         for place, inner_choice in choice.items():
-            name, field, inner = parts[place]
-            kept.append((name, None if inner_choice is None else self._pick(field, inner, inner_choice)))
+            field = parts[place]
+            kept.append((field["name"], None if inner_choice is None else self._pick(field["type"], inner_choice)))
         return lambda value: {name: value[name] if pick is None else pick(value[name]) for name, pick in kept}
 
 

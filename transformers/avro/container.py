@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from framework.errors import CorruptObjectError, TruncatedObjectError
-from framework.model.avro_limits import UnusableSchemaError, Weight, check_parts, weigh
+from framework.model.avro_limits import UnusableSchemaError, Weight, check_parts, resolve_names, weigh
 from transformers.unpack import ExactReader, ShortRead
 
 SYNC_BYTES = 16
@@ -22,7 +22,7 @@ class Header:
     """What a file begins with.
 
     Attributes:
-        schema: as parsed JSON.
+        schema: as parsed JSON, with names resolved.
         weight: of a datum.
         codec: name of the codec of its blocks.
         sync: the marker behind each block.
@@ -65,6 +65,7 @@ def read_header(packed: ExactReader) -> Header:
         raise CorruptObjectError("the Avro file's header holds no schema that can be read") from exc
     try:
         check_parts(schema)
+        schema = resolve_names(schema)
         weight = weigh(schema)
     except (UnusableSchemaError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as exc:
         raise unusable_schema(exc) from exc

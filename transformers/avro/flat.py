@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.model.avro_limits import Weight, name_of, type_of
+from framework.model.avro_limits import Weight, type_of
 from transformers.avro.container import SYNC_BYTES, encode_long, file_header
 from transformers.avro.json_values import Convert, converter
 from transformers.row_json import encode_all, float_form, row_maker
@@ -103,16 +103,15 @@ class FlatBlocks:
         """Return the reader of a schema; None when its records are not flat.
 
         Args:
-            schema: of the file.
+            schema: of the file, with names resolved.
             chosen: names of the fields in the payload; None: all.
             weight: of a record.
         """
         if not isinstance(schema, dict) or schema.get("type") != "record":
             return None
         names = [field["name"] for field in schema["fields"]]
-        space = name_of(schema, "").rpartition(".")[0]
         picked = frozenset(names if chosen is None else chosen)
-        fields = [_field(field["type"], space, chosen=field["name"] in picked) for field in schema["fields"]]
+        fields = [_field(field["type"], chosen=field["name"] in picked) for field in schema["fields"]]
         flat = [field for field in fields if field is not None]
         if not flat or len(flat) < len(fields) or len(set(names)) < len(names):
             return None
@@ -154,7 +153,7 @@ class FlatBlocks:
             yield payloads
 
 
-def _field(schema: Any, namespace: str, *, chosen: bool) -> _Field | None:
+def _field(schema: Any, *, chosen: bool) -> _Field | None:
     """Return a field of this type; None when it is not flat."""
     null, value = None, schema
     if isinstance(schema, list):
@@ -164,13 +163,13 @@ def _field(schema: Any, namespace: str, *, chosen: bool) -> _Field | None:
         null = nulls[0]
         value = schema[1 - null]
     kind = type_of(value)
-    if not isinstance(kind, str) or kind not in {*_NUMBERS, *_FIXED_BYTES, "bytes", "string", "fixed"}:
+    if kind not in {*_NUMBERS, *_FIXED_BYTES, "bytes", "string", "fixed"}:
         return None
     size = value["size"] if kind == "fixed" else _FIXED_BYTES.get(kind, 0)
     if kind == "fixed" and not size:
         return None
     symbols = dict(enumerate(value["symbols"])) if kind == "enum" else {}
-    return _Field(kind, null, size, symbols, chosen, converter(schema, namespace))
+    return _Field(kind, null, size, symbols, chosen, converter(schema))
 
 
 def _is_encoding(

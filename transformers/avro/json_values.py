@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from operator import itemgetter
 from typing import Any
 
-from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, full_name, is_decimal, name_of, type_of
+from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, is_decimal, type_of
 from framework.model.avro_values import decimal_text
 from transformers.json_time import date_text, time_text, timestamp_text
 from transformers.row_json import encode, encode_all, float_form, interval_form, uuid_text
@@ -32,39 +32,31 @@ class _Plain:
     def __init__(self) -> None:
         self._branches = 0
 
-    def rewrite(self, schema: Any, namespace: str = "") -> Any:  # noqa: PLR0911 - one for each kind of schema
+    def rewrite(self, schema: Any) -> Any:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
             several = len([branch for branch in schema if type_of(branch) != "null"]) > 1
-            return [
-                self._branch(branch, namespace) if several else self.rewrite(branch, namespace) for branch in schema
-            ]
-        if isinstance(schema, str):
-            return schema if schema in PRIMITIVES else _plain_name(full_name(schema, namespace))
-        kind = schema["type"]
-        if not isinstance(kind, str):
-            return self.rewrite(kind, namespace)
+            return [self._branch(branch) if several else self.rewrite(branch) for branch in schema]
+        kind = type_of(schema)
         if kind == "array":
-            return {"type": kind, "items": self.rewrite(schema["items"], namespace)}
+            return {"type": kind, "items": self.rewrite(schema["items"])}
         if kind == "map":
-            return {"type": kind, "values": self.rewrite(schema["values"], namespace)}
+            return {"type": kind, "values": self.rewrite(schema["values"])}
         if kind not in NAMED:
-            return kind if kind in PRIMITIVES else _plain_name(full_name(kind, namespace))
-        name = name_of(schema, namespace)
-        inner = name.rpartition(".")[0]
-        name = _plain_name(name)
+            return kind if kind in PRIMITIVES else _plain_name(kind)
+        name = _plain_name(schema["name"])
         if kind == "fixed":
             return {"type": kind, "name": name, "size": schema["size"]}
         if kind == "enum":
             return {"type": kind, "name": name, "symbols": schema["symbols"]}
-        fields = [{"name": field["name"], "type": self.rewrite(field["type"], inner)} for field in schema["fields"]]
+        fields = [{"name": field["name"], "type": self.rewrite(field["type"])} for field in schema["fields"]]
         return {"type": "record", "name": name, "fields": fields}
 
-    def _branch(self, branch: Any, namespace: str) -> Any:
+    def _branch(self, branch: Any) -> Any:
         if type_of(branch) == "null":
             return "null"
         self._branches += 1
         name = f"iggy_cloud_sources.branch{self._branches}"  # before those of the unions inside, which count on
-        field = {"name": branch_name(branch, namespace), "type": self.rewrite(branch, namespace)}
+        field = {"name": branch_name(branch), "type": self.rewrite(branch)}
         # A dot in the field's name is no mistake to fastavro, and its record's name cannot be one of the file's.
         return {"type": "record", "name": name, "fields": [field]}
 
@@ -84,8 +76,8 @@ class JsonEncoder:
 
     def __init__(self, schema: Any, chosen: Collection[str] | None = None) -> None:
         partial = chosen is not None
-        self._convert = _Converters(floats=False, partial=partial).build(schema, "")
-        self._convert_floats = _Converters(floats=True, partial=partial).build(schema, "")
+        self._convert = _Converters(floats=False, partial=partial).build(schema)
+        self._convert_floats = _Converters(floats=True, partial=partial).build(schema)
         self._float_columns = _float_columns(schema, chosen)
 
     def encode_all(self, batch: list[Any]) -> Sequence[bytes]:
@@ -155,43 +147,38 @@ class _Converters:
         self._named: dict[str, Convert | None] = {}
         self._building: set[str] = set()
 
-    def build(self, schema: Any, namespace: str) -> Convert | None:  # noqa: PLR0911 - one for each kind of schema
+    def build(self, schema: Any) -> Convert | None:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
-            return self._union(schema, namespace)
+            return self._union(schema)
         kind = type_of(schema)
-        if not isinstance(kind, str):
-            return self.build(kind, namespace)
         if kind == "array":
-            item = self.build(schema["items"], namespace)
+            item = self.build(schema["items"])
             return None if item is None else lambda value: list(map(item, value))
         if kind == "map":
-            inner = self.build(schema["values"], namespace)
+            inner = self.build(schema["values"])
             if inner is None:
                 return None
             return lambda value: {key: inner(entry) for key, entry in value.items()}
         if kind in {"record", "error"}:
-            return self._record(schema, namespace)
+            return self._record(schema)
         if self._floats:
-            return float_form if kind in {"float", "double"} else self._reference(kind, namespace)
+            return float_form if kind in {"float", "double"} else self._reference(kind)
         leaf = _leaf(schema, kind)
         if kind == "fixed":
-            self._named[name_of(schema, namespace)] = leaf
+            self._named[schema["name"]] = leaf
         elif kind == "enum":
-            self._named[name_of(schema, namespace)] = None
-        return leaf if kind in PRIMITIVES or kind in NAMED else self._reference(kind, namespace)
+            self._named[schema["name"]] = None
+        return leaf if kind in PRIMITIVES or kind in NAMED else self._reference(kind)
 
-    def _reference(self, kind: str, namespace: str) -> Convert | None:
-        if kind in PRIMITIVES or kind in NAMED:
-            return None
-        name = full_name(kind, namespace)
+    def _reference(self, name: str) -> Convert | None:
         if name in self._building:
             named = self._named  # a record inside itself: looked up when it is met
             return lambda value: value if (convert := named[name]) is None else convert(value)
         return self._named.get(name)
 
-    def _union(self, branches: list[Any], namespace: str) -> Convert | None:
+    def _union(self, branches: list[Any]) -> Convert | None:
         several = len([branch for branch in branches if type_of(branch) != "null"]) > 1
-        built = [(branch_name(branch, namespace), self.build(branch, namespace)) for branch in branches]
+        built = [(branch_name(branch), self.build(branch)) for branch in branches]
         converts = {name: convert for name, convert in built if convert is not None}
         if not converts:
             return None
@@ -208,14 +195,11 @@ class _Converters:
 
         return convert_branch
 
-    def _record(self, schema: Any, namespace: str) -> Convert | None:
-        name = name_of(schema, namespace)
-        inner = name.rpartition(".")[0]
+    def _record(self, schema: Any) -> Convert | None:
+        name = schema["name"]
         self._building.add(name)
         fields = [
-            (field["name"], convert)
-            for field in schema["fields"]
-            if (convert := self.build(field["type"], inner)) is not None
+            (field["name"], convert) for field in schema["fields"] if (convert := self.build(field["type"])) is not None
         ]
         self._building.discard(name)
         if not fields:
@@ -239,9 +223,9 @@ class _Converters:
         return self._named[name]
 
 
-def converter(schema: Any, namespace: str) -> Convert | None:
+def converter(schema: Any) -> Convert | None:
     """The function that makes values of a type ready for the encoder, but for NaN and infinities; None: as they come."""
-    return _Converters(floats=False, partial=False).build(schema, namespace)
+    return _Converters(floats=False, partial=False).build(schema)
 
 
 def _leaf(schema: Any, kind: str) -> Convert | None:
