@@ -273,7 +273,11 @@ Walk = Callable[[int], int]
 
 
 class Walker:
-    """Goes through the bytes of data before they are decoded, and adds up what they will take. Names are resolved in the schema."""
+    """Goes through the bytes of data before they are decoded, and adds up what they will take.
+
+    Args:
+        schema: with names resolved.
+    """
 
     def __init__(self, schema: Any) -> None:
         self._data = b""
