@@ -687,7 +687,7 @@ def load_config(settings):
     if settings.mode == "keys":
         options |= {"keys": f"{SimStore.scheme}://{LISTS}/{settings.keys}", "keys_recheck": settings.recheck}
     if settings.transforms:
-        options["transforms"] = [{"type": REFUSING if settings.bad else FILTERING}]
+        options["transforms"] = [{"type": REFUSING if settings.bad and settings.refusing else FILTERING}]
     if settings.keyed:
         options["transforms"] = [*options.get("transforms", ()), {"type": CHOOSING}]
     if settings.template is not None:

@@ -90,6 +90,9 @@ class Facts:
         sets: `SetByHand`, in order.
         split_sizes: with which objects may have been split.
         key_partitions: over how many partitions keys were spread; empty when nothing was.
+        some_divided: whether some objects were spread so, and others not.
+        some_filtered: whether a transform filtered at some times, and not at others.
+        replays: [begun, ended or None, the bad records that had a letter then], of each replay of dead letters.
         width: bytes of a record's line.
         first_listed: key -> when its bucket was listed for the first time; None: never.
         window_us: how much later than its last-modified an object may appear.
@@ -183,9 +186,9 @@ def _check_counts(facts, key, version, most, found):
     for one in found:
         counts[one.number] += 1
     for number, count in counts.items():
-        if number in version.bad and facts.bad_is_bad:
+        if number in version.bad and facts.bad_is_bad and not facts.replays:
             raise ViolationError("BAD SENT", f"{key} v{version.tag} record {number}")
-        if number in version.filtered:
+        if number in version.filtered and not facts.some_filtered:
             raise ViolationError("FILTERED SENT", f"{key} v{version.tag} record {number}")
         limit = most + _sets_of(facts, key, version.tag, number)
         if count > limit:
@@ -199,6 +202,10 @@ def _check_upper(facts, key, version, became, found):
     _check_counts(facts, key, version, most, found)
     if _sets_of(facts, key, version.tag, version.count):
         most += 1  # some may stand behind their successors of before
+    if facts.replays:
+        found = [one for one in found if one.number not in version.bad]  # they come late
+    if facts.some_divided and not (most == 1 and _out_of_order(facts, version, found, None)):
+        return
     if facts.key_partitions:
         counts = facts.key_partitions
         for one in found:
@@ -275,10 +282,23 @@ def _check_whole(facts, key, version, became, seen):
             + (f" since {since}" if since else "")
             + f"; {sorted(numbers)} are; all: {seen.get((key, tag), [])}",
         )
+    _check_replayed(facts, version, len(became), seen)
     if facts.letters is not None and facts.bad_is_bad:
         for number in version.bad:
             if not facts.letters.get((key, tag, number)):
                 raise ViolationError("LETTER LOST", f"{key} v{tag} record {number}")
+
+
+def _check_replayed(facts, version, times, seen):
+    """Bad records of a content that was read once are there, too, when a replay of their letters came to its end."""
+    key, tag = version.key, version.tag
+    if times > 1 or facts.resets or facts.sets or (key, tag) in facts.extra:
+        return
+    replayed = {place for _, ended, places in facts.replays if ended is not None for place in places}
+    there = {one.number for one in seen.get((key, tag), ())}
+    missing = [number for number in sorted(version.bad) if (key, tag, number) in replayed and number not in there]
+    if missing:
+        raise ViolationError("LOST", f"{key} v{tag}: replayed records {missing} are not there")
 
 
 def _another_between(facts, key, tag, became, seen):

@@ -35,6 +35,9 @@ EVENTS = (
     "purged",
     "topic deleted",
     "log lost",
+    "server restored",
+    "log restored",
+    "topics restored",
     # the store
     "overwritten",
     "uploaded late",
@@ -52,6 +55,8 @@ EVENTS = (
     # commands
     "reset",
     "position set",
+    "accepted",
+    "replayed",
     # configuration
     "changed tasks",
     "changed headers",
@@ -70,6 +75,8 @@ EVENTS = (
     "changed offsets_topic",
     "changed mode",
     "changed order",
+    "changed keyed",
+    "changed transforms",
 )
 
 PROPERTIES = (
@@ -102,6 +109,7 @@ NEEDS = {
     "neighbour ended": "neighbour",
     "changed order": "start offsets",
     "changed mode": "key list",
+    "replayed": "dead letters",
 }
 """Event -> the property without which it does not come."""
 
@@ -120,6 +128,12 @@ APART = {
         "expired",
         "partition_by",
         "topics by key",
+        "server restored",
+        "log restored",
+        "topics restored",
+        "replayed",
+        "changed keyed",
+        "changed transforms",
     ),
     "key list": ("changed endpoint", "incremental"),  # a list states contents of one bucket
     "start offsets": ("changed endpoint", "changed prefix", "topics by key", "key list", "incremental"),
@@ -129,6 +143,16 @@ APART = {
     "dead letters": ("wrong 403",),
     "transforms": ("changed format",),  # chunks hold several records, of which the transform refuses all or none
     "position set": ("changed format", "changed prefix", "changed endpoint"),
+    "changed keyed": ("splits", "changed split", "position set", "changed format", "topics by key"),
+    "changed transforms": ("bad records skipped", "dead letters", "changed format"),
+    "accepted": ("changed format", "changed keyed", "changed transforms", "changed prefix", "changed endpoint"),
+    "replayed": (
+        "changed format",
+        "changed fewer_partitions",
+        "forgetting server",
+        "archived",  # its letters stay
+        "waits for archived",
+    ),
 }
 """Kind -> kinds that it cannot meet, or of which the checker cannot tell what should come of both."""
 

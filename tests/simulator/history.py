@@ -27,7 +27,7 @@ SOURCE = "src"
 OFFSETS_TOPICS = ("src-offsets", "other-offsets")
 NO_RECORDS = {*OFFSETS_TOPICS, OWN_LOG, "letters"}
 RECORDS_TOPICS = ("records", "other-records")
-OF_ALL_INSTANCES = {"format", "prefix", "endpoint", "mode", "order"}
+OF_ALL_INSTANCES = {"format", "prefix", "endpoint", "mode", "order", "keyed", "transforms"}
 """Whoever changes these ends every instance first: one that goes on with the other value reads something else."""
 
 MARK = "source src"
@@ -61,6 +61,7 @@ class Settings:
     letters: bool = False
     bad: bool = False
     transforms: bool = False
+    refusing: bool = True
     keyed: bool = False
     min_age: float = 0.0
     engine: str = "local"
@@ -195,6 +196,12 @@ class World(Scheduler):
         self.formats = {self.settings.format}
         self.splits = set()
         self.key_partitions = set()
+        self.divided = set()  # whether objects were divided by key: both, when that changed
+        self.filtered = set()  # whether records were filtered: the same
+        self.may_filter = plan.settings.transforms or self.may_come("changed transforms")
+        self.replays = []
+        self.backup = None
+        self.forgotten = []  # (first, last) of what was stored while a log was written that is no more
         self.restart_planned = False
         self.no_faults_until = 0.0
         self.lied_about = set()
@@ -268,7 +275,7 @@ class World(Scheduler):
                 lines.append(b'"' + record(key, self.tags, number, width) + b'"\n')
         modified_ms = int((runtime.EPOCH + self.now - age) * 1000) // 1000 * 1000
         filtered = set()
-        if self.settings.transforms:
+        if self.may_filter:
             sound = set(range(1, count + 1)) - bad  # a bad record is none for a transform
             filtered = {number for number in sound if is_filtered(key, self.tags, number)}
             bad = bad | {number for number in sound if self.settings.bad and is_refused(key, self.tags, number)}
@@ -312,9 +319,11 @@ class World(Scheduler):
         )
         life = Life(kind, process, settings, args, self.now)
         self.lives.append(life)
-        if ours:
+        if ours and kind != "replay":
             self.formats.add(settings.format)
             self.ordered_since = self.order_of(settings)
+            self.divided.add(settings.keyed)
+            self.filtered.add(settings.transforms)
         if settings.split_size:
             self.splits.add(settings.split_size)
         if settings.keyed:
@@ -465,7 +474,7 @@ class World(Scheduler):
     def fault_kill(self, _, life):
         if life is not None:
             self.kill(life)
-            if life is self.main:
+            if life in {self.main, self.helper}:
                 self.plan_restart()
             elif self.neighbour is not None and life is self.neighbour.main:
                 self.neighbour.plan_restart()
@@ -594,7 +603,7 @@ class World(Scheduler):
             self.remove_partition()
         elif name in {"records_topic", "offsets_topic"}:
             self.change_topic(name)
-        elif name in {"prefix", "mode", "order", "reading", "engine", "window", "min_age"}:
+        elif name in {"keyed", "transforms", "prefix", "mode", "order", "reading", "engine", "window", "min_age"}:
             getattr(self, f"change_{name}")()
         elif name == "endpoint" and "endpoint" not in self.causes and any(life.ended for life in self.lives):
             self.causes["endpoint"] = self.bucket
@@ -607,6 +616,20 @@ class World(Scheduler):
         if "prefix" not in self.causes:
             self.causes["prefix"] = self.prefixes
             self.prefixes = self.rng.choice([one for one in (("",), ("a/",), ("a/", "b/")) if one != self.prefixes])
+
+    def change_keyed(self):
+        self.change_dividing("keyed")
+
+    def change_transforms(self):
+        self.change_dividing("transforms")
+
+    def change_dividing(self, name):
+        """With or without one of the two; those up to the one that chooses the partition divide objects in another way."""
+        if "keying" in self.causes or not self.bucket.objects or not any(life.ended for life in self.lives):
+            return
+        if name == "keyed" or self.settings.keyed:
+            self.causes["keying"] = self.settings
+        self.settings = attrs.evolve(self.settings, **{name: not getattr(self.settings, name)})
 
     def change_mode(self):
         modes = [one for one in ("keys", "keys", "list", "incremental") if one != self.settings.mode]
@@ -693,18 +716,24 @@ class World(Scheduler):
         done = {
             life.process.name
             for life in self.lives
-            if life.settings.offsets == self.settings.offsets
-            and life.outcome
-            and life.outcome.kind == "done"
-            and not life.disturbed
-            and not self.ended_unanswered(life)
-            and not any(at >= life.began for at in self.server_kills)
+            if life.settings.offsets == self.settings.offsets and self.saved_all(life)
         }
         return any(
             message.serial > since and message.writer.partition("/")[0] in done
             for topic in self.data_topics()
             for part in topic.partitions
             for message in part.messages
+        )
+
+    def saved_all(self, life):
+        """Whether it ended well, with all saved."""
+        return (
+            life.kind == "source"
+            and life.outcome is not None
+            and life.outcome.kind == "done"
+            and not life.disturbed
+            and not self.ended_unanswered(life)
+            and not any(at >= life.began for at in self.server_kills)
         )
 
     def ended_unanswered(self, life):
@@ -797,6 +826,7 @@ class World(Scheduler):
         cause, before = next(iter(self.causes.items()))
         ways = {
             "format": ["back", "reset"],
+            "keying": ["back", "accept", "reset"],
             "prefix": ["back", "reset"],
             "endpoint": ["back", "reset"],
             "partitions": ["accept", "reset"],
@@ -827,6 +857,8 @@ class World(Scheduler):
         if way == "back":
             if cause == "format":
                 self.settings = attrs.evolve(self.settings, format=before.format, chunk_size=before.chunk_size)
+            elif cause == "keying":
+                self.settings = attrs.evolve(self.settings, keyed=before.keyed, transforms=before.transforms)
             elif cause == "prefix":
                 self.prefixes = before
             elif cause == "log":
@@ -878,9 +910,9 @@ class World(Scheduler):
             elif life.outcome.kind in {"refused", "topic"}:
                 self.fail("NO WAY OUT", f"{way} after {cause}: {life.outcome.text}")
             else:
-                self.at(1.0, lambda: self.by_hand(way, cause, then))
+                self.at(1.0, lambda: self.by_hand(way, cause, then) if cause in self.causes else then())
 
-        if way == "accept" and "format" in self.causes:
+        if way == "accept" and not {"format", "keying"}.isdisjoint(self.causes):
             self.allow_again()  # what was partly read with the other one begins once more
         if way == "accept" and cause == "expired":
             self.forget_records(self.causes.get("expired", ()))
@@ -1048,6 +1080,164 @@ class World(Scheduler):
         self.helper = self.start("set", then=done, key=self.a_key(), share=rng.choice((0.0, 0.3, 0.6, 0.9, 1.0, None)))
         self.restart_planned = False
 
+    def act_accept(self):
+        """Stop, accept what is there, go on: there is nothing to accept, so nothing is lost."""
+        if self.may_come("changed format", "changed keyed", "changed transforms", "changed prefix", "changed endpoint"):
+            return  # half-read objects, or all, may begin again then
+        self.go_by_hand("accepted", "accept")
+
+    def act_replay(self):
+        """Stop, send dead letters again under options by which their records are good, go on."""
+        if self.plan.required > 1:
+            return  # refused, as documented
+        found = self.server.find("lake", "letters")
+        stored = found.partitions[0].messages if found is not None else ()
+        saved = max((life.ended for life in self.lives if self.saved_all(life)), default=0.0)
+        saved_us = int((runtime.EPOCH + saved) * 1e6)  # a letter that positions do not cover yet comes once more
+        places = {place for one in stored if one.timestamp_us < saved_us for place in tell(one.payload)}
+        if self.settings.transforms:
+            places = {place for place in places if not is_filtered(*place)}
+        replay = [self.now_us(), None, places]
+
+        def done():
+            replay[1] = self.now_us()
+
+        if self.go_by_hand(
+            "replayed", "replay", done, settings=attrs.evolve(self.settings, format="text", refusing=False)
+        ):
+            self.replays.append(replay)
+
+    def go_by_hand(self, event, kind, done=lambda: None, **args):
+        """Stop the source, run a command, start it again; whether that was possible."""
+        if self.main is None or self.main.ended is not None or self.restart_planned or self.causes:
+            return False
+        self.kill(self.main)
+
+        def ended(life):
+            if life.outcome is not None and life.outcome.kind == "done":
+                done()
+            self.plan_restart(0.05)
+
+        self.event(event)
+        self.helper = self.start(kind, then=ended, **args)
+        self.restart_planned = False
+        return True
+
+    def act_back_up(self):
+        """Somebody copies the server's disk."""
+        if not self.causes and "lake" in self.server.streams:
+            self.backup = {
+                "topics": self.server.copy("lake"),
+                "at": self.now,
+                "serial": self.server.serial,
+                "as": self.state_of_names(),
+            }
+            self.say("backed up")
+
+    def state_of_names(self):
+        """What must be now as it was when a backup was made, so that its positions and topics fit."""
+        settings = self.settings
+        return (
+            *self.numbering(),
+            settings.keyed,
+            settings.transforms,
+            settings.topic,
+            settings.offsets,
+            settings.partitions,
+            self.hand_changes,
+            self.by_hand_at,
+            self.log_since.get(settings.offsets),
+            [(name, left["serial"]) for name, left in sorted(self.left_logs.items())],
+        )
+
+    def usable_backup(self):
+        """The backup, if it fits; else another one is made, and None given."""
+        backup = self.backup
+        if backup is not None and not self.causes and self.server.up and backup["as"] == self.state_of_names():
+            return backup
+        self.act_back_up()
+        return None
+
+    def bring_back(self, event, topics, backup):
+        """The server is stopped, and begins again: it has these topics as they were."""
+        self.event(event, "as of", backup["at"])
+        self.server_kills.append(self.now)
+        self.server.stop(self.rng.uniform(0.05, 0.5))
+        self.server.streams["lake"].update(self.server.copy("lake", topics))
+        self.mended_at = self.now
+        for life in self.lives:
+            life.disturbed |= life.ended is None
+        self.backup = None
+
+    def act_restore_server(self):
+        """With everything as it was."""
+        backup = self.usable_backup()
+        if backup is None:
+            return
+        at_us = int((runtime.EPOCH + backup["at"]) * 1e6)
+        self.bring_back("server restored", backup["topics"], backup)
+        for name in set(self.server.streams["lake"]) - set(backup["topics"]):
+            del self.server.streams["lake"][name]
+        self.undo_commands(at_us)
+
+    def undo_commands(self, at_us):
+        """What commands have done since then is no longer so, or may be."""
+        self.resets = [
+            (begun, None if ended is not None and ended >= at_us else ended, takes)
+            for begun, ended, takes in self.resets
+        ]
+        for one in self.sets:
+            if one.ended is not None and one.ended >= at_us:
+                one.ended = None
+        for replay in self.replays:
+            replay[1] = None
+
+    def act_restore_log(self):
+        """With an offsets topic of before: objects that were begun since then are begun again."""
+        backup = self.usable_backup()
+        if backup is None:
+            return
+        name, topics = self.settings.offsets, backup["topics"]
+        if name not in topics or any(self.was_first_written_after(backup["serial"], one) for one in self.data_topics()):
+            return
+        self.bring_back("log restored", {name: topics[name]}, backup)
+        self.forgotten.append((backup["serial"] + 1, self.server.serial))
+        self.take_up_log(backup)
+        self.undo_commands(int((runtime.EPOCH + backup["at"]) * 1e6))
+
+    def was_first_written_after(self, serial, topic):
+        """Whether a topic has our mark, and a log of that moment may know nothing of it."""
+
+        def is_known(message):
+            forgotten = any(first <= message.serial <= last for first, last in self.forgotten)
+            return message.serial <= serial and message.writer and not forgotten
+
+        messages = [one for part in topic.partitions for one in part.expired + part.messages]
+        return MARK in topic.groups and not any(map(is_known, messages))
+
+    def act_restore_topics(self):
+        """With data topics of before: what was sent since then is not there, although positions may say so."""
+        backup = self.usable_backup()
+        if backup is None:
+            return
+        names = {one.name for one in self.data_topics()} & set(backup["topics"])
+        copies = {name: backup["topics"][name] for name in sorted(names)}
+        left = {id(one) for topic in copies.values() for part in topic.partitions for one in part.messages}
+        gone = [
+            message
+            for topic in self.data_topics()
+            if topic.name in copies
+            for part in topic.partitions
+            for message in part.messages
+            if id(message) not in left
+        ]
+        if not gone:
+            return
+        self.bring_back("topics restored", copies, backup)
+        self.hand_changes += 1
+        self.forget_records(gone)
+        self.causes["purge"] = None
+
     def act_foreign(self):
         """Somebody else writes to our topic."""
         if self.data_topics():
@@ -1096,8 +1286,13 @@ class World(Scheduler):
         return all(one.payload != b"theirs" and began < one.timestamp_us < saved for one in messages)
 
     def may_kill_server(self):
-        kinds = {kind for meeting in self.plan.meetings for kind in meeting}
-        return self.plan.fault_rate or not kinds.isdisjoint({"server killed", "server forgot"})
+        return self.plan.fault_rate or self.may_come("server killed", "server forgot")
+
+    def may_come(self, *kinds):
+        """Whether a meeting, or a change of the configuration, is of one of these kinds."""
+        planned = {kind for meeting in self.plan.meetings for kind in meeting}
+        planned.update(f"changed {name}" for name in self.plan.changes)
+        return not planned.isdisjoint(kinds)
 
     def act_purge(self):
         if self.causes or any(life.ended is None for life in self.lives):
@@ -1209,6 +1404,8 @@ class World(Scheduler):
             )
         if self.plan.acts:
             self.at(self.rng.expovariate(1.0 / self.plan.act_seconds), self.act)
+        if self.may_come("server restored", "log restored", "topics restored"):
+            self.at(self.rng.uniform(0.1, 0.5 * self.plan.seconds), self.act_back_up)
         for kinds in self.plan.meetings:
             self.at(self.rng.uniform(0.2, self.plan.seconds - 1.0), Meeting(self, kinds).go_on)
         self.at(10.0, self.watch_silent)
@@ -1361,6 +1558,9 @@ class World(Scheduler):
             resets=self.resets,
             sets=self.sets,
             key_partitions=sorted(self.key_partitions),
+            some_divided=len(self.divided) > 1,
+            some_filtered=False in self.filtered,
+            replays=self.replays,
             bad_is_bad=self.formats == {"jsonl"},
             free=self.free,
             extra=self.extra,
@@ -1376,6 +1576,9 @@ class World(Scheduler):
             resets=neighbour.resets,
             sets=(),
             key_partitions=(),
+            some_divided=False,
+            some_filtered=False,
+            replays=(),
             bad_is_bad=True,
             free=(),
             extra={},
@@ -1448,6 +1651,7 @@ class World(Scheduler):
             or bucket.lie_rate
             or self.resets
             or self.sets
+            or self.replays
             or len(self.buckets) > 1
             or "min_age" in self.properties
         )

@@ -298,6 +298,21 @@ class Server:
 
     # ---- streams and topics (operations run in the hub, at the moment when they arrive)
 
+    def copy(self, stream, topics=None):
+        """Copies of the stream's topics, or of these, as they lie on the disk: name -> topic."""
+        return {name: self._copy(topic) for name, topic in (topics or self.streams.get(stream, {})).items()}
+
+    def _copy(self, topic):
+        made = Topic(topic.number, topic.name, topic.created_at, 0, topic.options)
+        made.groups = set(topic.groups)
+        for part in topic.partitions:
+            copy = Partition()
+            copy.end = copy.saved_end = self.rng.randint(part.saved_end, part.end)
+            copy.messages = [one for one in part.messages if one.offset < copy.end]
+            copy.expired = list(part.expired)
+            made.partitions.append(copy)
+        return made
+
     def find(self, stream, topic):
         return self.streams.get(stream, {}).get(topic)
 

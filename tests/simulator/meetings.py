@@ -33,6 +33,11 @@ ACTS = {
     "list unavailable": "lie_of_list",
     "reset": "reset",
     "position set": "set",
+    "accepted": "accept",
+    "replayed": "replay",
+    "server restored": "restore_server",
+    "log restored": "restore_log",
+    "topics restored": "restore_topics",
 }
 """Kind of event -> what people do (`World.act_...`)."""
 

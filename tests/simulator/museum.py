@@ -498,3 +498,84 @@ def trimmed_with_others_in_it():
         return real(offset_log, needed, bytes_before)
 
     snapshots.trim = trim
+
+
+def kept_over_a_broken_connection():
+    """A process that begins again goes on with the positions that it had, whatever its log says."""
+    from framework.engine import session
+    from tests.simulator.adapter import env
+
+    real = epochs.begin_epoch
+
+    def begin_epoch(offset_log, *, own_epochs=(), **more):
+        epoch = real(offset_log, **more)
+        kept = env().setdefault("kept", epoch.state)
+        if own_epochs:
+            epoch.state.positions = kept.positions
+            epoch.state.reindex()
+        return epoch
+
+    session.begin_epoch = begin_epoch
+
+
+def shorter_than_saved():
+    """A partition may end before the last message that positions count as saved."""
+    real = partition_replay.PartitionReader._check_anchor
+
+    def check_anchor(self, topic_partition, anchor, info):
+        try:
+            return real(self, topic_partition, anchor, info)
+        except partition_replay.PartitionGoneError as gone:
+            if "had saved positions up to" in str(gone):
+                return None
+            raise
+
+    partition_replay.PartitionReader._check_anchor = check_anchor
+
+
+def accepted_without_anchors():
+    """`offsets accept-data-loss` forgets what is known of every partition, also of those where nothing is gone."""
+    from framework.engine import admin
+
+    def read(self, topic_partition, info):
+        raise partition_replay.PartitionGoneError("gone", topic_partition)
+
+    real = admin._accept
+
+    def accept(state, connection, config):
+        before = partition_replay.PartitionReader.read
+        partition_replay.PartitionReader.read = read
+        try:
+            real(state, connection, config)
+        finally:
+            partition_replay.PartitionReader.read = before
+
+    admin._accept = accept
+
+
+def replayed_before_it_is_sent():
+    """Dead letters are marked as replayed, and then sent."""
+    from framework.engine.dead_letter_replay import DeadLetterReplay
+
+    real = DeadLetterReplay._send
+
+    def send(self, group):
+        self._box.replayed([one.dead_letter for one in group])
+        real(self, group)
+
+    DeadLetterReplay._send = send
+
+
+def replayed_anew():
+    """A replay does not look for what one before has sent and not marked."""
+    from framework.engine.dead_letter_replay import DeadLetterReplay
+
+    DeadLetterReplay._found = lambda self, records, notes: records
+
+
+def divided_in_any_way():
+    """A half-read object goes on as it was begun, also when its records are divided in another way now."""
+    from framework.discovery import new_objects
+    from framework.model.positions import numbers_alike
+
+    new_objects.is_numbered_by = lambda entry, options: numbers_alike(entry.numbering_options, options)

@@ -637,6 +637,102 @@ def sets(rng):
     )
 
 
+def accepted(rng):
+    """`offsets accept-data-loss` where nothing is lost, near kills of everything."""
+    return plain(
+        rng,
+        settings={
+            "window": rng.choice((6.0, 86_400.0)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "commit_interval": rng.choice((0.05, 0.3, 3.0)),
+        },
+        acts={"put": 4, "accept": 1.5, **some(rng, {"stop": 1, "foreign": 1, "restore": 1, "reset": 0.5}, 0.4)},
+        required=rng.choice((1, 5, 8)),
+        changes=tuple(some(rng, {"tasks": 1, "split": 1, "more_partitions": 1}, 0.3)),
+        change_rate=0.3,
+        faults={"kill": 2, "kill_all": 1, "kill_server": 2, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.01, 0.03)),
+        tuning=rng.choice(({}, dict(SMALL))),
+    )
+
+
+def replays(rng):
+    """Dead letters are sent again, while source, server and replay are killed."""
+    keyed = rng.random() < 0.3
+    return plain(
+        rng,
+        settings={
+            "letters": True,
+            "bad": True,
+            "keyed": keyed,
+            "transforms": rng.random() < 0.4,
+            "split_size": 0 if keyed else rng.choice((0, 0, 2 * WIDTH)),
+        },
+        acts={"put": 4, "replay": 2.5, **some(rng, {"stop": 1, "restore": 1, "reset": 0.5, "delete": 0.5}, 0.2)},
+        bad_rate=0.7,
+        faults={"kill": 3, "kill_server": 1, "cut": 2},
+        fault_rate=rng.choice((0.0, 0.04, 0.1)),
+        tuning={**rng.choice(({}, SMALL)), "fault_at": "send"},
+    )
+
+
+def backups(rng):
+    """The server, its offsets topic, or its data topics come back as they were some time ago."""
+    bad = rng.random() < 0.2
+    which = rng.choice(("server", "log", "topics"))
+    return plain(
+        rng,
+        settings={
+            "window": rng.choice((6.0, 86_400.0)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "commit_interval": rng.choice((0.05, 0.3, 3.0)),
+            "bad": bad,
+            "letters": bad,
+        },
+        bad_rate=0.3 if bad else 0.0,
+        acts={
+            "put": 4,
+            "back_up": 0.3,
+            f"restore_{which}": 0.7,
+            **some(rng, {"stop": 1, "restore": 1, "reset": 0.5}, 0.3),
+            **rng.choice(({}, {"set": 0.5}, {"second": 0.5, "standby": 0.5})),
+        },
+        changes=tuple(some(rng, {"tasks": 1, "split": 1, "headers": 1}, 0.3)),
+        change_rate=0.3,
+        required=rng.choice((1, 1, 5, 8)),
+        faults={"kill": 3, "kill_all": 1, "kill_server": 1, "pause": 0.5, "kill_worker": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        tuning=rng.choice(({}, dict(SMALL))),
+        seconds=rng.uniform(4.0, 12.0),
+    )
+
+
+def changed_transforms(rng):
+    """Records are filtered, or go to the partitions of their keys, in some lives and not in others."""
+    return plain(
+        rng,
+        settings={
+            "keyed": rng.random() < 0.5,
+            "transforms": rng.random() < 0.5,
+            "partitions": rng.choice((1, 2, 3)),
+            "commit_interval": rng.choice((0.3, 3.0)),
+            "batch_length": 1,
+            "batch_bytes": WIDTH,
+        },
+        changes=(*rng.choice((("transforms",), ("keyed",), ("keyed", "transforms"))), *some(rng, {"tasks": 1}, 0.3)),
+        change_rate=rng.choice((0.2, 0.5)),
+        acts={"put": 4, **some(rng, {"stop": 1, "restore": 1, "old_put": 1, "delete": 0.5}, 0.3)},
+        act_seconds=rng.choice((0.4, 1.0)),
+        required=rng.choice((1, 1, 5)),
+        faults={"kill": 3, "kill_all": 1, "kill_worker": 1, "kill_server": 1, "cut": 1},
+        fault_rate=rng.choice((0.02, 0.05)),
+        records=12,
+        once_rate=0.0,
+        bucket_options={"largest_read": WIDTH},
+        tuning=rng.choice(({}, dict(SMALL))),
+    )
+
+
 def splits(rng):
     partitions = rng.choice((2, 3))
     return plain(
@@ -877,6 +973,10 @@ THEMES = {
         partitions,
         resets,
         sets,
+        accepted,
+        replays,
+        backups,
+        changed_transforms,
         splits,
         clocks,
         dates,

@@ -657,7 +657,8 @@ def test_of_several_snapshots_only_the_parts_of_the_newest_whole_one_are_read(mo
 
     monkeypatch.setattr(log, "read", noted)
     assert sorted(entry.key for entry in load(log).positions.view()) == ["b", "z"]
-    assert asked == [2, 2]
+    assert len(asked) > 1
+    assert set(asked) == {2}
 
 
 def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):

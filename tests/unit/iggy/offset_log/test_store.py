@@ -69,12 +69,12 @@ def test_very_many_positions_that_start_are_several_records_of_whole_objects(mon
 
 
 def test_split_objects_that_start_are_several_records_of_whole_objects(monkeypatch):
-    monkeypatch.setattr(store, "MAX_BEGUN", 3)
+    monkeypatch.setattr(record_size, "MAX_ROWS", 4)
     rig = Rig(monkeypatch)
     begun = [position(key, split_number=number, split_size=64) for key in "abc" for number in (1, 2)]
     rig.store.begin(PositionDelta(begun=begun))
     decoded = [codec.decode_begin(record)[0] for record in records(rig.server)]
-    assert [[entry.key for entry in entries] for entries in decoded] == [list("aabb"), list("cc")]
+    assert [[entry.key for entry in entries] for entries in decoded] == [list("aa"), list("bbcc")]
 
 
 def test_a_start_can_read_the_largest_records_and_iggy_stores_them():
