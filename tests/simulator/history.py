@@ -1250,12 +1250,8 @@ class World(Scheduler):
     def act_archive(self):
         """An object goes to an archive, and is restored after a while."""
         key, seconds = self.a_key(), self.rng.uniform(0.2, 6.0)
-        if (
-            self.settings.archived == "skip"
-            and (self.settings.bad or self.settings.letters)
-            and key in self.bucket.objects
-        ):
-            # whoever has listed it before may skip it as a bad object: the reference says so of `archived`
+        if self.settings.archived == "skip" and key in self.bucket.objects:
+            # whoever has listed it before skips it as a failed object: the reference says so of `archived`
             self.free.add(self.bucket.objects[key].tag)
         self.lied_about.add(key)
         self.bucket.archived[key] = self.now + seconds
