@@ -201,6 +201,7 @@ class World(Scheduler):
         self.may_filter = plan.settings.transforms or self.may_come("changed transforms")
         self.replays = []
         self.backup = None
+        self.log_as_of_us = None  # the moment of the oldest backup that a log came back from
         self.forgotten = []  # (first, last) of what was stored while a log was written that is no more
         self.restart_planned = False
         self.no_faults_until = 0.0
@@ -1203,7 +1204,15 @@ class World(Scheduler):
         self.bring_back("log restored", {name: topics[name]}, backup)
         self.forgotten.append((backup["serial"] + 1, self.server.serial))
         self.take_up_log(backup)
-        self.undo_commands(int((runtime.EPOCH + backup["at"]) * 1e6))
+        at_us = int((runtime.EPOCH + backup["at"]) * 1e6)
+        self.undo_commands(at_us)
+        self.log_as_of_us = min(at_us, self.log_as_of_us or at_us)
+
+    def resets_by_log(self):
+        """The resets; one behind a restored log may find its generation sent by a reset that the log has forgotten."""
+        if self.log_as_of_us is None:
+            return self.resets
+        return [(begun, ended and min(ended, self.log_as_of_us), takes) for begun, ended, takes in self.resets]
 
     def was_first_written_after(self, serial, topic):
         """Whether a topic has our mark, and a log of that moment may know nothing of it."""
@@ -1551,7 +1560,7 @@ class World(Scheduler):
         """What the checker goes by, of the source that the history is about."""
         return Facts(
             **self.facts_for(self.prefixes, self.settings, lambda writer: not is_neighbours(writer)),
-            resets=self.resets,
+            resets=self.resets_by_log(),
             sets=self.sets,
             key_partitions=sorted(self.key_partitions),
             some_divided=len(self.divided) > 1,

@@ -66,7 +66,7 @@ def splits_in_order(batches):
     return [payload for split_number in sorted(found) for payload in found[split_number]]
 
 
-def test_each_split_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(over):
+def test_each_split_is_one_request_for_its_bytes_and_the_rest_of_its_last_line_and_one_for_the_beginning(over):
     store = AskedStore()
     written = store.put_lines("a", 8000)
     size = sum(len(one) + 1 for one in written)
@@ -74,14 +74,15 @@ def test_each_split_is_one_request_for_its_bytes_and_the_rest_of_its_last_line(o
     count = -(-size // 100_000)
     expected = [(max(0, k * 100_000 - 1), (k + 1) * 100_000 + TAIL_BYTES) for k in range(count)]
     expected = [(start, end if end < size else None) for start, end in expected]
-    assert sorted(store.asked) == expected
+    beginnings = [(0, 16)] * (count - 1)  # text in UTF-16 is refused in every split
+    assert sorted(store.asked, key=str) == sorted([*beginnings, *expected], key=str)
 
 
 def test_with_compression_auto_each_split_but_the_first_looks_at_the_objects_beginning(over):
     store = AskedStore()
     store.put_lines("a", 300)
     drain(over(store, compression="auto"))
-    assert store.asked.count((0, 10)) == -(-store.list_page().objects[0].size // SPLIT) - 1
+    assert store.asked.count((0, 16)) == -(-store.list_page().objects[0].size // SPLIT) - 1
 
 
 def test_an_object_whose_name_hides_that_it_is_packed_is_read_whole_and_right(over):
