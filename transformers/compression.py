@@ -266,16 +266,9 @@ class UnpackedStream:
         self._raw_close = raw.close
         pieces: Iterator[bytes] = iter(lambda: raw.read(min(size, self._missing)), b"")
         if self._compression == "auto":
-            head = b""
-            failure: Exception | None = None
-            try:
-                while len(head) < MAX_MAGIC_BYTES and (piece := next(pieces, b"")):
-                    head += piece
-            except Exception as exc:  # noqa: BLE001 - raised behind the head
-                failure = exc
+            head, pieces = _beginning(pieces, MAX_MAGIC_BYTES)
             self._compression = detect_compression(head, self._source.key)
             size = _PACKED_READ_BYTES if self._compression != "none" else self._piece_bytes
-            pieces = chain((head,), pieces) if failure is None else _after(head, failure)
         if self._compression != "none":
             pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
         if self._text and not self._start:
@@ -317,16 +310,21 @@ def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterato
 
 def _checked_text(pieces: Iterator[bytes], checks: Sequence[tuple[int, Callable[[bytes], None]]]) -> Iterator[bytes]:
     """Yield the pieces, if their first bytes pass the checks, wherever the borders of the pieces are."""
-    head, most = b"", max(size for size, _ in checks)
-    failure: Exception | None = None
-    try:
-        while len(head) < most and (piece := next(pieces, b"")):
-            head += piece
-    except Exception as exc:  # noqa: BLE001 - raised behind the head
-        failure = exc
+    head, pieces = _beginning(pieces, max(size for size, _ in checks))
     for size, check in checks:
         check(head[:size])
-    yield from (chain((head,), pieces) if failure is None else _after(head, failure))
+    yield from pieces
+
+
+def _beginning(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
+    """Return at least the first `size` bytes, or all there are, and all pieces again; an error comes after the former."""
+    head = b""
+    try:
+        while len(head) < size and (piece := next(pieces, b"")):
+            head += piece
+    except Exception as exc:  # noqa: BLE001 - raised behind the head
+        return head, _after(head, exc)
+    return head, chain((head,), pieces)
 
 
 def _check_no_tar(head: bytes) -> None:

@@ -1125,7 +1125,7 @@ class World(Scheduler):
         return True
 
     def act_back_up(self):
-        """Somebody copies the server's disk."""
+        """An operator copies the disk of the server."""
         if not self.causes and "lake" in self.server.streams:
             self.backup = {
                 "topics": self.server.copy("lake"),

@@ -90,7 +90,7 @@ class LogMessage:
         """Whether this is the same message, whatever is kept of the bodies."""
         return _head_of(self) == _head_of(other)
 
-    def read(self, kind: type[T] = dict[str, Any], limit: int | None = None) -> T:  # type: ignore[assignment]
+    def read(self, kind: type[T], limit: int | None = None) -> T:
         """Return the decoded body.
 
         Args:

@@ -142,7 +142,7 @@ def test_a_folder_has_one_owner_and_the_refusal_names_it(tmp_path):
     ],
 )
 def test_a_name_or_password_that_no_client_can_send_is_refused(tmp_path, username, password, reason):
-    """A real server does not start with one; with one, nobody could log in."""
+    """A real server does not start with such a name, and no client could log in with it."""
     with pytest.raises(ValueError, match=reason):
         Service(tmp_path / "data", username=username, password=password).run("127.0.0.1", 0)
     assert not (tmp_path / "data").exists()

@@ -439,7 +439,7 @@ def test_facts_of_another_shape_or_cut_are_an_error_with_a_way_out():
     for cut in range(len(payload) - len(record(payload).body), len(payload)):
         with pytest.raises(PositionError, match=rf"message 12: .*{WAY_OUT}"):
             codec.decode_facts(record(payload[:cut], 12))
-    good = record(payload).read()
+    good = record(payload).read(dict)
     for name in good:
         for wrong in (7, [[1]], [[[], 0, 1]], None, [["t", "0", 7]]):
             message = attrs.evolve(record(payload), body=orjson.dumps({**good, name: wrong}))
@@ -478,7 +478,7 @@ def test_a_version_without_such_parts_refuses_them():
 )
 def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
     """Taken in, it would show where positions or partitions are compared, as an unexpected error without a way out."""
-    body = record(EVERY_RECORD["begin"]).read()
+    body = record(EVERY_RECORD["begin"]).read(dict)
     inner = body["entries"]
     for name in place[:-1]:
         inner = inner[name]
@@ -525,7 +525,7 @@ def test_progress_with_a_value_of_another_type_is_an_error(place, value):
     )
     payload = codec.encode_progress("s", 1, "w", progress)
     assert codec.decode_progress(record(payload)) == progress
-    body = record(payload).read()
+    body = record(payload).read(dict)
     inner = body
     for name in place[:-1]:
         inner = inner[name]
@@ -562,7 +562,7 @@ def test_a_footer_with_a_value_of_another_type_is_an_error(place, value):
     )
     (payload,) = codec.encode_snapshot("s", 1, position_map().view(), footer, number=1, at=0)
     assert codec.decode_footer(record(payload)) == footer
-    body = record(payload).read()
+    body = record(payload).read(dict)
     inner = body["footer"]
     for name in place[:-1]:
         inner = inner[name]
@@ -585,7 +585,7 @@ def test_a_partition_or_an_anchor_of_another_type_is_an_error(anchor, topic):
 def test_a_body_that_is_no_json_or_cannot_be_unpacked_is_an_error(body, packed):
     message = LogMessage(offset=7, kind="begin", source="s", epoch=1, body=body, packed=packed)
     with pytest.raises(PositionError, match=rf"message 7: a begin that cannot be read.*{WAY_OUT}"):
-        message.read()
+        message.read(dict)
 
 
 @pytest.mark.parametrize("tells_size", [True, False])
@@ -600,7 +600,7 @@ def test_a_body_that_unfolds_to_too_much_is_an_error_before_it_is_unpacked(monke
         too_much = stream.compress(b"{}") + stream.flush()
     message = LogMessage(offset=7, kind="begin", source="s", epoch=1, body=too_much, packed=True)
     with pytest.raises(PositionError, match=rf"message 7: a begin that cannot be read.*{WAY_OUT}"):
-        message.read()
+        message.read(dict)
 
 
 @pytest.mark.parametrize("packed", [True, False])
@@ -699,7 +699,7 @@ def test_tables_of_a_snapshot_that_are_nested_too_deep_are_an_error():
     ids=repr,
 )
 def test_a_claim_with_a_value_of_another_type_is_an_error(odd):
-    written = {**record(EVERY_RECORD["claim"]).read(), **odd}
+    written = {**record(EVERY_RECORD["claim"]).read(dict), **odd}
     message = LogMessage(offset=7, kind="claim", source="s", epoch=1, body=orjson.dumps(written))
     with pytest.raises(PositionError, match=rf"message 7: a claim of a shape.*{WAY_OUT}"):
         codec.decode_claim(message)
