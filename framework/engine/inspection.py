@@ -12,6 +12,7 @@ from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.lost_partitions import data_topics
 from framework.iggy.offset_log.partition_replay import PartitionReader
+from framework.iggy.offset_log.records import connected
 from framework.iggy.offset_log.state import LogState
 
 if TYPE_CHECKING:
@@ -58,8 +59,7 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bo
     offset_log = OffsetLog.of(connection, config)
     found = connection.get_topic(config.iggy.stream, topic) is not None
     state = load(offset_log) if found else LogState(source=config.source.name)
-    listed = {(client.client_id, client.address) for client in connection.clients()} if found else set()
-    claims = [claim for claim in state.claims.values() if claim.client in listed]
+    claims = connected(state.claims.values(), connection.clients()) if found else []
     if check and not claims:
         _check(connection, config, state)
     return Inspection(

@@ -26,6 +26,7 @@ from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_lett
 from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.records import connected
 from framework.iggy.offset_log.snapshots import SnapshotWriter
 from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.sender import IggyProducer
@@ -326,9 +327,9 @@ class Session:
 
     def _drop_old_claims(self) -> None:
         """Drop claims of workers whose connections are gone: every Spark job leaves a claim."""
-        listed = {(client.client_id, client.address) for client in self.connection.clients()}
         claims = self.state.claims
-        self.state.claims = {offset: claim for offset, claim in claims.items() if claim.client in listed}
+        living = set(connected(claims.values(), self.connection.clients()))
+        self.state.claims = {offset: claim for offset, claim in claims.items() if claim in living}
 
     def close(self) -> None:
         """Close the connection. Idempotent."""

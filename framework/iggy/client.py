@@ -13,7 +13,7 @@ import functools
 import os
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
@@ -35,6 +35,7 @@ from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
 from framework.iggy.request_queue import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
+from framework.iggy.send_connection import SendConnection
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo, place_of
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
@@ -50,6 +51,8 @@ _GRACE_SECONDS = 5.0
 class IggyConnection:
     """One logged-in connection. Threads may share it; its requests go out one by one, in the order of the calls.
 
+    Records may go over a second one (`open_sending`), which ends with this one.
+
     After a break, a missed time limit or a send that failed it is dead for good: that call, those waiting behind it and
     every later one raise. A send that was under way raises `UnknownOutcomeError`, everything else, and a send whose topic
     is gone, `IggyUnavailableError`. Any other refusal (a topic that does not exist) leaves it alive.
@@ -60,6 +63,8 @@ class IggyConnection:
         call_timeout_seconds: for each request, from the moment it goes out.
     """
 
+    _sending: SendConnection | None = None
+
     def __init__(
         self, address: IggyAddress, *, connect_timeout_seconds: float = 10, call_timeout_seconds: float = 30
     ) -> None:
@@ -67,8 +72,10 @@ class IggyConnection:
         self.connect_timeout_seconds = connect_timeout_seconds
         self.call_timeout_seconds = call_timeout_seconds
         self._pid = os.getpid()
-        self._opening: Future[apache_iggy.IggyClient] | None = None
+        self._opening: Future[tuple[apache_iggy.IggyClient, str]] | None = None
+        self._ip = ""
         self._requests: RequestQueue | None = None
+        self._append: Future[int] | None = None
         self._closed = False
 
     @override
@@ -104,7 +111,7 @@ class IggyConnection:
         if self._closed:  # by another thread, which did not see the attempt yet
             opening.cancel()
         try:
-            client = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
+            client, self._ip = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
         except CancelledError as error:
             raise IggyUnavailableError(
                 f"connect: the connection to Iggy at {self.address.server} was closed before it was open"
@@ -130,6 +137,30 @@ class IggyConnection:
             self._requests.stop("it was closed")
         return self
 
+    def open_sending(self) -> None:
+        """Open the connection beside this one that sends records from now on: over TCP without TLS, to a single server.
+
+        Called before a claim, which names both. Elsewhere, and without this call, the official client sends them: it finds
+        the leader of a cluster.
+
+        Raises:
+            IggyUnavailableError, IggyAuthError, IggyProtocolError: no connection, or no login.
+        """
+        requests = self._requests
+        if self.address.transport != "tcp" or self.address.tls or requests is None:
+            return
+        if self._command("ask for the servers", wire.CLUSTER_METADATA, b"", wire.parse_node_count) > 1:
+            return
+        self._sending = SendConnection(
+            self.address,
+            self._ip,
+            timeout_seconds=self.call_timeout_seconds,
+            loop=background_loop(),
+            on_end=requests.stop,
+        )
+        if self._closed:  # by another thread, which did not see it yet
+            self._sending.close()
+
     def close(self) -> None:
         """Close the connection without waiting for its opening, or for requests in progress. Idempotent, thread-safe."""
         was_closed, self._closed = self._closed, True
@@ -140,6 +171,8 @@ class IggyConnection:
             opening.cancel()
         if self._requests is not None:
             self._requests.stop("it was closed")
+        if self._sending is not None:
+            self._sending.close()
 
     def __enter__(self) -> Self:
         return self if self._requests is not None else self.connect()
@@ -156,6 +189,10 @@ class IggyConnection:
             return stats.iggy_server_version
 
         return self._call("ask for the server's version", lambda client: client.get_stats(), version)
+
+    def own_clients(self) -> tuple[ConnectedClient, ...]:
+        """Return this connection as the server lists it, and behind it the one that sends records, if there is one."""
+        return (self.own_client(), *(() if self._sending is None else (self._sending.client,)))
 
     def own_client(self) -> ConnectedClient:
         """Return this connection as the server lists it."""
@@ -273,13 +310,24 @@ class IggyConnection:
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray
     ) -> Future[tuple[Confirmation, ...]]:
-        """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations."""
-        return self._submit(
-            f"send to {place_of(stream, topic, partition)}",
-            _send(body),
-            lambda reply: wire.parse_confirmations(bytes(reply)),
-            sending=True,
-        )
+        """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations.
+
+        It is stored after all messages that were submitted before, or not at all.
+        """
+        what = f"send to {place_of(stream, topic, partition)}"
+        sending = self._sending
+        if sending is None:
+            return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
+        requests = self._live_requests(what)
+        if self._append is not None:
+            wait([self._append], requests.longest_wait_seconds + _GRACE_SECONDS)
+        requests.check(what)
+        return sending.submit(what, body, wire.parse_confirmations)
+
+    def pull(self, seconds: float | None) -> None:
+        """Complete the send under way, if its answer comes within so many seconds and nothing else completes it."""
+        if self._sending is not None:
+            self._sending.pull(seconds)
 
     def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> tuple[Confirmation, ...]:
         """Call `submit_send` and wait."""
@@ -319,12 +367,8 @@ class IggyConnection:
                 on_stored(offset)
             return offset
 
-        return self._submit(
-            f"send to {place}",
-            _send(body),
-            offset_of,
-            sending=True,
-        )
+        self._append = self._submit(f"send to {place}", _send(body), offset_of, sending=True)
+        return self._append
 
     def ensure_group(self, stream: str, topic: str, group: str) -> None:
         """Create a consumer group if it is missing.
@@ -351,6 +395,8 @@ class IggyConnection:
         self.ensure_group(stream, topic, group)
         what = f'join consumer group "{group}" of topic "{topic}", stream "{stream}"'
         self._call(what, lambda client: client.join_consumer_group(stream, topic, group), _nothing)
+        if self._sending is not None:
+            self._sending.join_group(what, stream, topic, group)
 
     def poll(self, stream: str, topic: str, partition: int, *, offset: Offset, count: int) -> list[StoredMessage]:
         """Messages of one partition, in order; none beyond the end. Stores no consumer offset.
@@ -427,14 +473,17 @@ class IggyConnection:
             ) from error
 
     def _submit(self, what: str, start: Start, finish: Callable[..., T], *, sending: bool = False) -> Future[T]:
+        return self._live_requests(what).submit(what, start, finish, sending=sending)
+
+    def _live_requests(self, what: str) -> RequestQueue:
         check_process(self._pid)
         if self._closed or self._requests is None:
             state = "was closed" if self._closed else "was not made yet"
             raise TaskClosedError(f"{what}: this connection to Iggy at {self.address.server} {state}")
-        return self._requests.submit(what, start, finish, sending=sending)
+        return self._requests
 
 
-async def _open(address: IggyAddress, timeout_seconds: float) -> apache_iggy.IggyClient:
+async def _open(address: IggyAddress, timeout_seconds: float) -> tuple[apache_iggy.IggyClient, str]:
     """Call `open_client`. A failure that comes after the attempt was cancelled is not for asyncio's log."""
     task = asyncio.current_task()
     if task is not None:

@@ -62,6 +62,43 @@ _TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
 )
 
 
+_STATUS_TEXTS = {
+    20: "Resource was not found",
+    40: "Unauthenticated",
+    41: "Unauthorized",
+    57: "Request transiently not committed",
+    58: "Request transiently not accepted",
+    59: "Request already applied",
+    1009: "Stream was not found",
+    1010: "Stream was not found",
+    2010: "Topic was not found",
+    2011: "Topic was not found",
+    3007: "Partition was not found",
+    4006: "Cannot save messages to segment",
+    4010: "Cannot append message",
+    10005: "Cannot append to file",
+    10006: "Cannot write to file",
+    10007: "Cannot write over file",
+    10009: "Cannot sync file",
+}
+"""What a send or a membership can be answered with, in the official client's words as far as the table above needs them."""
+
+
+_MESSAGES_REFUSED = range(4009, 4050)
+"""Statuses for what messages hold."""
+
+
+def text_of(status: int) -> str:
+    """Return the text of a status in an answer of the server."""
+    if status in _STATUS_TEXTS:
+        return _STATUS_TEXTS[status]
+    return (
+        f"Invalid messages count, header or size, status {status}"
+        if status in _MESSAGES_REFUSED
+        else f"status {status}"
+    )
+
+
 CONNECT = "connect"
 """The call that connects, for `classify`."""
 

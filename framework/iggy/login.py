@@ -50,8 +50,8 @@ def check_process(made_in: int | None = None) -> None:
         )
 
 
-async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_iggy.IggyClient:
-    """Return a connected and logged-in client, over the host's first address that answers.
+async def open_client(address: IggyAddress, timeout_seconds: float) -> tuple[apache_iggy.IggyClient, str]:
+    """Return a connected and logged-in client, and the host's address that it uses: the first that answers.
 
     Host names are resolved here, so that a wrong name and an unavailable server give different messages.
 
@@ -80,7 +80,7 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> apache_ig
         left = deadline - loop.time()
         client, failed = await _try(iggy.IggyClient, _config(address, ip), left)
         if client is not None:
-            return client
+            return client, ip
         failure = failed or failure
         if answer_of(failure) is not Answer.BROKEN or left <= 0:
             break

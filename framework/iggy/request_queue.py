@@ -74,13 +74,17 @@ class RequestQueue:
             finish: makes the result out of the client's answer; runs there too.
             sending: whether the request stores records.
         """
-        if self.failure is not None:
-            raise self._not_sent(what)
+        self.check(what)
         request = _Request(what, start, finish, sending)
         self._waiting.append(request)
         if self._current is None:  # else its end begins the next
             self._loop.call_soon_threadsafe(self._next)
         return request.future  # type: ignore[return-value]  # `finish` gives the T
+
+    def check(self, what: str) -> None:
+        """Raise when it has ended."""
+        if self.failure is not None:
+            raise self._not_sent(what)
 
     def stop(self, reason: str) -> None:
         """End soon: the request in progress fails as after a break, waiting ones are not sent. Idempotent."""

@@ -27,6 +27,7 @@ from framework.errors import (
 from framework.iggy import wire
 from framework.iggy.client import IggyConnection
 from framework.iggy.headers import merge_headers, replaced_names
+from framework.iggy.send_connection import PulledFuture
 from framework.iggy.topics import check_delivered
 from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
@@ -90,7 +91,7 @@ class IggyProducer(Producer):
     def send(self, topic_partition: TopicPartition, batches: Sequence[RecordBatch]) -> Future[Acknowledgement]:
         self._check()
         batches = tuple(batches)
-        result: Future[Acknowledgement] = Future()
+        result: Future[Acknowledgement] = PulledFuture(self._connection.pull)
         segments = [self._segment(topic_partition, batch) for batch in batches if batch.payloads]
         acknowledgement = Acknowledgement(topic_partition=topic_partition, batches=batches, anchor=None)
         if not segments:

@@ -117,6 +117,11 @@ class ConnectedClient:
     address: str
     user_id: int = 0
 
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Number and address: no other connection ever has both."""
+        return self.client_id, self.address
+
 
 @attrs.frozen(slots=True)
 class Confirmation:

@@ -36,6 +36,7 @@ from framework.model.payloads import PayloadColumn
 SEND_MESSAGES = 101
 OWN_CLIENT = 20
 ALL_CLIENTS = 22
+CLUSTER_METADATA = 12
 DELETE_SEGMENTS = 503
 POLL_MESSAGES = 100
 
@@ -367,6 +368,16 @@ def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:
     if len(reply) != 4 + count * _CONFIRMATION.size:
         raise IggyProtocolError(f"a send was answered with {len(reply)} bytes for {count} confirmations")
     return tuple(Confirmation(*fields) for fields in _CONFIRMATION.iter_unpack(reply[4:]))
+
+
+def parse_node_count(reply: bytes) -> int:
+    """The number of servers of the cluster, of command 12: `length u32 | name | nodes u32 | nodes`."""
+    try:
+        (length,) = struct.unpack_from("<I", reply)
+        (nodes,) = struct.unpack_from("<I", reply, 4 + length)
+    except struct.error as error:
+        raise IggyProtocolError("the servers of the cluster are not laid out as version 0.9 does it") from error
+    return int(nodes)
 
 
 def parse_own_client(reply: bytes) -> ConnectedClient:

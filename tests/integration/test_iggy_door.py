@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import random
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -29,6 +30,7 @@ from framework.errors import (
 )
 from framework.iggy import client, wire
 from framework.iggy.client import IggyConnection
+from framework.iggy.embedded import protocol
 from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.headers import join_provenance
 from framework.iggy.reader import read_partition, read_topic
@@ -53,9 +55,22 @@ def address(iggy_url):
     return IggyAddress.parse(iggy_url)
 
 
+@pytest.fixture(params=["through the client", "over a socket"])
+def opened(request):
+    """Open a connection that sends through the official client, or over a socket of its own."""
+
+    def connect(address, **options):
+        made = IggyConnection(address, **options).connect()
+        if request.param == "over a socket":
+            made.open_sending()
+        return made
+
+    return connect
+
+
 @pytest.fixture
-def connection(address):
-    with IggyConnection(address).connect() as made:
+def connection(address, opened):
+    with opened(address) as made:
         yield made
 
 
@@ -487,9 +502,9 @@ def test_reading_in_steps(connection, topic_partition, stream_name):
         list(read_topic(connection, stream_name, "orders", [1, 7]))
 
 
-def test_a_large_message_and_one_too_large(address, connection, topic_partition, stream_name):
+def test_a_large_message_and_one_too_large(opened, address, connection, topic_partition, stream_name):
     native = NativeObject(bucket="b", key="k", size=1, version="v")
-    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s") as producer:
+    with IggyProducer(opened(address), stream=stream_name, source="s") as producer:
         big = random.Random(3).randbytes(10_000_000)
         assert (
             producer.send(topic_partition, [batch(topic_partition, 1, [b"a", big, b"z"], native)])
@@ -501,7 +516,7 @@ def test_a_large_message_and_one_too_large(address, connection, topic_partition,
     body = wire.encode_send(
         stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[bytes(70_000_000)])]
     )
-    broken = IggyConnection(address).connect()
+    broken = opened(address)
     with pytest.raises((UnknownOutcomeError, IggyProtocolError)):
         broken.send_raw(stream_name, "orders", 1, body)
     with pytest.raises(IggyUnavailableError, match="not sent"):
@@ -509,24 +524,91 @@ def test_a_large_message_and_one_too_large(address, connection, topic_partition,
     assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 3
 
 
-def test_a_wrong_checksum_stores_nothing(address, connection, topic_partition, stream_name):
+def test_a_wrong_checksum_stores_nothing(opened, address, connection, topic_partition, stream_name):
     body = bytearray(
         wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[b"payload"])])
     )
     body[-1] ^= 1
     # A real server does not always answer; then the limit ends it.
-    broken = IggyConnection(address, call_timeout_seconds=1).connect()
+    broken = opened(address, call_timeout_seconds=1)
     with pytest.raises((UnknownOutcomeError, IggyProtocolError)):
         broken.send_raw(stream_name, "orders", 1, bytes(body))
     assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
 
 
+# ---- the connection for records
+
+
+def test_it_is_listed_and_ends_with_the_other(address, connection):
+    with IggyConnection(address).connect() as both:
+        assert len(both.own_clients()) == 1
+        both.open_sending()
+        one, beside = both.own_clients()
+        assert {one, beside} <= set(connection.clients())
+    wait_until(lambda: not {one.identity, beside.identity} & {client.identity for client in connection.clients()})
+
+
+def test_a_send_waits_for_what_was_appended_before(address, connection, topic_partition, stream_name, monkeypatch):
+    with IggyConnection(address).connect() as both:
+        both.open_sending()
+        order = []
+        appended = both.submit_append(stream_name, "orders", 0, b"begin", on_stored=lambda _: order.append("appended"))
+        real = both._sending.submit
+        monkeypatch.setattr(both._sending, "submit", lambda *names: (order.append("sent"), real(*names))[1])
+        segment = Segment(id_high=1, first_record=1, payloads=[b"record"])
+        both.send_raw(stream_name, "orders", 1, wire.encode_send(stream_name, "orders", 1, [segment]))
+        assert order == ["appended", "sent"]
+        refused = both.submit_append(stream_name, "no such topic", 0, b"begin")
+        with pytest.raises(IggyUnavailableError, match="not sent"):
+            both.submit_send(stream_name, "orders", 1, wire.encode_send(stream_name, "orders", 1, [segment]))
+        assert appended.result() == 0
+        assert isinstance(refused.exception(), IggyUnavailableError)
+    assert [one.payload for one in read_partition(connection, stream_name, "orders", 1)] == [b"record"]
+
+
+def test_a_send_that_fails_there_ends_the_other_too(address, connection, topic_partition, stream_name):
+    both = IggyConnection(address).connect()
+    both.open_sending()
+    body = wire.encode_send(stream_name, "nothing", 0, [Segment(id_high=1, first_record=1, payloads=[b"record"])])
+    with pytest.raises(IggyUnavailableError, match="no such stream, topic or partition any more"):
+        both.send_raw(stream_name, "nothing", 0, body)
+    wait_until(lambda: "broken" in repr(both))
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        both.own_client()
+
+
+def test_records_go_through_the_client_to_a_cluster_and_over_other_transports(address, connection, monkeypatch):
+    with IggyConnection(address).connect() as one:
+        monkeypatch.setattr(wire, "parse_node_count", lambda _: 3)
+        one.open_sending()
+        assert len(one.own_clients()) == 1
+        monkeypatch.undo()
+        one.address = attrs.evolve(address, tls=True)
+        one.open_sending()
+        assert len(one.own_clients()) == 1
+
+
+def test_a_group_has_both(address, connection, stream_name, topic_partition):
+    with IggyConnection(address).connect() as both:
+        both.open_sending()
+        if "embedded" in connection.server_version():
+            with pytest.raises(IggyProtocolError):
+                both.join_group(stream_name, "orders", "lease")
+            return
+        both.join_group(stream_name, "orders", "lease")
+        of_both = [
+            both._command("ask", wire.OWN_CLIENT, b"", bytes),
+            both._sending._ask("ask", protocol.OPERATION_READ, code=wire.OWN_CLIENT),
+        ]
+        assert [struct.unpack_from("<I", told, len(told) - 16) for told in of_both] == [(1,), (1,)]
+
+
 # ---- the producer
 
 
-def test_the_producer_end_to_end(address, connection, topic_partition, stream_name):
+def test_the_producer_end_to_end(opened, address, connection, topic_partition, stream_name):
     other = NativeObject(bucket="lake", key="b", size=1, version="2")
-    with IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="src") as producer:
+    with IggyProducer(opened(address), stream=stream_name, source="src") as producer:
         futures = []
         for number in range(40):
             first = number * 13 + 1
@@ -547,8 +629,8 @@ def test_the_producer_end_to_end(address, connection, topic_partition, stream_na
     assert join_provenance(mine[0].headers) == {"bucket": "lake", "key": NATIVE.key, "version": "etag@1"}
 
 
-def test_closing_in_the_middle_leaves_the_send_open(address, topic_partition, stream_name):
-    producer = IggyProducer(IggyConnection(address).connect(), stream=stream_name, source="s")
+def test_closing_in_the_middle_leaves_the_send_open(opened, address, topic_partition, stream_name):
+    producer = IggyProducer(opened(address), stream=stream_name, source="s")
     futures = [
         producer.send(topic_partition, [batch(topic_partition, 1 + number * 5000, [b"x" * 200] * 5000)])
         for number in range(3)
@@ -571,13 +653,13 @@ def wait_until(condition, limit_seconds=60):
         time.sleep(0.005)
 
 
-def test_a_server_killed_in_the_middle(tmp_path):
+def test_a_server_killed_in_the_middle(opened, tmp_path):
     server = EmbeddedServer.start(tmp_path)
     topic_partition = TopicPartition("t", 0)
     confirmed = -1
     try:
         address = IggyAddress.parse(server.url)
-        connection = IggyConnection(address).connect()
+        connection = opened(address)
         ensure_topic(connection, "s", "t", 1)
         producer = IggyProducer(connection, stream="s", source="x")
         threading.Timer(0.2, os.kill, (server.pid, 9)).start()
@@ -601,12 +683,12 @@ def test_a_server_killed_in_the_middle(tmp_path):
         assert partition.current_offset >= confirmed >= 0
 
 
-def test_a_server_that_stops_answering(tmp_path):
+def test_a_server_that_stops_answering(opened, tmp_path):
     with EmbeddedServer.start(tmp_path) as server:
         address = IggyAddress.parse(server.url)
         with IggyConnection(address).connect() as patient:
             ensure_topic(patient, "s", "t", 1)
-        connection = IggyConnection(address, call_timeout_seconds=0.5).connect()
+        connection = opened(address, call_timeout_seconds=0.5)
         os.kill(server.pid, 19)  # SIGSTOP: connected, and silent
         try:
             begun = Stopwatch()

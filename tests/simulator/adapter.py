@@ -150,6 +150,7 @@ class SimConnection(IggyConnection):
         )
         self._server = None
         self._link = None
+        self._appended = None
         self._over = False
 
     def connect(self):
@@ -169,8 +170,18 @@ class SimConnection(IggyConnection):
     def close(self):
         if not self._over:
             self._over = True
-            if self._link is not None:
-                self._link.close()
+            for link in (self._link, self._sending):
+                if link is not None:
+                    link.close()
+
+    def open_sending(self):
+        """Records go over a second connection, in every other history; its end is the end of both."""
+        if runtime.world.sends_beside:
+            try:
+                self._sending = self._server.connect(runtime.world.current.process)
+            except NoConnectionError as error:
+                raise IggyUnavailableError(str(error)) from None
+            self._sending.on_end = self._link.cut
 
     def __enter__(self):
         return self
@@ -200,6 +211,10 @@ class SimConnection(IggyConnection):
     def own_client(self):
         link = self._link
         return self._call("own client", lambda: ConnectedClient(link.number, link.address))
+
+    def own_clients(self):
+        beside = self._sending
+        return (self.own_client(), *(() if beside is None else (ConnectedClient(beside.number, beside.address),)))
 
     def clients(self):
         server = self._server
@@ -265,7 +280,10 @@ class SimConnection(IggyConnection):
         name = runtime.world.current.process.name
         new = [(number, payload, {}, int(runtime._time_of_day() * 1e6))]
         what = f"append {topic} {told(payload)}"
-        return self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored)
+        self._appended = self._submit(
+            what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored
+        )
+        return self._appended
 
     def ensure_group(self, stream, topic, group):
         self._call(f"group of {topic}", lambda: self._server.make_group(stream, topic, group))
@@ -275,7 +293,8 @@ class SimConnection(IggyConnection):
 
     def join_group(self, stream, topic, group):
         self.ensure_group(stream, topic, group)
-        self._call("join", lambda: self._link.groups.add(group))
+        for link in filter(None, (self._link, self._sending)):
+            self._call("join", functools.partial(link.groups.add, group))
 
     def poll(self, stream, topic, partition, *, offset, count):
         found = self._call(f"poll {topic}", lambda: self._server.read(stream, topic, partition, offset, count))
@@ -292,7 +311,22 @@ class SimConnection(IggyConnection):
             number, base = self._server.store(stream, topic, partition, new, name)
             return (Confirmation(1, number, partition, base),)
 
-        return self._submit(f"send {topic}/{partition}", op)
+        what = f"send {topic}/{partition}"
+        if self._sending is None or self._over:
+            return self._submit(what, op)
+        self.wait_for_appended()
+        if self._link.over is not None:
+            raise IggyUnavailableError(f"{what}: not sent: {self._link.over}")
+        request = Sending(what, op, None)
+        self._sending.submit(request)
+        return request.future
+
+    def pull(self, seconds):
+        """Nothing to do: the answers come by themselves."""
+
+    def wait_for_appended(self):
+        if self._appended is not None:
+            self._appended.exception()
 
     def send_raw(self, stream, topic, partition, body):
         return self.submit_send(stream, topic, partition, body).result()

@@ -54,9 +54,14 @@ EXHIBITS = {
     "replayed_anew": ("replays", 100, 10),
     "divided_in_any_way": ("changed_transforms", 100, 12),
     "trimmed_with_others_in_it": ("neighbours", 600, 8),
+    "claimed_without_the_sender": ("pairs", 2000, 247),
+    "sent_beside_what_is_begun": ("late_requests", 1500, 686),
 }
 """Name -> theme, histories, and the seed by which it was last found.
 
 That seed is tried first, then all others: a history may change with any request that the code sends more or less. The search
 names the seed to write here.
 """
+
+SENT_BESIDE = {"claimed_without_the_sender", "sent_beside_what_is_begun"}
+"""Those with a connection for records alone; the others have one connection for everything."""

@@ -161,6 +161,7 @@ class World(Scheduler):
         self.lives_by_name, self.outcome_of = lives, outcome_of
         self.verbose = verbose
         self.tolerated = frozenset()
+        self.sends_beside = False  # whether records go over a connection of their own
         self.server_kills = []
         self.store_slow = plan.store_slow
         self.server = Server(self, default_required=1)

@@ -94,6 +94,7 @@ class Link:
         self.groups = set()
         self.silent = False  # its host has no power: nobody tells the server
         self.heard_at = server.world.now
+        self.on_end = None
 
     # ---- the client's side
 
@@ -136,6 +137,8 @@ class Link:
             under_way.fail(BrokenError(text, unknown=True))
         for request in failed:
             request.fail(BrokenError(text, unknown=False))
+        if self.on_end is not None:
+            self.on_end()
 
     def _next(self):
         if self.under_way is not None or not self.queue or self.over is not None:

@@ -16,7 +16,7 @@ runtime.install()
 from tests.simulator import adapter, museum  # noqa: E402
 from tests.simulator.checker import ViolationError  # noqa: E402
 from tests.simulator.coverage import pairs_met, report  # noqa: E402
-from tests.simulator.exhibits import EXHIBITS  # noqa: E402
+from tests.simulator.exhibits import EXHIBITS, SENT_BESIDE  # noqa: E402
 from tests.simulator.history import World  # noqa: E402
 from tests.simulator.plans import plan_of  # noqa: E402
 
@@ -48,9 +48,10 @@ def watch(seed, theme):
     signal.setitimer(signal.ITIMER_VIRTUAL, MOST_SECONDS)
 
 
-def run_history(seed, theme="all", *, verbose=False, tolerated=()):
-    """None, or what is wrong."""
+def run_history(seed, theme="all", *, verbose=False, tolerated=(), sends_beside=None):
+    """None, or what is wrong. Records are sent over a connection of their own in every other history, unless told."""
     world = make_world(seed, plan_of(seed, theme), verbose=verbose)
+    world.sends_beside = seed % 2 == 1 if sends_beside is None else sends_beside
     world.tolerated = frozenset(tolerated)
     watch(seed, theme)
     try:
@@ -145,7 +146,7 @@ def look_at(name, theme, histories, seed):
     """Whether the exhibit shows: in the history where it last did, else in one of the first so many."""
     getattr(museum, name)()
     for count, candidate in enumerate(dict.fromkeys((seed, *range(histories))), 1):
-        wrong = run_history(candidate, theme)
+        wrong = run_history(candidate, theme, sends_beside=name in SENT_BESIDE)
         if wrong is not None and OUTDATED.search(str(wrong)):
             print(f"{name}: no longer fits the code it changes, seed {candidate}: {wrong}")
             return 1

@@ -28,6 +28,8 @@ COMMAND_EVICTION = 13
 
 EVICTED_BAD_CREDENTIALS = 9
 EVICTED_BAD_TOKEN = 10
+EVICTED_INACTIVE = 11
+EVICTED_STALE = 13
 EVICTED_INCOMPATIBLE = 14
 EVICTED_MALFORMED_LOGIN = 15
 
@@ -139,7 +141,16 @@ U64 = struct.Struct("<Q")
 _REQUEST = struct.Struct("<48xI8xB67x16s24xQB7xQII")  # size, command, client, request, operation, session, user, code
 _REPLY = struct.Struct("<48xI8xB67x32s16s24xQB7xI36x")  # size, command, checksum + context, client, request, op, status
 _EVICTION = struct.Struct("<48xI8xB67x16sII103xB")
+_RESULT = struct.Struct("<8xI")  # behind count and index
+_SIZE = struct.Struct("<48xI")
 _NO_CONTEXT = bytes(32)
+_EVICTIONS = {  # in the official client's words
+    EVICTED_BAD_CREDENTIALS: "Invalid credentials",
+    EVICTED_BAD_TOKEN: "Invalid personal access token",
+    EVICTED_INACTIVE: "User inactive",
+    EVICTED_STALE: "Stale client",
+    EVICTED_INCOMPATIBLE: "Incompatible protocol version",
+}
 
 
 class RefusedError(Exception):
@@ -179,6 +190,49 @@ class Request:
         self.request: int = request
         self.operation: int = operation
         self.code: int = code if operation == OPERATION_READ else OPERATION_COMMANDS.get(operation, 0)
+
+
+def request_header(body_size: int, *, client: bytes, request: int, operation: int, session: int, code: int) -> bytes:
+    """Return the 256-byte header of a request.
+
+    Args:
+        body_size: bytes of the body.
+        client: the client's own number, 16 bytes.
+        request: number of the request; a read takes that of the next write.
+        operation: the operation.
+        session: of the login; 0 before it.
+        code: the command of an `OPERATION_READ`.
+    """
+    size = HEADER_SIZE + body_size
+    return _REQUEST.pack(size, COMMAND_REQUEST, client, request, operation, session, 0, code).ljust(HEADER_SIZE, b"\0")
+
+
+def missing_bytes(received: bytearray) -> int:
+    """Return how many bytes are missing to the end of a header, or to the end of its frame."""
+    if len(received) < HEADER_SIZE:
+        return HEADER_SIZE - len(received)
+    size: int = _SIZE.unpack_from(received)[0]
+    return size - len(received)
+
+
+def read_reply(frame: bytes) -> tuple[int, bytes]:
+    """Return status and body of a reply.
+
+    Raises:
+        BrokenFrameError: the server refused the login, or ends the session; or this is no reply.
+    """
+    _, command, _, _, _, operation, status = _REPLY.unpack_from(frame)
+    if command == COMMAND_EVICTION:
+        reason = frame[HEADER_SIZE - 1]
+        raise BrokenFrameError(_EVICTIONS.get(reason, f"the server ended the session, reason {reason}"))
+    if command != COMMAND_REPLY:
+        raise BrokenFrameError(f"a frame of kind {command} is not a reply")
+    body = frame[HEADER_SIZE:]
+    if not status and operation in RESULT_FRAMED and body[:4] != bytes(4):
+        if len(body) < _RESULT.size:
+            raise BrokenFrameError(f"the answer to operation {operation} has {len(body)} bytes")
+        (status,) = _RESULT.unpack_from(body)
+    return status, body
 
 
 def reply_header(request: Request, body_size: int, status: int = 0) -> bytes:

@@ -13,6 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Collection, Iterable
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import attrs
@@ -30,7 +31,7 @@ from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.framing import LogMessage
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
-from framework.iggy.offset_log.records import Claim
+from framework.iggy.offset_log.records import Claim, connected
 from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
 
@@ -118,13 +119,12 @@ def begin_epoch(
     state = load(offset_log)
     if state.last_epoch < max(own_epochs, default=0):
         raise offset_log.replaced()
-    own = offset_log.connection.own_client()
     if not take_over:
         still = wait_until_gone(offset_log.connection, state.claims.values(), LOOK_SECONDS, waiting)
         if still is not None:
             raise _at_work(offset_log.source, still, own_epochs)
     check(state)
-    claim = make_claim(state.last_epoch + 1, (own.client_id, own.address), leader=True)
+    claim = make_claim(state.last_epoch + 1, *own_identities(offset_log), leader=True)
     claimed_at = offset_log.append(codec.encode_claim(offset_log.source, claim))
     claim = replace(claim, at_us=offset_log.stored_us(claimed_at))
     changed = _follow(offset_log, state, claim, claimed_at)
@@ -143,7 +143,11 @@ def begin_epoch(
 
 
 def lease(offset_log: OffsetLog) -> None:
-    """Join the consumer group by which a server drops silent connections. The embedded server has no silent hosts."""
+    """Open the connection that records are sent over, and join the consumer group by which a server drops silent ones.
+
+    The embedded server has no silent hosts.
+    """
+    offset_log.connection.open_sending()
     group = f"lease of {offset_log.source}"
     try:
         offset_log.connection.join_group(offset_log.stream, offset_log.topic, group[:_MAX_GROUP_CHARACTERS])
@@ -153,8 +157,18 @@ def lease(offset_log: OffsetLog) -> None:
         log.debug("no lease: %s", error)
 
 
+def own_identities(offset_log: OffsetLog) -> list[tuple[int, str]]:
+    """Return what a claim names: the log's connection, and the one that sends records, if there is one."""
+    return [client.identity for client in offset_log.connection.own_clients()]
+
+
 def make_claim(
-    epoch: int, client: tuple[int, str], *, leader: bool, partitions: Iterable[TopicPartition] = ()
+    epoch: int,
+    client: tuple[int, str],
+    sending: tuple[int, str] | None = None,
+    *,
+    leader: bool,
+    partitions: Iterable[TopicPartition] = (),
 ) -> Claim:
     """Return a claim for this process's connection."""
     token = secrets.token_hex(8)
@@ -166,6 +180,7 @@ def make_claim(
         leader=leader,
         client=client,
         token=token,
+        sending=sending,
         partitions=tuple(partitions),
     )
 
@@ -194,8 +209,7 @@ def claim_partitions(
         UnknownOutcomeError: another epoch has begun, or a worker that should have ended has not.
     """
     lease(offset_log)
-    own = offset_log.connection.own_client()
-    claim = make_claim(epoch, (own.client_id, own.address), leader=False, partitions=partitions)
+    claim = make_claim(epoch, *own_identities(offset_log), leader=False, partitions=partitions)
     claimed_at = offset_log.append(codec.encode_claim(offset_log.source, claim))
     wanted = set(partitions)
 
@@ -223,26 +237,28 @@ def claim_partitions(
 def wait_until_gone(
     connection: IggyConnection, claims: Iterable[Claim], limit_seconds: float, waiting: Waiting
 ) -> Claim | None:
-    """Wait until the server lists none of these connections; return a claim still listed at the limit, else None.
+    """Wait until the server lists no connection of these claims; return a claim still listed at the limit, else None.
 
     A wait of more than half a second is logged: a stopped or killed process is gone earlier.
     """
-    own = connection.own_client()
-    holders = {claim.client: claim for claim in claims if claim.client != (own.client_id, own.address)}
+    own = connection.own_client().identity
+    holders = [claim for claim in claims if claim.client != own]
     deadline = waiting.clock() + limit_seconds
     pause = PAUSE_SECONDS
     while holders:
-        listed = {(client.client_id, client.address) for client in connection.clients()}
-        holders = {client: claim for client, claim in holders.items() if client in listed}
+        holders = connected(holders, connection.clients())
         if holders and waiting.clock() >= deadline:
-            return holders[min(holders)]
+            return min(holders, key=_client)
         if holders:
             waiting.sleep(pause)
             if pause < MAX_PAUSE_SECONDS <= 2 * pause:
-                who = holders[min(holders)].who
+                who = min(holders, key=_client).who
                 log.warning("waiting up to %.0f seconds for the end of the instance on %s", limit_seconds, who)
             pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return None
+
+
+_client = attrgetter("client")
 
 
 def check_alone(source: str, epoch: int, message: LogMessage) -> None:

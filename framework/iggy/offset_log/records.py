@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 import attrs
 from msgspec import Struct
 
+from framework.iggy.values import ConnectedClient
 from framework.model.objects import Anchor, ResumePoint, TopicPartition, length_only
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
@@ -17,7 +18,7 @@ from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
 
 
-class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A running or former instance: the first record written over a new connection. Its fields are its stored form.
 
     Attributes:
@@ -25,8 +26,8 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         host: name of the machine.
         process: process id on that machine.
         leader: whether this claims the epoch (the other claims belong to the leader's workers).
-        client: this connection as the server lists it, `(client id, "ip:port")`: ids restart when the server restarts,
-            so both must agree.
+        client: this connection as the server lists it, `(client id, "ip:port")`.
+        sending: the connection beside it that sends records, in the same form; None when there is no other.
         token: random token; every record that this connection writes carries it.
         partitions: partitions that a worker wants; empty for the leader, which wants all, and
             for a worker whose partitions no other worker wants.
@@ -39,6 +40,7 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     leader: bool
     client: tuple[int, str]
     token: str
+    sending: tuple[int, str] | None = None
     partitions: tuple[TopicPartition, ...] = ()
     at_us: int = 0
 
@@ -47,6 +49,12 @@ class Claim(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         """The machine, the process and its start time, for messages."""
         since = f", since {datetime.fromtimestamp(self.at_us / 1e6, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
         return f"{self.host} (process {self.process}{since if self.at_us else ''})"
+
+
+def connected(claims: Iterable[Claim], clients: Iterable[ConnectedClient]) -> list[Claim]:
+    """Return the claims of which a connection is among these clients."""
+    listed = {client.identity for client in clients}
+    return [claim for claim in claims if claim.client in listed or claim.sending in listed]
 
 
 class TopicIdentity(NamedTuple):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.records import connected
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -52,9 +53,8 @@ class RunningInstances:
             self._log = self._load()
         else:
             self._claims += [codec.decode_claim(message) for message in self._log.follow() if message.kind == "claim"]
-        listed = {(client.client_id, client.address) for client in self._connection.clients()}
         # a connection that is gone never returns under its number, while this one lives
-        self._claims = [claim for claim in self._claims if claim.client in listed]
+        self._claims = connected(self._claims, self._connection.clients())
         self.claimed_before |= bool(self._claims)
         return min(self._claims, key=lambda claim: (not claim.leader, -claim.epoch), default=None)
 

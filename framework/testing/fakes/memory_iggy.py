@@ -336,6 +336,10 @@ class MemoryConnection(IggyConnection):
         return "0.9.0"
 
     @override
+    def open_sending(self) -> None:
+        self._check()
+
+    @override
     def own_client(self) -> ConnectedClient:
         self._check()
         return self.client

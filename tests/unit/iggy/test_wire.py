@@ -240,6 +240,14 @@ def test_the_own_client_is_told_with_its_groups(client_id, address, groups):
     assert (client.client_id, client.address) == (client_id, address)
 
 
+def test_how_many_servers_there_are():
+    whole = b"\x04\x00\x00\x00iggy\x03\x00\x00\x00" + b"their names"
+    assert wire.parse_node_count(whole) == 3
+    for cut in range(12):
+        with pytest.raises(IggyProtocolError, match="the servers of the cluster"):
+            wire.parse_node_count(whole[:cut])
+
+
 def test_an_own_client_of_another_layout_is_refused():
     whole = a_client(7, "127.0.0.1:35294")
     for cut in range(len(whole)):

@@ -627,6 +627,9 @@ class Joining:
         self.error = error
         self.joined = []
 
+    def open_sending(self):
+        self.joined.append("opened")
+
     def join_group(self, *names):
         self.joined.append(names)
         if self.error is not None:
@@ -637,7 +640,12 @@ def test_who_claims_joins_a_group_by_which_the_server_drops_the_silent(monkeypat
     server, connection = server_with_log(), Joining()
     epochs.lease(log_over(connection))
     epochs.lease(log_over(connection, source="s" * 99))
-    assert connection.joined == [("kit", LOG, "lease of kit"), ("kit", LOG, "lease of " + "s" * 51)]
+    assert connection.joined == [
+        "opened",
+        ("kit", LOG, "lease of kit"),
+        "opened",
+        ("kit", LOG, "lease of " + "s" * 51),
+    ]
     joined = []
     one = server.connect()
     monkeypatch.setattr(one, "join_group", lambda *names: joined.append((names, kinds(server))))
