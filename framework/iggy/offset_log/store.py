@@ -37,7 +37,8 @@ class LogOffsetStore(OffsetStore):
         state: state of the log, with the positions of the manager.
         epoch: the epoch.
         writer: token of the writer's claim.
-        pipelined: records are sent over the log's own connection, so a begin need not be waited for.
+        pipelined: records are sent by the log's own `IggyConnection`, behind what was appended before: a begin need not
+            be waited for.
     """
 
     def __init__(
