@@ -78,7 +78,7 @@ def list_on_spark(
 
     from benchmarks.synthetic import SyntheticTask
     from framework.engine.spark.listing import executors_of, wave_lister
-    from framework.storage.listing.parallel import ListingRequest
+    from framework.storage.listing.listing import ListingRequest
     from framework.task import SourceContext
 
     task = SyntheticTask()

@@ -25,7 +25,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.parallel import list_parallel
+from framework.storage.listing.listing import ListingRequest
+from framework.storage.listing.parallel import ParallelListing
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from tests.support.listing import BUCKETS, even, simulate
@@ -77,16 +78,17 @@ def measure(store, page_size, workers, histogram=()):
     """(seconds, calls, histogram) of a listing with threads."""
     store.calls = 0
     began, found = time.perf_counter(), 0
-    with list_parallel(
-        store,
+    listing = ParallelListing(
+        store=store,
+        request=ListingRequest(histogram=histogram),
         page_size=page_size,
         policy=RetryPolicy(),
         concurrency=workers,
-        histogram=histogram,
         limiter=CallLimiter(),
-    ) as listing:
-        for page in listing:
-            found += len(page)
+    )
+    for page in listing:
+        found += len(page)
+    listing.close()
     seconds = time.perf_counter() - began
     assert found == len(store.keys)
     return seconds, store.calls, listing.histogram

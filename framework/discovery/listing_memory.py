@@ -9,7 +9,7 @@ import attrs
 from framework.offsets.listing_hints import ListingHints, differs_notably, worth_keeping
 from framework.offsets.saved_facts import HintTable
 from framework.storage.listing.histogram import Histogram
-from framework.storage.listing.parallel import Listing, ListingRequest
+from framework.storage.listing.listing import Listing, ListingRequest
 from framework.store import ObjectStore
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,8 @@ from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import ListingHints
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.parallel import Listing, ListingRequest, list_parallel
+from framework.storage.listing.listing import Listing, ListingRequest
+from framework.storage.listing.parallel import ParallelListing
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.storage.stat import BucketOpener, Lookups
@@ -238,15 +239,12 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             request: what to list.
             first: its first page, if that was requested already.
         """
-        return list_parallel(
-            self.store,
-            prefix=request.prefix,
-            after=request.after,
+        return ParallelListing(
+            store=self.store,
+            request=request,
             page_size=self.page_size,
             policy=self.policy,
             concurrency=self.config.discovery.list_concurrency,
-            histogram=request.histogram,
-            unordered=request.unordered,
             limiter=self.limiter,
             on_retry=self._note_retry,
             first=first,

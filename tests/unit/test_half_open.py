@@ -28,9 +28,6 @@ from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.embedded.service import Service
 from framework.iggy.offset_log.state import LogState
 from framework.offsets.manager import OffsetManager
-from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.parallel import list_parallel
-from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -164,10 +161,13 @@ def test_a_worker_whose_collector_writes_to_the_log_while_it_tells_something_doe
     assert told == [("figures", 1), ("said", "never retrieved")]
 
 
-def test_a_listing_that_nobody_closed_is_ended_in_the_middle_of_a_call_of_its_limiter():
+def test_a_stream_that_nobody_closed_is_ended_in_the_middle_of_a_call_of_its_limiter():
     """The collector may do it wherever something is made, also while that lock is held."""
-    limiter, kept = CallLimiter(), []
-    kept.append(list_parallel(MemoryStore(), policy=RetryPolicy(), limiter=limiter))
+    store = MemoryStore()
+    store.put("a", b"1\n")
+    iterator = MemorySourceTask(store).get_iterator(SourceContext(config=source_config()))
+    limiter, kept = iterator.limiter, [iterator.get_native_item_stream(None)]
+    assert next(kept[0]).key == "a"
 
     def collect():
         with limiter._lock:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.iterator.object_store import StoreRecordIterator
-    from framework.storage.listing.parallel import Listing, ListingRequest
+    from framework.storage.listing.listing import Listing, ListingRequest
     from framework.task import AbstractSourceTask
 
 

@@ -20,14 +20,14 @@ from framework.engine.spark.session import Awaited
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
+from framework.storage.listing.listing import Listing, ListingCounts
 from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
-from framework.storage.listing.parallel import ListingCounts
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.tasks import RangeTask
 
 if TYPE_CHECKING:
     from framework.iterator.object_store import StoreRecordIterator
-    from framework.storage.listing.parallel import Listing, ListingRequest
+    from framework.storage.listing.listing import ListingRequest
     from framework.store import ListPage
 
 log = logging.getLogger(__name__)
@@ -55,11 +55,12 @@ class Executors:
 
 
 @attrs.define(eq=False, repr=False, slots=False)
-class WaveListing(Iterator[list[NativeObject]]):
-    """The objects of a listing by waves, page by page; a `framework.storage.listing.parallel.Listing`. For one thread.
+class WaveListing(Listing):
+    """The objects of a listing by waves, page by page. For one thread.
 
     Waves run in sequence; the next one runs while the current one is used. A store without order is listed from the start
-    by one chain of pages, on the driver. Objects that were given before are then given again.
+    by one chain of pages, on the driver. Objects that were given before are then given again. Its
+    idle time is that of waiting for waves without a request in progress: they were queued for busy cores.
 
     Args:
         iterator: iterator of the source, on the driver.
@@ -67,13 +68,6 @@ class WaveListing(Iterator[list[NativeObject]]):
         bundle: what the batches of all waves have in common.
         executors: waits for Spark; called for what the driver does not list itself.
         serial: begins the chain of pages.
-
-    Attributes:
-        counts: counts so far. Idle is the time of waiting for waves without a request in progress: they were queued for
-            busy cores.
-        key_range: the range that the last given page covers completely; None for a store without order.
-        unordered: whether the store proved to have no order.
-        complete: whether every object was given.
     """
 
     _iterator: StoreRecordIterator
@@ -81,14 +75,9 @@ class WaveListing(Iterator[list[NativeObject]]):
     _bundle: RangeBatch
     _executors: Callable[[], Executors]
     _serial: Callable[[], Listing]
-    _server_time_ms: int | None = attrs.field(default=None, init=False)
     _leave: int = attrs.field(default=0, init=False)
     _chain: Listing | None = attrs.field(default=None, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    key_range: KeyRange | None = attrs.field(default=None, init=False)
-    unordered: bool = attrs.field(default=False, init=False)
-    complete: bool = attrs.field(default=False, init=False)
-    counts: ListingCounts = attrs.field(factory=ListingCounts, init=False)
 
     def __attrs_post_init__(self) -> None:
         iterator, request = self._iterator, self._request
@@ -108,14 +97,9 @@ class WaveListing(Iterator[list[NativeObject]]):
         self._pages = self._list()
 
     @property
+    @override
     def histogram(self) -> list[tuple[str, int]]:
-        """The plan for the next listing; empty until this one is complete, and for a store without order."""
         return self._planner.histogram() if self.complete and not self.unordered else []
-
-    @property
-    def server_time_ms(self) -> int | None:
-        """The store's clock at its first answer, milliseconds since 1970 UTC; None when unknown."""
-        return self._server_time_ms if self._chain is None else self._chain.server_time_ms
 
     @override
     def __next__(self) -> list[NativeObject]:
@@ -126,6 +110,7 @@ class WaveListing(Iterator[list[NativeObject]]):
         """
         return next(self._pages)
 
+    @override
     def close(self) -> None:
         """End the listing; a wave in progress is abandoned. Idempotent."""
         self._closed = True
@@ -154,6 +139,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             self.key_range = None
             before = self.counts
             for objects in self._chain:
+                self.server_time_ms = self.server_time_ms or self._chain.server_time_ms
                 yield objects
                 self.counts = plus(before, self._chain.counts)
         self.complete = True
@@ -238,7 +224,7 @@ class WaveListing(Iterator[list[NativeObject]]):
             self.counts.retries += listed.retries
             self.counts.throttled += listed.throttled
             if listed.server_time_ms is not None:
-                self._server_time_ms = min(listed.server_time_ms, self._server_time_ms or listed.server_time_ms)
+                self.server_time_ms = min(listed.server_time_ms, self.server_time_ms or listed.server_time_ms)
         planner, counts = self._planner, self.counts
         counts.calls, counts.objects = planner.pages, planner.keys
         doubts, self._planner.disagreements = self._planner.disagreements, []

@@ -21,9 +21,9 @@ from framework.errors import FatalError, SourceError, ThrottledError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
-from framework.storage.listing.engine import OBJECT_BYTES
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import checked_page, list_range, merged
+from framework.storage.listing.parallel import OBJECT_BYTES
 from framework.storage.listing.tasks import RangeResult, RangeTask
 from framework.task.context import SourceContext
 

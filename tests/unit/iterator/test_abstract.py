@@ -29,7 +29,7 @@ from framework.offsets.manager import OffsetManager
 from framework.offsets.position_map import position_map
 from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline import read_ahead
-from framework.storage.listing.parallel import ListingRequest, list_parallel
+from framework.storage.listing.listing import ListingRequest
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -605,7 +605,8 @@ def test_somebody_else_may_list(over):
 
     def lister(request):
         asked.append(request)
-        return list_parallel(store, prefix=request.prefix, after=request.after, policy=iterator.policy, concurrency=1)
+        iterator.page_size = 1000
+        return iterator.list_by_threads(request)
 
     iterator.lister = lister
     assert payloads(drain(iterator)) == {"a": lines("a", 2), "b": lines("b", 3)}
@@ -628,7 +629,7 @@ def test_a_listing_by_somebody_else_that_was_cut_short_is_no_whole_listing(over)
     iterator = over(store, once=True, task=MemorySourceTask(store, page_size=1))
 
     def lister(request):
-        listing = list_parallel(store, prefix=request.prefix, policy=iterator.policy)
+        listing = iterator.list_by_threads(request)
         listing.close()
         return listing
 

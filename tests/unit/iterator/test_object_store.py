@@ -459,7 +459,7 @@ def test_a_store_that_came_to_have_an_order_is_listed_in_parallel_again(over):
 
 
 def test_an_order_missed_too_late_to_begin_again_is_known_at_the_next_start(over, monkeypatch):
-    monkeypatch.setattr("framework.storage.listing.engine.REMEMBERED_KEYS", 20)
+    monkeypatch.setattr("framework.storage.listing.parallel.REMEMBERED_KEYS", 20)
     keys = [f"0/{number:04}" for number in range(100)] + FOLDERS
     store, offsets = SortedStore(keys, like_folders), OffsetManager()
     with pytest.raises(ListingError, match=r"too late.*start the source again"):

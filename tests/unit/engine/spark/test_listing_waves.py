@@ -24,7 +24,7 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import CallLimiter
-from framework.storage.listing.parallel import ListingRequest
+from framework.storage.listing.listing import ListingRequest
 from framework.storage.retry import RetryPolicy
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask

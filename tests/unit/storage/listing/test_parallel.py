@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from bisect import bisect_right
+from contextlib import closing
 
 import attrs
 import pytest
@@ -20,12 +21,13 @@ from framework.errors import (
 )
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import worth_keeping
-from framework.storage.listing import engine as listing_engine
+from framework.storage.listing import parallel
 from framework.storage.listing import planner as listing_planner
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
+from framework.storage.listing.listing import ListingRequest
 from framework.storage.listing.pages import checked_keys, list_range
-from framework.storage.listing.parallel import list_parallel
+from framework.storage.listing.parallel import ParallelListing
 from framework.storage.listing.tasks import RangeTask
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -109,9 +111,14 @@ def like_folders(key):
     return [part.encode() for part in key.split("/")]
 
 
-def listed(store, **options):
+def listing_of(store, *, prefix="", after="", histogram=(), unordered=False, **options):
+    request = ListingRequest(prefix=prefix, after=after, histogram=histogram, unordered=unordered)
     options = {"policy": POLICY, "concurrency": 4, "page_size": 7, "limiter": CallLimiter()} | options
-    with list_parallel(store, **options) as listing:
+    return ParallelListing(store=store, request=request, **options)
+
+
+def listed(store, **options):
+    with closing(listing_of(store, **options)) as listing:
         pages = [[one.key for one in page] for page in listing]
         assert listing.complete
     return pages, listing
@@ -377,7 +384,7 @@ def test_a_token_that_leaves_a_key_out_behind_a_start_key_is_not_used(concurrenc
 
 
 def test_order_noticed_too_late_to_remember_is_an_error(monkeypatch):
-    monkeypatch.setattr(listing_engine, "REMEMBERED_KEYS", 5)
+    monkeypatch.setattr(parallel, "REMEMBERED_KEYS", 5)
     keys = [f"A{number:03d}" for number in range(60)] + ["Z/1", "Z 1", "Z/2", "Z 2"]
     with pytest.raises(ListingError, match="too late"):
         listed(SortedStore(keys, like_folders))
@@ -432,9 +439,7 @@ def test_keys_of_another_prefix_are_an_error(concurrency, ordered, after):
     seen = []
     with (
         pytest.raises(ListingError, match=r"memory://b/b/: the listing shows '[ac]/.*does not begin with the prefix"),
-        list_parallel(
-            store, prefix="b/", after=after, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()
-        ) as listing,
+        closing(listing_of(store, prefix="b/", after=after, concurrency=concurrency)) as listing,
     ):
         seen.extend(key.key for page in listing for key in page)
     assert all(key.startswith("b/") for key in seen)
@@ -454,7 +459,7 @@ def test_a_key_of_another_prefix_between_keys_out_of_order_is_an_error(ordered):
     store.ordered = ordered
     with (
         pytest.raises(ListingError, match=r"memory://b/b/: the listing shows 'c/1'.*does not begin with the prefix"),
-        list_parallel(store, prefix="b/", policy=POLICY, concurrency=4, limiter=CallLimiter()) as listing,
+        closing(listing_of(store, prefix="b/")) as listing,
     ):
         list(listing)
 
@@ -481,7 +486,7 @@ def test_a_page_that_is_none_is_named(page, found, concurrency):
     message = f"^memory://b/: Mistaken.list_page returned {found}, not a ListPage"
     with (
         pytest.raises(StoreContractError, match=message),
-        list_parallel(store, policy=POLICY, page_size=7, concurrency=concurrency, limiter=CallLimiter()) as listing,
+        closing(listing_of(store, concurrency=concurrency)) as listing,
     ):
         list(listing)
     with pytest.raises(StoreContractError, match=message):
@@ -606,7 +611,7 @@ def test_what_was_listed_before_a_failure_is_handed_out_first():
     for key in dates(100):
         store.put(key, b"x")
     store.fail("list_page", AccessDeniedError("no"), skip=3, times=None)
-    with list_parallel(store, policy=POLICY, concurrency=2, page_size=7, limiter=CallLimiter()) as listing:
+    with closing(listing_of(store, concurrency=2)) as listing:
         assert len(next(listing)) == 7  # the first page; of the next two one may be for nothing
         for _ in range(2):
             with pytest.raises(AccessDeniedError):
@@ -621,7 +626,7 @@ def test_a_store_that_is_closed_under_it_is_a_failure_and_not_the_end(concurrenc
     store = MemoryStore()
     for key in dates(100):
         store.put(key, b"x")
-    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()) as listing:
+    with closing(listing_of(store, concurrency=concurrency)) as listing:
         store.on_call = lambda call: store.count("list_page") == 2 and store.close()
         with pytest.raises(TaskClosedError):
             flat(listing)
@@ -639,7 +644,7 @@ def test_a_failure_that_lasts_ends_with_the_policy():
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_a_consumer_that_does_not_take_holds_the_calls_up(concurrency):
     store = SortedStore(dates(3000))
-    with list_parallel(store, policy=POLICY, concurrency=concurrency, page_size=7, limiter=CallLimiter()) as listing:
+    with closing(listing_of(store, concurrency=concurrency)) as listing:
         next(listing)
         calls = -1
         while calls != len(store.calls):  # until it stands still
@@ -655,7 +660,7 @@ def test_closing_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency
     store = SortedStore(dates(2000))
     store.before = lambda: (_ for _ in ()).throw(StoreUnavailableError("away"))
     policy = RetryPolicy(base_seconds=30, cap_seconds=30, budget_seconds=300)
-    with list_parallel(store, policy=policy, concurrency=concurrency, limiter=CallLimiter()) as listing:
+    with closing(listing_of(store, policy=policy, concurrency=concurrency)) as listing:
         threading.Timer(0.05, listing.close).start()
         began = Stopwatch()
         assert list(listing) == []
@@ -665,7 +670,7 @@ def test_closing_ends_it_early_and_soon_even_in_a_wait_between_tries(concurrency
 
 def test_closing_ends_the_threads_and_twice_is_fine():
     store = SortedStore(dates(2000), delay=0.001)
-    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, limiter=CallLimiter())
+    listing = listing_of(store)
     next(listing)
     listing.close()
     listing.close()
@@ -676,20 +681,9 @@ def test_closing_ends_the_threads_and_twice_is_fine():
     assert not [one for one in threading.enumerate() if one.name.startswith("listing-")]
 
 
-def test_a_listing_that_is_dropped_ends_too():
-    store = SortedStore(dates(2000), delay=0.001)
-    listing = list_parallel(store, policy=POLICY, concurrency=4, page_size=7, limiter=CallLimiter())
-    next(listing)
-    del listing
-    deadline = time.monotonic() + 60
-    while any(one.name.startswith("listing-") for one in threading.enumerate()) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not [one for one in threading.enumerate() if one.name.startswith("listing-")]
-
-
 def test_nothing_is_asked_before_it_is_iterated_and_a_small_prefix_costs_one_call():
     store = SortedStore(["a/1", "a/2", "b/1"])
-    listing = list_parallel(store, prefix="a/", policy=POLICY, concurrency=8, limiter=CallLimiter())
+    listing = listing_of(store, prefix="a/", concurrency=8)
     assert store.calls == []
     assert flat([[one.key for one in page] for page in listing]) == ["a/1", "a/2"]
     assert len(store.calls) == 1
