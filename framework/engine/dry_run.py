@@ -11,7 +11,6 @@ import attrs
 from framework.errors import PositionMismatchError
 from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
-from framework.offsets.store import MemoryOffsetStore
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -152,18 +151,14 @@ def _offsets(found: Inspection | None) -> OffsetManager:
     if found is None:
         return OffsetManager()
     # the watermark represents finished objects without positions: without it they would look new
-    store = MemoryOffsetStore()
     state = found.state
-    store.listings.update(state.listings)
-    offsets = OffsetManager(
-        store,
+    return OffsetManager(
         positions=state.positions,
+        listings=state.listings,
         watermark=state.watermark,
         selected=state.selected,
         facts=StartFacts(known_topics={topic_partition.topic for topic_partition in state.anchors}),
     )
-    offsets.populate_offset_manager()
-    return offsets
 
 
 def ending_of(key: str) -> str:

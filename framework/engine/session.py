@@ -85,6 +85,7 @@ class Session:
             store,
             positions=state.positions,
             anchors=state.anchors,
+            listings=state.listings,
             watermark=state.watermark,
             selected=state.selected,
             facts=StartFacts(
@@ -94,7 +95,6 @@ class Session:
             ),
             source=state.source,
         )
-        self.offsets.hints.observe(state.listings)
         self.partitions = PartitionOpener(
             offset_log, config, state, self.offsets, store, epoch=epoch.number, writer=writer, leads=True
         )
@@ -252,7 +252,6 @@ class Session:
                     progress = codec.decode_progress(message)
                     with framing.shape_of(message):
                         self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
-                        self.offsets.hints.observe(progress.listings)
                 else:
                     self.state.apply(message)
 
@@ -320,7 +319,6 @@ class Session:
                 self.state.footer(),
                 counted=self.state.counted | counted,
                 watermark=self.offsets.table.watermark,
-                listings=self.offsets.hints.snapshot(),
                 selected=self.offsets.selection.scope,
             )
             return self.offsets.table.entries(), footer

@@ -17,6 +17,7 @@ from framework.errors import NotAcknowledgedError
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.partition_ledger import PartitionLedger
 from framework.offsets.position_map import PositionMap
 from framework.offsets.saved_facts import BoundSelection, HintTable, SkipCounter
@@ -61,6 +62,7 @@ class OffsetManager:
         store: storage of the positions; in memory by default.
         positions: known positions; the manager takes ownership and changes them.
         anchors: partition -> anchor; ownership as for `positions`.
+        listings: prefix -> listing hints; ownership as for `positions`.
         watermark: replaces the compacted positions.
         selected: the selection of objects so far; None when unknown.
         facts: what else the start knows.
@@ -82,6 +84,7 @@ class OffsetManager:
         *,
         positions: PositionMap | None = None,
         anchors: dict[TopicPartition, Anchor] | None = None,
+        listings: dict[str, ListingHints] | None = None,
         watermark: Watermark | None = None,
         selected: SelectionScope | None = None,
         facts: StartFacts | None = None,
@@ -90,7 +93,7 @@ class OffsetManager:
         self.facts = facts if facts is not None else StartFacts()
         self.table = PositionTable(positions, watermark, source=source)
         self.partitions = PartitionLedger(self.table, anchors)
-        self.hints = HintTable(self.table)
+        self.hints = HintTable(self.table, listings)
         self.skips = SkipCounter(self.table)
         self.selection = BoundSelection(self.table, selected)
         self.tracker = WatermarkTracker(self.table, self.store_begun)

@@ -16,11 +16,12 @@ class HintTable:
 
     Args:
         table: the positions, with what is not saved of them.
+        hints: known hints; the table takes ownership and changes them.
     """
 
-    def __init__(self, table: PositionTable) -> None:
+    def __init__(self, table: PositionTable, hints: dict[str, ListingHints] | None = None) -> None:
         self._table = table
-        self._hints: dict[str, ListingHints] = {}
+        self._hints = hints if hints is not None else {}
 
     def get(self, prefix: str) -> ListingHints | None:
         """Return the hints of the last listing of that prefix."""
@@ -35,17 +36,8 @@ class HintTable:
     def load(self, hints: Mapping[str, ListingHints]) -> None:
         """Add stored hints; hints already here stay."""
         with self._table.lock:
-            self._hints = {**hints, **self._hints}
-
-    def observe(self, hints: Mapping[str, ListingHints]) -> None:
-        """Set hints that another writer has saved."""
-        with self._table.lock:
-            self._hints.update(hints)
-
-    def snapshot(self) -> dict[str, ListingHints]:
-        """Return all hints by prefix."""
-        with self._table.lock:
-            return dict(self._hints)
+            for prefix, left in hints.items():
+                self._hints.setdefault(prefix, left)
 
 
 class SkipCounter:

@@ -50,8 +50,9 @@ def test_what_was_noted_while_a_save_failed_wins():
 
 
 def test_what_another_writer_saved_of_a_listing_is_taken_over():
-    manager = OffsetManager()
-    manager.hints.observe({"": ListingHints(of="s3://b")})
+    known = {}
+    manager = OffsetManager(listings=known)
+    known[""] = ListingHints(of="s3://b")
     assert manager.hints.get("") == ListingHints(of="s3://b")
     assert not manager.dirty
 
