@@ -183,7 +183,7 @@ def run_engine(
     if channel is not None:
         channel.on_stop(engine.stop)
     log.info('source "%s": %s', config.source.name, "everything there is now" if flags.once else "until stopped")
-    with stopped_by_signals(engine), metrics:
+    with stopped_by_signals(engine.stop), metrics:
         try:
             last = engine.run()
         except SourceError:

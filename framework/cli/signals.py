@@ -7,19 +7,18 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from framework.engine.local import Stoppable
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
+def stopped_by_signals(stop_run: Callable[[], None]) -> Iterator[None]:
     """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process at once, whatever it waits for."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,7 +32,7 @@ def stopped_by_signals(engine: Stoppable) -> Iterator[None]:
     def stop(came: socket.socket) -> None:
         while number := came.recv(1):
             if number[0] in before:
-                engine.stop()
+                stop_run()
                 log.info("%s: stopping, positions are saved", signal.Signals(number[0]).name)
                 return
 

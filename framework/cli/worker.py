@@ -160,7 +160,7 @@ def _logged(section: LogSection) -> Iterator[None]:
 def _serve(worker: Worker, http: HttpSection) -> int:
     with contextlib.ExitStack() as stack:
         server = _server(worker, http) if http.enabled else None
-        stack.enter_context(stopped_by_signals(worker.supervisor))
+        stack.enter_context(stopped_by_signals(worker.supervisor.stop))
         worker.supervisor.tick()  # the first answer already shows the sources
         if server is not None:
             stack.enter_context(server)

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -35,35 +35,6 @@ STOP_SECONDS = 3.0
 """Time after a stop before requests that Iggy has not answered are ended."""
 
 Report = Callable[[Progress], None]
-
-
-class Stoppable(Protocol):
-    """Work that a stop ends: that of one epoch, on this or another engine, or an attempt to connect."""
-
-    def stop(self) -> None:
-        """End the work soon. Returns at once; idempotent; callable from any thread or a signal handler."""
-
-
-@attrs.frozen
-class _Starting:
-    """A task that starts, and may wait for its store."""
-
-    task: AbstractSourceTask
-
-    def stop(self) -> None:
-        """Stop it, in a separate thread."""
-        threading.Thread(target=self.task.stop, name="stop", daemon=True).start()
-
-
-@attrs.frozen
-class _Opening:
-    """A session that begins and loads positions: it has sent nothing, so a stop need not wait for its requests."""
-
-    connection: IggyConnection
-
-    def stop(self) -> None:
-        """Close its connection."""
-        self.connection.close()
 
 
 def _log_cut_short(policy: RestartPolicy, how: str, error: Exception) -> None:
@@ -100,7 +71,7 @@ class LocalEngine:
     _on_claimed: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
     # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
     _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
-    _running: Stoppable | None = attrs.field(default=None, init=False)
+    _stop_running: Callable[[], None] | None = attrs.field(default=None, init=False)
     _connection: IggyConnection | None = attrs.field(default=None, init=False)
     _stop_timer: threading.Timer | None = attrs.field(default=None, init=False)
 
@@ -112,9 +83,9 @@ class LocalEngine:
         """End `run` within some seconds, positions saved. Idempotent; callable from any thread or a signal handler."""
         self._stopping.set()
         self._woken.put(None)
-        running = self._running
-        if running is not None:
-            running.stop()
+        stop_running = self._stop_running
+        if stop_running is not None:  # in a thread: it may wait for a store, or for an answer of Iggy
+            threading.Thread(target=stop_running, name="stop", daemon=True).start()
         if self._stop_timer is None:
             self._stop_timer = start_timer(STOP_SECONDS, self._abandon)
 
@@ -178,7 +149,7 @@ class LocalEngine:
     @contextlib.contextmanager
     def _connected(self, target: IggyTarget) -> Iterator[IggyConnection]:
         """Connect; a stop ends the attempt, and can close the connection while it is open."""
-        with self._stops(target):
+        with self._stops(target.stop):
             self._connection = connection = target.connect()
         try:
             yield connection
@@ -229,7 +200,7 @@ class LocalEngine:
     def _live(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
         take_over = self._take_over and not policy.began
-        with self._stops(_Opening(connection)):
+        with self._stops(connection.close):  # nothing was sent yet, so a stop need not wait for its requests
             session = Session.begin(
                 connection,
                 self._config,
@@ -259,22 +230,22 @@ class LocalEngine:
             from framework.engine.processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
-            with self._stops(group):
+            with self._stops(group.stop):
                 group.run(self._stopping, self._reporter)
             self._finish(session)
         else:
             self._run_task(session)
 
     @contextlib.contextmanager
-    def _stops(self, running: Stoppable) -> Iterator[None]:
-        """Let `stop` also stop this work while it runs."""
-        self._running = running
+    def _stops(self, stop_running: Callable[[], None]) -> Iterator[None]:
+        """Let `stop` also stop this work while it runs. It is called from any thread, perhaps more than once."""
+        self._stop_running = stop_running
         try:
             if self._stopping.is_set():  # stop was called before there was anything to stop
-                running.stop()
+                stop_running()
             yield
         finally:
-            self._running = None
+            self._stop_running = None
 
     def _finish(self, session: Session) -> None:
         """Finish the session after everything was done, while the connection is open."""
@@ -285,7 +256,7 @@ class LocalEngine:
         task = self._task_class()
         producer = session.producer()
         try:
-            with self._stops(_Starting(task)):
+            with self._stops(task.stop):
                 if not self._stopping.is_set():
                     task.start(self._config, offsets=session.offsets, once=self._once)
             if self._stopping.is_set():  # then the task is, too
@@ -299,7 +270,7 @@ class LocalEngine:
                 on_turn=session.look_when_due,
             )
             self._reporter.watch(task, sender)
-            with self._stops(sender):
+            with self._stops(sender.stop):
                 sender.run()
             self._finish(session)
         finally:

@@ -169,10 +169,7 @@ class ProcessGroup:
         self._wait_seconds = min(WAIT_SECONDS, self._follow_seconds)
 
     def stop(self) -> None:
-        """Stop the workers, from a separate thread: `run`, and they, may be waiting for an answer of Iggy."""
-        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
-
-    def _request_stop(self) -> None:
+        """Stop the workers: they, and `run`, may be waiting for an answer of Iggy."""
         self._stopping_since = min(self._stopping_since, time.monotonic())
         for worker in list(self._workers):
             if worker.started:
@@ -326,7 +323,7 @@ class ProcessGroup:
             for worker in self._workers:
                 worker.outbox.put(("close", None))
         else:
-            self._request_stop()
+            self.stop()
             limit, deadline = STOP_SECONDS, self._stopping_since + STOP_SECONDS
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))

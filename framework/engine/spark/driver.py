@@ -143,10 +143,7 @@ class SparkGroup:
         self._listing_group = f"{self._group} listing"
 
     def stop(self) -> None:
-        """Stop the jobs, in a separate thread: `run` and the jobs may be waiting for an answer of Iggy."""
-        threading.Thread(target=self._request_stop, name="stop", daemon=True).start()
-
-    def _request_stop(self) -> None:
+        """Stop the jobs: they, and `run`, may be waiting for an answer of Iggy."""
         self._stopping_since = min(self._stopping_since, time.monotonic())
         if self._stop_channel is not None:
             self._stop_channel.close()
@@ -182,7 +179,7 @@ class SparkGroup:
                 self._leave(discovery, iterator)
                 self._collect(discovery)
             finally:
-                self._request_stop()  # closes the channel in any case
+                self.stop()  # closes the channel in any case
                 reporter.unwatch()
         if self._failure is not None and not stopping.is_set():
             self._session.check_alone_after(self._failure)
@@ -289,7 +286,7 @@ class SparkGroup:
             return
         cancel_jobs(self._spark, self._listing_group)
         results = [running.result for running in self._running]
-        self._request_stop()
+        self.stop()
         if self._stop_channel is not None:
             wait(results, max(0.0, self._stopping_since + ORDERLY_SECONDS - time.monotonic()))
         if not all(result.done() for result in results):

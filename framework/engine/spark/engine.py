@@ -105,7 +105,7 @@ class SparkEngine(LocalEngine):
     @override
     def _run_epoch(self, session: Session) -> None:
         group = SparkGroup(self._task_class, self._config, session, self._await_spark, once=self._once)
-        with self._stops(group):
+        with self._stops(group.stop):
             group.run(self._stopping, self._reporter)
         self._finish(session)
 

@@ -226,7 +226,7 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
     """Its handler runs in that thread, and must wait for nothing; what it asks for is done when the thread goes on."""
     caplog.set_level(logging.INFO)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
-    with stopped_by_signals(engine), engine._stopping._cond, threading._active_limbo_lock:
+    with stopped_by_signals(engine.stop), engine._stopping._cond, threading._active_limbo_lock:
         signal.raise_signal(signal.SIGTERM)
         assert not engine.stop_requested
     assert engine.stop_requested
@@ -234,24 +234,18 @@ def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog)
     engine._stop_timer.cancel()
 
 
-class Stopped(threading.Event):
-    """An engine of which only the stop is of interest."""
-
-    stop = threading.Event.set
-
-
 def test_a_signal_that_does_not_wake_the_main_thread_stops_all_the_same():
     """As one that comes just before that thread waits: here another thread gets it."""
-    engine = Stopped()
-    with stopped_by_signals(engine):
+    stopped = threading.Event()
+    with stopped_by_signals(stopped.set):
         threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
-        assert engine.wait(10)
+        assert stopped.wait(10)
 
 
 def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
     before = signal.getsignal(signal.SIGTERM)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
-    with stopped_by_signals(engine):
+    with stopped_by_signals(engine.stop):
         assert signal.getsignal(signal.SIGTERM) is not before
     assert signal.getsignal(signal.SIGTERM) is before
     assert not engine.stop_requested
