@@ -19,7 +19,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.text import counted
-from framework.pipeline.transforming import context_of
+from framework.pipeline.object_reader import context_of
 from framework.storage.preflight import CheckResult
 from framework.transformer import BatchLimits, PayloadBatch, guarded
 
@@ -87,9 +87,7 @@ def _look(iterator: AbstractSourceRecordIterator, native: NativeObject, topic_pa
     """
     source, transformer, chain = iterator.get_input_stream(native), iterator.transformer, iterator.transforms
     entry = iterator.create_offset_manager_entry(native, topic_partition, iterator.numbering_options)
-    metadata = iterator.metadata_of(native) if chain is not None and chain.needs_metadata else None
-    tags = iterator.tags_of(native) if chain is not None and chain.needs_tags else None
-    context = context_of(native, entry, iterator.config.source.name, metadata=metadata, tags=tags)
+    context = context_of(iterator, native, entry)
 
     def read() -> Iterator[PayloadBatch | SkippedRecord]:
         return transformer.read(source, limits=BatchLimits(records=MAX_RECORDS, size_bytes=MAX_BYTES))

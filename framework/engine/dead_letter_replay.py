@@ -51,7 +51,7 @@ from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, numbers_alike
 from framework.model.splits import Split
 from framework.model.text import counted
-from framework.pipeline.transforming import context_of
+from framework.pipeline.object_reader import context_of
 from framework.storage.prefetch import FetchedInput
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
@@ -279,13 +279,8 @@ class DeadLetterReplay:
 
     def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
         """Return the object of dead letters for the transforms; without its times when it is gone."""
-        transforms = self._iterator.transforms
-        metadata = tags = None
-        if native is not None and transforms is not None:
-            metadata = self._iterator.metadata_of(native) if transforms.needs_metadata else None
-            tags = self._iterator.tags_of(native) if transforms.needs_tags else None
         position = _position(dead_letter)
-        return context_of(native or _native(dead_letter), position, self._source, metadata=metadata, tags=tags)
+        return context_of(self._iterator, native or _native(dead_letter), position, exists=native is not None)
 
     def _transformed(self, dead_letter: StoredDeadLetter, payload: bytes, context: TransformContext) -> _Remade | None:
         """Return a record after the configured transforms; None when they filter it: then the dead letter is done.

@@ -26,17 +26,6 @@ FIELD_TYPES: Mapping[str, type] = {"json": msgspec.Raw, "text": str, "base64": b
 """Payload encoding -> the type to which JSON's parser converts the field."""
 
 
-def check_text(data: bytes | memoryview) -> None:
-    """Check that bytes are UTF-8: JSON's parser lets other bytes pass in what it does not convert.
-
-    Raises:
-        UnicodeDecodeError: they are not.
-    """
-    text = bytes(data)
-    if not text.isascii():
-        text.decode()
-
-
 def payload_maker(encoding: str) -> Callable[[msgspec.Raw | str | bytes], bytes]:
     """Return the function that makes the payload of a field of `FIELD_TYPES[encoding]`."""
     makers: dict[str, Callable[..., bytes]] = {"json": bytes, "text": str.encode, "base64": bytes, "raw": _raw_payload}

@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, check_text, payload_maker
+from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, payload_maker
 from framework.envelopes.headers import HeaderDecoder, HeaderError
 from framework.envelopes.layout import Layout, Origin
 from framework.errors import RecordError
 from framework.model.headers import EncodedHeaders, HeaderValue
 from framework.model.payloads import PayloadColumn, decode_objects
+from framework.model.utf8 import check_utf8
 from framework.transform import Transform, TransformBatch, TransformContext
 
 Headers = Mapping[str, HeaderValue]
@@ -88,7 +89,7 @@ class EnvelopeTransform(Transform):
 
     def _rows(self, records: Sequence[bytes]) -> list[Any]:
         for text in [records.data] if isinstance(records, PayloadColumn) else records:
-            check_text(text)
+            check_utf8(bytes(text))  # JSON's parser lets other bytes pass in what it does not convert
         # of a single record, the decoder's errors name no place in a list
         if self._objects and isinstance(records, PayloadColumn) and len(records) > 1:
             rows = decode_objects(records, self._decoder)

@@ -23,20 +23,20 @@ from framework.errors import (
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.objects import ObjectState
+from framework.model.message_ids import entry_hash64
+from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.payloads import size_of
-from framework.pipeline.transforming import TransformChain, TransformedRun, context_of
+from framework.pipeline.transforming import TransformChain, TransformedRun
 from framework.storage.prefetch import FetchedInput
+from framework.transform import TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, guarded, whole_batch
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.discovery.feed import ObjectFeed
-    from framework.model.objects import NativeObject
     from framework.model.positions import OffsetManagerEntry
     from framework.pipeline.error_policy import ErrorPolicy
     from framework.pipeline.statistics import TaskStatistics
-    from framework.transform import TransformContext
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,25 @@ class ObjectOwner(Protocol):
 
     def note_released(self, entry: OffsetManagerEntry) -> None:
         """Record how far an object was handed out before its release to the feed."""
+
+
+def context_of(
+    owner: ObjectOwner, native: NativeObject, entry: OffsetManagerEntry, *, exists: bool = True
+) -> TransformContext:
+    """Return the context of an object's records, with metadata and tags if a transform needs them.
+
+    It is the same for all parts of an object.
+    """
+    chain, source = owner.transforms if exists else None, owner.config.source.name
+    return TransformContext(
+        native=native,
+        topic_partition=entry.topic_partition if entry.part is None else TopicPartition(entry.topic_partition.topic, 0),
+        source=source,
+        id_high=entry_hash64(source, entry),
+        split_number=entry.split_number if entry.part is None else 0,
+        metadata=owner.metadata_of(native) if chain is not None and chain.needs_metadata else {},
+        tags=owner.tags_of(native) if chain is not None and chain.needs_tags else {},
+    )
 
 
 class ObjectRead:
@@ -195,10 +214,7 @@ class ObjectRead:
 
     @functools.cached_property
     def _context(self) -> TransformContext:
-        chain, owner = self._transforms, self._owner
-        metadata = owner.metadata_of(self._native) if chain is not None and chain.needs_metadata else None
-        tags = owner.tags_of(self._native) if chain is not None and chain.needs_tags else None
-        return context_of(self._native, self._entry, owner.config.source.name, metadata=metadata, tags=tags)
+        return context_of(self._owner, self._native, self._entry)
 
     def _transformed(
         self, chain: TransformChain, runs: Iterator[PayloadBatch | TransformedRun | SkippedRecord]

@@ -22,8 +22,6 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.model.headers import EncodedHeaders, headers_error, own_headers_room
-from framework.model.message_ids import entry_hash64
-from framework.model.objects import TopicPartition
 from framework.model.payloads import BYTES_TYPES, PayloadColumn, longest, owned, size_of
 from framework.transform import (
     GrownBatchError,
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from framework.model.objects import NativeObject, ResumePoint
-    from framework.model.positions import OffsetManagerEntry
 
 log = logging.getLogger(__name__)
 
@@ -264,34 +261,6 @@ def _fused(transforms: Sequence[tuple[Transform, str]]) -> list[_Step]:
             parts = (*(last.parts or (last,)), step)
             steps[-1] = _Step(transform=both, place=f"{last.place}, {place}", parts=parts)
     return steps
-
-
-def context_of(
-    native: NativeObject,
-    entry: OffsetManagerEntry,
-    source: str,
-    *,
-    metadata: Mapping[str, str] | None = None,
-    tags: Mapping[str, str] | None = None,
-) -> TransformContext:
-    """Return the context of an object's records. It is the same for all parts of an object.
-
-    Args:
-        native: the object.
-        entry: its position.
-        source: the source's name.
-        metadata: the object's metadata, if a transform needs them.
-        tags: its tags, if a transform needs them.
-    """
-    return TransformContext(
-        native=native,
-        topic_partition=entry.topic_partition if entry.part is None else TopicPartition(entry.topic_partition.topic, 0),
-        source=source,
-        id_high=entry_hash64(source, entry),
-        split_number=entry.split_number if entry.part is None else 0,
-        metadata=metadata or {},
-        tags=tags or {},
-    )
 
 
 def _reason(place: str, failure: Exception) -> str:

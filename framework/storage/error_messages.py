@@ -5,7 +5,6 @@ A store's package maps its vendor's errors to those of `framework.errors`, and b
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timezone
@@ -27,6 +26,7 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
+from framework.model.hosts import is_this_machine
 from framework.storage.timestamps import utc_moment
 
 _MAX_DETAIL = 300
@@ -215,10 +215,7 @@ def _bare_address(address: re.Match[str]) -> str:
 
 def is_loopback(host: str) -> bool:
     """Return whether traffic to that host stays on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
+    return is_this_machine(host) or host.endswith(".localhost")
 
 
 def retry_after_seconds(header: str | None) -> float | None:
