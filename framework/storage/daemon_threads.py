@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
 import attrs
 
 T = TypeVar("T")
+
+SLICE_SECONDS = 0.1
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -64,6 +69,56 @@ class DaemonThreads:
             self._work.put(None)
         for thread in self._threads if wait else ():
             thread.join()
+
+
+class Awaited(Future[T]):
+    """Work in a thread of its own, which its owner can leave behind.
+
+    Args:
+        work: the work.
+        name: of the thread.
+        too_late: called with a result that arrives after the owner has left.
+
+    Attributes:
+        ended: set at the end of the work.
+    """
+
+    def __init__(self, work: Callable[[], T], name: str, *, too_late: Callable[[T], object] = lambda _: None) -> None:
+        super().__init__()
+        self._work = work
+        self._too_late = too_late
+        self.ended = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            result = self._work()
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+            with contextlib.suppress(InvalidStateError):
+                self.set_exception(error)
+        else:
+            try:
+                self.set_result(result)
+            except InvalidStateError:  # its owner has left
+                self._too_late(result)
+        finally:
+            self.ended.set()
+
+    def wait(self, stopping: threading.Event, limit_seconds: float = math.inf) -> T | None:
+        """Return the result, or None when `stopping` is set or the limit passes first. Several threads may wait.
+
+        Raises:
+            BaseException: the exception of the work.
+        """
+        began = time.monotonic()
+        while not self.ended.wait(SLICE_SECONDS):
+            if stopping.is_set() or time.monotonic() - began >= limit_seconds:
+                return None
+        return self.result()
+
+    def leave(self) -> bool:
+        """Leave the work behind, unless there is a result; return whether there is none."""
+        return self.cancel() or self.exception() is not None
 
 
 def start_timer(seconds: float, work: Callable[[], object]) -> threading.Timer:

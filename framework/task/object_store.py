@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import abc
 import logging
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -26,7 +24,7 @@ from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError, RetriableError, StoreContractError, TaskClosedError
 from framework.iterator.object_store import StoreRecordIterator
-from framework.storage.daemon_threads import DaemonThreads
+from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.preflight import CheckResult, check_store
 from framework.store import ObjectStore
@@ -34,8 +32,6 @@ from framework.task.abstract import AbstractSourceTask
 from framework.task.context import SourceContext
 
 log = logging.getLogger(__name__)
-
-_LOOK_SECONDS = 0.05
 
 
 class StoreSourceTask(AbstractSourceTask, abc.ABC):
@@ -111,7 +107,11 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
                 return store
         policy = config.retry_policy.within(FIRST_CONTACT_SECONDS)
         call = partial(policy.call, self.make_store, config, what="opening the store", on_retry=_log_retry)
-        made = _unless_stopped(partial(call, stop=self._stopping), self._stopping)
+        # in another thread, which a stop leaves behind: a library may wait for minutes
+        making = Awaited[object](partial(call, stop=self._stopping), "open-store", too_late=_close_unused)
+        made = making.wait(self._stopping)
+        if made is None and making.leave():
+            raise TaskClosedError("the store was not open yet")
         if not isinstance(made, ObjectStore):
             raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
         for name in ("scheme", "bucket"):
@@ -158,24 +158,7 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
             store.close()
 
 
-def _unless_stopped(make: Callable[[], object], stopping: threading.Event) -> object:
-    """Return what is made in another thread, which a stop leaves behind: a library may wait for minutes.
-
-    Raises:
-        TaskClosedError: a stop came first.
-    """
-    threads = DaemonThreads(1, name="open-store")
-    making = threads.submit(make)
-    while not wait([making], timeout=_LOOK_SECONDS).done:
-        if stopping.is_set():
-            making.add_done_callback(_close_unused)
-            raise TaskClosedError("the store was not open yet")
-    threads.shutdown()
-    return making.result()
-
-
-def _close_unused(making: Future[object]) -> None:
-    store = making.result() if making.exception() is None else None
+def _close_unused(store: object) -> None:
     if isinstance(store, ObjectStore):
         store.close()
 

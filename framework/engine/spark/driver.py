@@ -29,7 +29,6 @@ from framework.engine.spark.failures import lost_job
 from framework.engine.spark.listing import executors_of, wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionBoard
-from framework.engine.spark.session import Awaited
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import WorkerPlan
@@ -37,6 +36,7 @@ from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
 from framework.iterator.object_store import StoreRecordIterator
 from framework.pipeline.statistics import TaskStatistics
+from framework.storage.daemon_threads import Awaited
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:

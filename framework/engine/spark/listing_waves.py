@@ -16,10 +16,10 @@ from typing_extensions import override
 
 from framework.engine.spark.failures import sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
-from framework.engine.spark.session import Awaited
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
+from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.listing import Listing, ListingCounts
 from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
 from framework.storage.listing.planner import RangePlanner

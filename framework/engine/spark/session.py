@@ -16,7 +16,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 
 from framework.config.sections import SparkSection, master_addresses
@@ -32,6 +31,7 @@ from framework.engine.spark.jvm import (
     set_quiet,
 )
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
+from framework.storage.daemon_threads import SLICE_SECONDS, Awaited
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -40,7 +40,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-SLICE_SECONDS = 0.1
 
 NOTICE_SECONDS = 20.0
 """Wait for Spark after which a line is logged; Spark itself logs none."""
@@ -332,52 +331,3 @@ def wait_for(
             waited = 0.0
             log.warning("still waiting for %s", what)
     return awaited.result()
-
-
-class Awaited(Future[T]):
-    """Work in a thread of its own, which its owner can leave behind.
-
-    Args:
-        work: the work.
-        name: of the thread.
-        too_late: called with a result that arrives after the owner has left.
-
-    Attributes:
-        ended: set at the end of the work.
-    """
-
-    def __init__(self, work: Callable[[], T], name: str, *, too_late: Callable[[T], object] = lambda _: None) -> None:
-        super().__init__()
-        self._work = work
-        self._too_late = too_late
-        self.ended = threading.Event()
-        threading.Thread(target=self._run, name=name, daemon=True).start()
-
-    def _run(self) -> None:
-        try:
-            result = self._work()
-        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
-            with contextlib.suppress(InvalidStateError):
-                self.set_exception(error)
-        else:
-            try:
-                self.set_result(result)
-            except InvalidStateError:  # its owner has left
-                self._too_late(result)
-        finally:
-            self.ended.set()
-
-    def wait(self, stopping: threading.Event) -> T | None:
-        """Return the result, or None when `stopping` is set first. Several threads may wait.
-
-        Raises:
-            BaseException: the exception of the work.
-        """
-        while not self.ended.wait(SLICE_SECONDS):
-            if stopping.is_set():
-                return None
-        return self.result()
-
-    def leave(self) -> bool:
-        """Leave the work behind, unless there is a result; return whether there is none."""
-        return self.cancel() or self.exception() is not None

@@ -7,7 +7,7 @@ import threading
 import attrs
 
 from framework.errors import StoreUnavailableError, TaskClosedError
-from framework.storage.daemon_threads import DaemonThreads
+from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.pages import check_prefix, checked_page
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -40,7 +40,6 @@ class SinglePages:
     _page_size: int
     _on_retry: OnRetry
     _ending: threading.Event = attrs.field(factory=threading.Event)
-    _first_contact: threading.Event = attrs.field(factory=threading.Event)  # the last one is made, or failed
     answered: bool = False
 
     def ask(self, prefix: str, after: str) -> ListPage:
@@ -60,15 +59,9 @@ class SinglePages:
     def _first_page(self, prefix: str, after: str) -> ListPage:
         """Request the page in a separate thread, which is abandoned when no answer comes."""
         policy = self._policy.within(FIRST_CONTACT_SECONDS)
-        threads = DaemonThreads(1, name="first-page")
-        made = self._first_contact = threading.Event()
-        answer = threads.submit(lambda: self._ask(policy, prefix, after))
-        answer.add_done_callback(lambda _: made.set())
-        if not self._ending.is_set():  # `close` sets the event that it finds
-            made.wait(FIRST_ANSWER_SECONDS)
-        threads.shutdown()
-        if answer.done():
-            return answer.result()
+        page = Awaited(lambda: self._ask(policy, prefix, after), "first-page").wait(self._ending, FIRST_ANSWER_SECONDS)
+        if page is not None:
+            return page
         if self._ending.is_set():
             raise TaskClosedError(f"{self._store.scheme}://{self._store.bucket}/{prefix}: closed while listing")
         place = f" at {self._store.address}" if self._store.address else ""
@@ -95,4 +88,3 @@ class SinglePages:
     def close(self) -> None:
         """End every wait. Idempotent."""
         self._ending.set()
-        self._first_contact.set()
