@@ -15,13 +15,14 @@ import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from typing_extensions import override
@@ -62,44 +63,6 @@ _EXIT_SECONDS = 0.2
 """A process that ends closes its pipe a little before."""
 
 
-class WorkerProcess(Protocol):
-    """A process as this module uses it; `multiprocessing.Process` is one."""
-
-    name: str
-
-    @property
-    def pid(self) -> int | None:
-        """The number of the process; None before it starts."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """How it ended: the number of a signal is below zero. None before."""
-
-    def start(self) -> None:
-        """Start it."""
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
-
-    def is_alive(self) -> bool:
-        """Return whether it runs."""
-
-    def kill(self) -> None:
-        """End it at once."""
-
-
-class ProcessContext(Protocol):
-    """Start processes and connect them. The conformance kit uses threads."""
-
-    @property
-    def Pipe(self) -> Callable[[], tuple[Any, Any]]:  # noqa: N802
-        """Make a pipe: two ends, each with `send`, `recv` and `close`."""
-
-    @property
-    def Process(self) -> Callable[..., WorkerProcess]:  # noqa: N802
-        """Make a process from `target`, `args`, `name` and `daemon`."""
-
-
 class _SpawnedProcess(SpawnProcess):
     """A process that is born with blocked signals: Ctrl-C reaches it also while its modules load."""
 
@@ -126,7 +89,7 @@ class SpawnContext:
 
 @attrs.define(kw_only=True, eq=False)
 class _Worker:
-    process: WorkerProcess
+    process: BaseProcess
     pipe: Connection
     outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
     threads: Sequence[threading.Thread] = ()
@@ -149,7 +112,7 @@ class ProcessGroup:
         config: its configuration.
         session: the leader's side of the epoch.
         once: end after one complete listing.
-        context: starts the workers; by default it spawns processes.
+        context: makes pipes and processes as `multiprocessing` does; by default it spawns them. The conformance kit uses threads.
         follow_seconds: interval at which the log is polled for the workers' progress.
     """
 
@@ -157,7 +120,7 @@ class ProcessGroup:
     _config: SourceCommonConfig
     _session: Session
     _once: bool = attrs.field(kw_only=True)
-    _context: ProcessContext | None = attrs.field(default=None, kw_only=True)
+    _context: Any = attrs.field(default=None, kw_only=True)
     _follow_seconds: float = attrs.field(default=FOLLOW_SECONDS, kw_only=True)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
     _failure: SourceError | None = attrs.field(default=None, init=False)
@@ -217,7 +180,7 @@ class ProcessGroup:
     # ---- workers
 
     def _start_workers(self, discovery: Discovery) -> None:
-        context: ProcessContext = self._context or SpawnContext()
+        context = self._context or SpawnContext()
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
             own_end, worker_end = context.Pipe()
@@ -307,9 +270,7 @@ class ProcessGroup:
     # ---- handing out
 
     def _assign(self, taken: Sequence[Assignment]) -> bool:
-        for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
-            self._session.partitions.ensure_topic(topic)
-        self._session.offsets.store_begun()
+        self._session.store_begun(taken)
         by_worker: dict[int, list[Assignment]] = defaultdict(list)
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)

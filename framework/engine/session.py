@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,7 @@ from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
+    from framework.discovery.feed import Assignment
     from framework.iggy.offset_log.records import SnapshotFooter
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.position_map import PositionView
@@ -282,6 +283,12 @@ class Session:
         if self._due.take():
             self.follow()
         self._snapshots.advance()
+
+    def store_begun(self, assignments: Iterable[Assignment]) -> None:
+        """Make the topics of these objects, and store that they begin: a worker may send them afterwards."""
+        for topic in {assignment.entry.topic_partition.topic for assignment in assignments}:
+            self.partitions.ensure_topic(topic)
+        self.offsets.store_begun()
 
     def save(self) -> None:
         """Save what this process learned by listing, while other processes send."""

@@ -193,9 +193,7 @@ class SparkGroup:
                 break
             reporter.check_skipped()
             taken = discovery.take()
-            for topic in {assignment.entry.topic_partition.topic for assignment in taken}:
-                self._session.partitions.ensure_topic(topic)
-            self._session.offsets.store_begun()
+            self._session.store_begun(taken)
             for assignment in taken:
                 self._board.add(assignment)
             self._start_jobs(all_there_is=discovery.idle)

@@ -96,7 +96,7 @@ class PipeEnd:
 
 
 class ThreadContext:
-    """Start workers as threads: a `framework.engine.processes.ProcessContext`.
+    """Start workers as threads: the context of a `framework.engine.processes.ProcessGroup`.
 
     Args:
         connect: opens a connection for the process of that name.
@@ -142,7 +142,7 @@ class ThreadContext:
 
 
 class ThreadProcess:
-    """A worker in a thread: a `framework.engine.processes.WorkerProcess`."""
+    """A worker in a thread, behind those members of `multiprocessing.Process` that the leader uses."""
 
     pid: int | None = None
 
