@@ -796,36 +796,60 @@ def run_reset(settings, *, key=None, prefix=None):
         admin.reset_positions(connection, config, Reset(key=key, prefix=prefix))
 
 
+@attrs.frozen(kw_only=True)
+class ToldPosition(SetPosition):
+    """A position that is set. It tells which one it was, at the moment when it is changed.
+
+    Another instance may go on with the object after the command's first look.
+    """
+
+    tell: object = attrs.field(eq=False)
+    refusals: list = attrs.field(factory=list, eq=False)
+
+    def find(self, entries):
+        try:
+            return super().find(entries)
+        except PositionError as error:
+            self.refusals.append(error)
+            raise
+
+    def applied(self, entry, generation):
+        if generation != entry.generation:  # else it is only checked
+            self.tell(entry, self.count_of(entry))
+        return super().applied(entry, generation)
+
+
 def run_set(settings, *, key, share):
     """`offsets set`, to a share of the records that are known to be there; without one, done."""
     process, config = runtime.world.current.process, make_config(settings)
+    world = process.extra["world"]
     numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
-    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
-        entries = inspect(connection, config).state.positions.view()
-        known = max([entry.total or entry.records_done for entry in entries if entry.key == key], default=0)
-        records = None if share is None else round(share * known)
-        change = SetPosition(key=key, records=records, numbering_options=numbering, partitions=settings.partitions)
-        try:
-            entry = change.find(entries)
-        except PositionError:
-            return  # as documented
-        world = process.extra["world"]
+
+    def tell(entry, count):
         made = SetByHand(
             life=process.name,
             begun=world.now_us(),
             key=key,
             tag=int(entry.version[1:]),
             sent=entry.records_done,
-            count=change.count_of(entry),
-            done=records is None,
+            count=count,
+            done=share is None,
         )
         world.sets.append(made)
+
+    with iggy_target.IggyTarget(config) as target, target.connect() as connection:
+        entries = inspect(connection, config).state.positions.view()
+        known = max([entry.total or entry.records_done for entry in entries if entry.key == key], default=0)
+        records = None if share is None else round(share * known)
+        change = ToldPosition(
+            key=key, records=records, numbering_options=numbering, partitions=settings.partitions, tell=tell
+        )
         try:
+            change.find(entries)
             admin.set_position(connection, config, change)
         except PositionError as error:
-            if not any(text in str(error) for text in ("dead letter", "could still take them")):
-                raise
-            world.sets.remove(made)  # as documented; a late request of the run before may have changed what was seen
+            if not change.refusals and "dead letter" not in str(error):
+                raise  # all else is as documented
 
 
 def run_accept(settings):

@@ -637,6 +637,14 @@ def sets(rng):
     )
 
 
+def sets_beside(rng):
+    """The same beside other instances: one of them may go on with the object while the command looks at it."""
+    plan = sets(rng)
+    plan.acts |= {"second": 1.5, **some(rng, {"standby": 0.7}, 0.5)}
+    plan.tuning["take_over"] = rng.choice((0.0, 1.0))
+    return plan
+
+
 def accepted(rng):
     """`offsets accept-data-loss` where nothing is lost, near kills of everything."""
     return plain(
@@ -973,6 +981,7 @@ THEMES = {
         partitions,
         resets,
         sets,
+        sets_beside,
         accepted,
         replays,
         backups,
