@@ -19,9 +19,7 @@ from framework.iggy.offset_log.lost_partitions import abandon_partitions, data_t
 from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
-    identity_of,
 )
-from framework.model.objects import Anchor
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by
 from framework.model.text import counted
 from framework.offsets.identities import Identities
@@ -127,7 +125,8 @@ def _check_dead_letters(stored: Iterable[StoredDeadLetter], change: SetPosition,
 def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, numbering_options: str) -> AdminResult:
     """Accept the topics and the selection as they are now. What positions count as saved stays so.
 
-    Where messages after an anchor were removed, reading continues after the saved records. Objects that were partly
+    Where messages were removed, what is left is counted from the first message on, and reading continues after that, or
+    after the saved records. Objects that were partly
     read under other options, or in a missing partition, restart.
 
     Args:
@@ -252,11 +251,9 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
         assert found is not None
         try:
             reader.read(topic_partition, found)
-        except PartitionGoneError as gone:
-            state.forget(topic_partition)
-            if gone.first_offset is not None:  # what is left is counted from its first message on
-                state.anchors[topic_partition] = Anchor(gone.first_offset - 1, 0)
-                state.topics[topic_partition] = identity_of(found)
+        except PartitionGoneError:
+            # what a source sent until it noticed is there, and its progress may not say so
+            reader.count_from_first(topic_partition, found)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
         state.replace(attrs.evolve(entry, may_begin_again=True))

@@ -45,18 +45,16 @@ class PartitionGoneError(PositionError):
 
     Attributes:
         topic_partition: the partition whose messages are gone.
-        first_offset: the first message that is left, if those before it expired; None when it was purged or replaced.
     """
 
-    def __init__(self, message: str, topic_partition: TopicPartition, first_offset: int | None = None) -> None:
+    def __init__(self, message: str, topic_partition: TopicPartition) -> None:
         super().__init__(message)
         self.topic_partition = topic_partition
-        self.first_offset = first_offset
 
     @override
     def __reduce__(self) -> tuple[object, ...]:
         # it travels from a worker to its leader
-        return type(self), (str(self), self.topic_partition, self.first_offset)
+        return type(self), (str(self), self.topic_partition)
 
 
 @attrs.define(kw_only=True)
@@ -162,6 +160,22 @@ class PartitionReader:
             )
         return self._check_anchor(topic_partition, anchor, info)
 
+    def count_from_first(self, topic_partition: TopicPartition, info: TopicInfo) -> None:
+        """Change the state so that a partition whose messages are gone is counted from the first message that is left.
+
+        Args:
+            topic_partition: an existing partition.
+            info: its topic.
+
+        Raises:
+            IggyUnavailableError: the connection broke.
+        """
+        state, anchor = self._state, self._before_first(topic_partition, info)
+        state.forget(topic_partition)
+        state.topics[topic_partition] = identity_of(info)
+        if anchor is not None:
+            state.anchors[topic_partition] = anchor
+
     def _safe_end(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
         """Return the last message that no crash can take, of a partition without messages that count.
 
@@ -174,6 +188,9 @@ class PartitionReader:
             last = self._poll(topic_partition, at)
         if at >= 0 and last and last[0].offset == at:
             return anchor_of(last[0])
+        return self._before_first(topic_partition, info)
+
+    def _before_first(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
         first = self._poll(topic_partition, "first")
         left_from = first[0].offset if first else _end_of(topic_partition, info)
         return Anchor(left_from - 1, 0) if left_from else None
@@ -223,7 +240,6 @@ class PartitionReader:
                 f'"{self._state.source}": the records sent there are unknown now. To send again what is not known to be '
                 f"there: `offsets accept-data-loss`",
                 topic_partition,
-                first,
             )
         return first
 

@@ -545,6 +545,32 @@ def test_a_partition_that_was_emptied_by_hand_is_accepted_and_the_others_go_on()
     assert loaded(source.server).anchors.keys() >= {TopicPartition("records", 0)}
 
 
+@pytest.mark.parametrize("harm", ["purge", "delete"])
+def test_what_was_sent_between_a_purge_and_its_notice_is_not_sent_again(harm):
+    """A source runs while its topic is emptied. What it sends next is there, and no progress says so."""
+    source = Source({"a": 5}, partitions=1)
+    source.live()
+    source.put("b", 7)
+    server, store = source.server, source.server.store
+
+    def store_after_harm(stream, topic, *rest):
+        if topic == "records":
+            server.store = store
+            hurt(source, harm)
+            server.make_topic(stream, topic, 1)
+        return store(stream, topic, *rest)
+
+    server.store = store_after_harm
+    with pytest.raises(SourceError):
+        source.live()
+    assert source.payloads() == collections.Counter(lines("b", 7)[:4])
+    with pytest.raises(PositionError, match="offsets accept-data-loss"):
+        source.live()
+    by_hand(source)
+    source.live()
+    assert source.payloads() == collections.Counter(lines("b", 7))
+
+
 @pytest.mark.parametrize(("counts", "found"), [({"a": 1}, "1 message"), ({"a": 1, "b": 2, "c": 1}, "4 messages")])
 def test_a_start_says_how_many_messages_were_behind_the_saved_positions(caplog, counts, found):
     """On a topic that can forget, none of its newest 1,024 messages is saved as done."""

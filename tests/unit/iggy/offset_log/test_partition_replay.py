@@ -286,9 +286,8 @@ def test_records_without_messages_are_saved_with_the_last_message_before_them(ho
 
 
 def test_what_expired_behind_the_last_counted_message_is_unknown():
-    with pytest.raises(PartitionGoneError, match="messages 0 to 3 expired before") as raised:
+    with pytest.raises(PartitionGoneError, match="messages 0 to 3 expired before"):
         counted_and_expired(2).read()
-    assert raised.value.first_offset == 4
 
 
 @pytest.mark.parametrize("counted", [Anchor(4, 99, 0), Anchor(5, 99, 0), Anchor(6, 99, 0)])
