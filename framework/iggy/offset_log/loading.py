@@ -81,14 +81,18 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
 
 
 def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
-    """Return the parts of the newest complete snapshot whose epoch was not over when it was written; empty if none."""
+    """Return the parts of the newest complete snapshot whose epoch was not over when it was written; empty if none.
+
+    A snapshot of a state behind itself is of a process that ran while the topic was purged: the log begins with it, and
+    has lost that state's offset.
+    """
     opened = 0
     begun: dict[tuple[int, int], list[LogMessage]] = {}
     newest = 0, 0
     for head in heads:
         if head.kind == "opening":
             opened = max(opened, head.epoch)
-        elif head.kind == "snapshot" and head.epoch >= opened:
+        elif head.kind == "snapshot" and head.epoch >= opened and head.header["at"] <= head.offset:
             name = head.epoch, head.header["number"]
             parts = begun.setdefault(name, [])
             if head.header["part"] == len(parts) + 1:

@@ -251,7 +251,8 @@ class OffsetLog:
         """Return the error for a topic that lost what this process had written or read."""
         return PositionError(
             f'offsets topic "{self.topic}" of stream "{self.stream}" was purged, deleted, renamed or restored from a backup while '
-            f'source "{self.source}" ran{how}. Bring it back; or read everything again: `offsets reset --all`'
+            f'source "{self.source}" ran{how}. Bring it back; or name another [offsets] topic and read everything again: '
+            "`offsets reset --all`"
         )
 
     def end(self) -> int:

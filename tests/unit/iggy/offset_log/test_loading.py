@@ -618,6 +618,16 @@ def test_claims_before_another_record_of_their_epoch_are_no_beginning(record):
         loaded(server)
 
 
+def test_a_snapshot_of_a_source_that_ran_while_its_log_was_purged_is_no_beginning():
+    """Records behind it have offsets below that of its state: they would be taken for part of it."""
+    late = snapshot(position("a", 3), at=50)
+    server = server_with_log(*late, claim(2), opening(2), begin(position("b"), epoch=2))
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
+    began_before = server_with_log(claim(), *late, opening(), begin(position("b")))
+    assert as_saved(loaded(began_before)) == {("b", 0): ("v1", 1, 0, 0, None)}
+
+
 def test_an_empty_log_is_an_empty_state():
     for payloads in ((), FOREIGN):
         state = loaded(server_with_log(*payloads))
