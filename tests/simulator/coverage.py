@@ -38,6 +38,16 @@ EVENTS = (
     "server restored",
     "log restored",
     "topics restored",
+    # people, while the source runs
+    "purged running",
+    "topic deleted running",
+    "partitions by hand",
+    "log purged",
+    "log deleted",
+    "log partitions by hand",
+    "letters purged",
+    "letters deleted",
+    "letters partitions by hand",
     # the store
     "overwritten",
     "uploaded late",
@@ -110,6 +120,9 @@ NEEDS = {
     "changed order": "start offsets",
     "changed mode": "key list",
     "replayed": "dead letters",
+    "letters purged": "dead letters",
+    "letters deleted": "dead letters",
+    "letters partitions by hand": "dead letters",
 }
 """Event -> the property without which it does not come."""
 
@@ -131,6 +144,15 @@ APART = {
         "server restored",
         "log restored",
         "topics restored",
+        "purged running",
+        "topic deleted running",
+        "partitions by hand",
+        "log purged",
+        "log deleted",
+        "log partitions by hand",
+        "letters purged",
+        "letters deleted",
+        "letters partitions by hand",
         "replayed",
         "changed keyed",
         "changed transforms",

@@ -13,6 +13,7 @@ from tests.simulator.iggy import EVICTION_SECONDS, Partition, Server
 from tests.simulator.key_lists import KeyList
 from tests.simulator.meetings import Meeting, kind_of_cut
 from tests.simulator.neighbour import OWN_LOG, WRITER, Neighbour, is_neighbours
+from tests.simulator.operator import Operator
 from tests.simulator.runtime import Host, Killed, Process, Scheduler, StuckError
 
 WIDTH = 32
@@ -183,6 +184,9 @@ class World(Scheduler):
         self.causes = {}
         self.mended_at = -1.0  # when the last cause went away: a start before may have read what was wrong
         self.must_refuse = ""
+        self.ended_by = ""  # the last command that ended that
+        self.refused_since = -1.0  # connections that are older may not know yet
+        self.operator = Operator(self)
         self.begun_ways = set()  # causes of which a command has changed the log, and may have been killed then
         self.left_logs = {}
         self.by_hand_at = -1
@@ -232,10 +236,12 @@ class World(Scheduler):
 
     def happened(self, kind, what, link):
         """A request of a client was stored or answered."""
-        if self.must_refuse and kind == "stored" and what.startswith("send "):
+        if self.must_refuse and kind == "stored" and what.startswith("send ") and self.must_know(link):
             self.fail("NOT REFUSED", f"{link.process.name} sends after {self.must_refuse}")
+        self.operator.happened(kind, what, link)
         if kind == "stored" and " snapshot " in what and link.process.name.startswith(("reset", "accept", "set")):
-            self.must_refuse = ""  # done, whatever becomes of the command
+            if self.must_refuse:
+                self.must_refuse, self.ended_by = "", link.process.name  # done, whatever becomes of the command
             self.begun_ways.update(self.causes)
         if self.verbose and not what.startswith(("clients", "version", "own")):
             self.say("   ", kind, what, link.process.name)
@@ -248,6 +254,19 @@ class World(Scheduler):
             rate = self.plan.snapshot_fault_rate
         if self.rng.random() < rate:
             self.fault(self.choose(self.plan.faults), link)
+
+    def must_know(self, link):
+        """Whether whoever sends over this connection has looked since there is something to refuse for."""
+        if self.operator.is_hidden():
+            return False
+        leader = link.process.name.partition("/")[0]
+        if leader == link.process.name:
+            return link.since > self.refused_since
+        return any(life.process.name == leader and life.began > self.refused_since for life in self.lives)
+
+    def refuse(self, why):
+        """From now on starts must refuse; what runs may not know yet."""
+        self.must_refuse, self.refused_since = why, self.now
 
     def choose(self, weights):
         names = list(weights)
@@ -747,10 +766,13 @@ class World(Scheduler):
         """A log that knows nothing of what was sent since then: all of it may come once more."""
         for topic in self.data_topics():
             for part in topic.partitions:
-                for message in part.messages:
-                    if message.serial > since:
-                        for key, tag, _ in tell(message.payload):
-                            self.extra[key, tag] = self.extra.get((key, tag), 0) + 1
+                self.count_again(message for message in part.messages if message.serial > since)
+
+    def count_again(self, messages):
+        """What these hold may come once more."""
+        for message in messages:
+            for key, tag, _ in tell(message.payload):
+                self.extra[key, tag] = self.extra.get((key, tag), 0) + 1
 
     def numbering(self):
         """What the positions of a log were made with."""
@@ -776,6 +798,18 @@ class World(Scheduler):
             self.must_refuse = f"another offsets topic, {name}, was named"
         else:
             self.allow_again()  # nothing says that the source was here before
+
+    def name_another_log(self):
+        """As an error advises; the damaged one is deleted."""
+        for life in self.lives_of(SOURCE):
+            self.kill(life)
+        self.begun_ways.add("log")
+        del self.server.streams["lake"][self.settings.offsets]
+        name = OFFSETS_TOPICS[self.settings.offsets == OFFSETS_TOPICS[0]]
+        if self.server.find("lake", name) is None:
+            self.settings = attrs.evolve(self.settings, offsets=name)
+            self.log_since[name] = self.server.serial
+        self.say("offsets topic", self.settings.offsets, "in place of a damaged one")
 
     def leave_log(self):
         self.left_logs[self.settings.offsets] = {
@@ -819,9 +853,8 @@ class World(Scheduler):
     def forget_records(self, messages):
         """People took them away: whatever was there may or may not be sent again."""
         for message in messages:
-            for key, tag, _ in tell(message.payload):
-                self.free.add(tag)
-                self.extra[key, tag] = self.extra.get((key, tag), 0) + 1
+            self.free |= {tag for _, tag, _ in tell(message.payload)}
+            self.count_again([message])
 
     def take_way_out(self, then):
         """After a refusal that had a cause: what the error advises."""
@@ -836,19 +869,20 @@ class World(Scheduler):
             "log": ["back", "reset"],
             "offsets": ["back", "reset"],
             "expired": ["accept", "reset"],
+            "extra partition": ["back"],
             "recreated": ["accept", "reset", *(["back"] if before is not None else [])],
         }[cause]
         if cause == "log" and self.was_sent_since(self.log_lost_at):
             ways = ["reset"]  # the log that is brought back knows nothing of what was sent without it
-        if cause in self.begun_ways:
+        if cause in self.begun_ways and cause != "extra partition":
             ways = [way for way in ways if way != "back"]  # the log is of what there is now
         way = self.rng.choice(ways)
         self.say("way out of", cause, way)
         if cause in {"log", "offsets"} and self.must_refuse and self.rng.random() < 0.2:
 
-            def tried(life):
-                if life.outcome.kind == "done":
-                    self.fail("NOT REFUSED", f"accepted after {self.must_refuse}")
+            def tried(life, refused=self.must_refuse):
+                if life.outcome.kind == "done" and self.ended_by == life.process.name:
+                    self.fail("NOT REFUSED", f"accepted after {refused}")
                 self.go_way_out(way, cause, before, then)
 
             self.helper = self.start("accept", then=tried)  # it does not help
@@ -871,6 +905,8 @@ class World(Scheduler):
                     self.take_up_log(self.left_logs[before.offsets])
             elif cause == "recreated":
                 self.server.streams["lake"][before.name] = before
+            elif cause == "extra partition":
+                del before.partitions[1:]
             else:
                 self.bucket = before
             del self.causes[cause]
@@ -903,19 +939,23 @@ class World(Scheduler):
                 self.begun_ways.clear()
                 self.must_refuse = ""
                 self.by_hand_at = self.server.serial
+                self.mended_at = self.now
                 if way == "reset":
                     self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
                 elif way == "accept":
                     self.accept_losses()
                 then()
+            elif cause == "log" and "first records of source" in life.outcome.text:
+                self.name_another_log()  # what ran has written to the purged one
+                self.by_hand(way, cause, then)
             elif life.outcome.kind in {"refused", "topic"}:
                 self.fail("NO WAY OUT", f"{way} after {cause}: {life.outcome.text}")
             else:
                 self.at(1.0, lambda: self.by_hand(way, cause, then) if cause in self.causes else then())
 
-        if way == "accept" and not {"format", "keying"}.isdisjoint(self.causes):
-            self.allow_again()  # what was partly read with the other one begins once more
+        if way == "accept" and not {"format", "keying", "partitions"}.isdisjoint(self.causes):
+            self.allow_again()  # what was partly read, with the other one or in a partition that is gone, begins once more
         if way == "accept" and cause == "expired":
             self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
@@ -1248,6 +1288,33 @@ class World(Scheduler):
         self.forget_records(gone)
         self.causes["purge"] = None
 
+    def act_purge_running(self):
+        self.operator.purge()
+
+    def act_delete_running(self):
+        self.operator.delete()
+
+    def act_partitions(self):
+        self.operator.change_partitions()
+
+    def act_purge_log(self):
+        self.operator.purge_log()
+
+    def act_delete_log(self):
+        self.operator.delete_log()
+
+    def act_partitions_of_log(self):
+        self.operator.add_partition_to(self.settings.offsets, "log partitions by hand")
+
+    def act_purge_letters(self):
+        self.operator.purge_letters()
+
+    def act_delete_letters(self):
+        self.operator.delete_letters()
+
+    def act_partitions_of_letters(self):
+        self.operator.add_partition_to("letters", "letters partitions by hand")
+
     def act_foreign(self):
         """Somebody else writes to our topic."""
         if self.data_topics():
@@ -1394,7 +1461,7 @@ class World(Scheduler):
         self.server.forget()
         for bucket in self.buckets:
             bucket.forget()
-        for other in (self.key_list, self.neighbour):
+        for other in (self.key_list, self.neighbour, self.operator):
             if other is not None:
                 other.forget()
         self.lives.clear()
@@ -1620,7 +1687,7 @@ class World(Scheduler):
         )
         letters = None
         if settings.letters:
-            letters = {}
+            letters = dict(self.operator.letters_gone)
             found = self.server.find("lake", "letters")
             for message in of_source(found.partitions[0].messages) if found is not None else ():
                 for place in tell(message.payload):

@@ -3,7 +3,7 @@
 What was measured of the real one and counts here: a killed server loses at most the last `messages_required_to_save` - 1 messages
 of a partition; a request of a dead client may still be stored until that client is out of the list; a silent client stays there
 unless it is a member of a consumer group, then for a minute; client numbers begin again after a restart; a purge keeps the topic's
-number; consumer groups survive whatever happens but the end of their topic.
+number, and offsets begin again at 0; consumer groups survive whatever happens but the end of their topic.
 """
 
 from collections import deque
@@ -93,7 +93,7 @@ class Link:
         self.over = None  # why the client can use it no more
         self.groups = set()
         self.silent = False  # its host has no power: nobody tells the server
-        self.heard_at = server.world.now
+        self.since = self.heard_at = server.world.now
         self.on_end = None
 
     # ---- the client's side

@@ -38,6 +38,15 @@ ACTS = {
     "server restored": "restore_server",
     "log restored": "restore_log",
     "topics restored": "restore_topics",
+    "purged running": "purge_running",
+    "topic deleted running": "delete_running",
+    "partitions by hand": "partitions",
+    "log purged": "purge_log",
+    "log deleted": "delete_log",
+    "log partitions by hand": "partitions_of_log",
+    "letters purged": "purge_letters",
+    "letters deleted": "delete_letters",
+    "letters partitions by hand": "partitions_of_letters",
 }
 """Kind of event -> what people do (`World.act_...`)."""
 

@@ -715,6 +715,43 @@ def backups(rng):
     )
 
 
+def by_hand(rng):
+    """Topics are purged, deleted or get other partitions while the source runs."""
+    letters = rng.random() < 0.4
+    which = rng.choice(("data", "data", "log", "log", *(["letters"] if letters else [])))
+    acts = {
+        "data": {"purge_running": 1, "delete_running": 1, "partitions": 1},
+        "log": {"purge_log": 1, "delete_log": 1, "partitions_of_log": 0.5},
+        "letters": {"purge_letters": 1, "delete_letters": 1, "partitions_of_letters": 0.5, "replay": 2},
+    }[which]
+    return plain(
+        rng,
+        settings={
+            "window": rng.choice((6.0, 86_400.0)),
+            "split_size": rng.choice((0, 0, 3 * WIDTH)),
+            "commit_interval": rng.choice((0.05, 0.3, 3.0)),
+            "engine": rng.choice(("local", "local", "local", "spark")),
+            "bad": letters,
+            "letters": letters,
+        },
+        bad_rate=0.6 if letters else 0.0,
+        acts={
+            "put": 4,
+            **some(rng, acts, 0.7),
+            **some(rng, {"stop": 1, "kill": 0.5, "foreign": 1, "restore": 1, "second": 0.5, "standby": 0.5}, 0.3),
+            **some(rng, {"reset": 0.5, "old_put": 1}, 0.2),
+        },
+        changes=tuple(some(rng, {"tasks": 1, "split": 1, "headers": 1}, 0.2)),
+        change_rate=0.3,
+        required=1 if "replay" in acts else rng.choice((1, 1, 1, 5)),
+        faults={"kill": 3, "kill_all": 1, "kill_worker": 1, "kill_server": 1, "cut": 1},
+        fault_rate=rng.choice((0.0, 0.005, 0.02)),
+        tuning=rng.choice(({}, dict(SMALL))),
+        seconds=rng.uniform(3.0, 10.0),
+        once_rate=rng.choice((0.0, 0.3)),
+    )
+
+
 def changed_transforms(rng):
     """Records are filtered, or go to the partitions of their keys, in some lives and not in others."""
     return plain(
@@ -985,6 +1022,7 @@ THEMES = {
         accepted,
         replays,
         backups,
+        by_hand,
         changed_transforms,
         splits,
         clocks,
