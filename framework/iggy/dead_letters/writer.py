@@ -297,11 +297,12 @@ def claims_dead_letter(message: StoredMessage, source: str) -> bool:
 
 
 def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
+    """Parse a marker. Dead letters are before it: offsets behind it are of a topic that was purged during the replay."""
     body = orjson.loads(message.payload)
     return ReplayMarker(
         offset=message.offset,
         replayed=replayed,
-        dead_letters=tuple(_number(offset) for offset, _, _ in body["letters"]),
+        dead_letters=tuple(number for offset, _, _ in body["letters"] if (number := _number(offset)) < message.offset),
         ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},
     )
 

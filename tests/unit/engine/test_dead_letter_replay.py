@@ -120,6 +120,26 @@ def test_what_is_good_now_is_sent_once_and_its_dead_letters_are_marked():
     assert source.payloads() == as_text(source)
 
 
+def test_dead_letters_after_a_purge_beside_a_replay_are_not_taken_for_the_replayed_ones():
+    """The replay marks offsets of the former topic, into the topic as it is now."""
+    source = Source().put("a", 1, 0, 0, 0, 1)
+    source.live()
+    server, store = source.server, source.server.store
+
+    def store_after_purge(stream, topic, *rest):
+        if topic == "records":
+            server.store = store
+            server.purge_topic(stream, DEAD)
+        return store(stream, topic, *rest)
+
+    server.store = store_after_purge
+    replay(source, validate=False)
+    assert open_dead_letters(source) == []
+    source.put("b", 0, 0, 0)
+    source.live()
+    assert sorted((one.key, one.record) for one in open_dead_letters(source)) == [("b", 1), ("b", 2), ("b", 3)]
+
+
 def test_a_replayed_record_lies_in_its_partition_under_its_own_id_with_a_mark():
     source = Source().put("a", 1, 0, 1)
     source.live()
