@@ -128,6 +128,11 @@ class HttpAnswer:
         """Return the status in the lines that have come; 0 without one."""
         return self._read_head().status
 
+    def breaks_off_in_head(self) -> bool:
+        """Return whether the answer, which has ended, ended between two headers: libcurl takes that for its end."""
+        head = self._read_head()
+        return bool(head.status) and not head.is_whole
+
     def _read_head(self) -> HttpHead:
         head = self._head
         if head is None:

@@ -21,9 +21,10 @@ class HttpHead:
 
     Attributes:
         status: the status; 0 without one.
+        is_whole: whether the blank line behind the headers has come.
     """
 
-    __slots__ = ("_headers", "_text", "status")
+    __slots__ = ("_headers", "_text", "is_whole", "status")
 
     def __init__(self, lines: Sequence[bytes]) -> None:
         text = b"".join(lines).decode("latin-1")
@@ -31,6 +32,7 @@ class HttpHead:
         self._headers: dict[str, str] | None = None
         found = _STATUS.match(text)
         self.status = int(found[1]) if found is not None else 0
+        self.is_whole = "\n\r\n" in text or "\n\n" in text
 
     @property
     def headers(self) -> dict[str, str]:

@@ -370,6 +370,8 @@ class HttpLoop:
         if answer is None:
             return
         status = answer.status_so_far()
+        if failure is None and answer.breaks_off_in_head():
+            failure = HttpError("the connection ended within the head of the answer")
         good = failure is None and status < REFUSALS
         if status in _THROTTLED:
             self.limiter.throttled(answer.sent_at)

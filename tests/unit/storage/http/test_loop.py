@@ -570,13 +570,37 @@ def test_an_object_that_is_requested_again_does_not_wait_for_those_that_wait_for
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n", None], HttpCutError),
         ([b"not HTTP at all\r\n\r\n", None], HttpError),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", None], HttpError),
+        ([b"HTTP/1.1 103 Early\r\nLink: a\r\n\r\n", None], HttpError),
     ],
-    ids=["nothing", "no body", "no HTTP", "no length"],
+    ids=["nothing", "no body", "no HTTP", "no length", "no last head"],
 )
 def test_an_answer_that_is_none_is_an_error(serving, parts, kind):
     server, loop = serving(lambda *_: parts)
     with pytest.raises(kind):
         assert loop.get(f"{server.endpoint}/k", []).status == 0
+
+
+HEAD_LINES = [b"HTTP/1.1 200 OK\r\n", b"Content-Length: 0\r\n", b"ETag: e\r\n", b"x-amz-meta-a: 1\r\n", b"\r\n"]
+
+
+@pytest.mark.parametrize("lines", range(1, len(HEAD_LINES)))
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_a_head_that_breaks_off_between_two_headers_is_no_answer(serving, method, lines):
+    """libcurl takes it for a whole one. What is missing may be metadata of the object."""
+    server, loop = serving(lambda *_: [b"".join(HEAD_LINES[:lines]), None])
+    with pytest.raises(HttpError, match="ended within the head"):
+        assert getattr(loop, method)(f"{server.endpoint}/k", []).status == 0
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\n"])
+def test_a_head_that_is_whole_is_an_answer_without_a_body_too(serving, end):
+    whole = b"".join(HEAD_LINES).replace(b"\r\n", end)
+    trailer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nx-trailer: t\r\n\r\n".replace(b"\r\n", end)
+    server, loop = serving(lambda path, _: [trailer if path == "/trailer" else whole])
+    answer = loop.head(f"{server.endpoint}/k", [])
+    assert (answer.status, answer.headers["x-amz-meta-a"]) == (200, "1")
+    assert loop.get(f"{server.endpoint}/k", []).read_all() == b""
+    assert loop.get(f"{server.endpoint}/trailer", []).read_all() == b""
 
 
 def test_a_header_without_end_is_told(serving):
