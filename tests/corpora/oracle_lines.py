@@ -3,6 +3,8 @@
 Each oracle takes an object's bytes and returns its rows, `BAD` for a bad record, and whether the rest is unreadable.
 """
 
+import codecs
+import contextlib
 import csv
 import io
 import json
@@ -16,7 +18,24 @@ _json_header = re.compile(r"\s*\{\s*\"").match
 _scan = json.JSONDecoder(parse_int=float).raw_decode
 
 
+def is_wide(data):
+    """Return whether text is in UTF-16 or UTF-32: by its mark, or its first 16 bytes, which are characters of Latin-1."""
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE)):
+        return True
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+        with contextlib.suppress(UnicodeDecodeError):
+            if len(data) >= 8 and all(map(_of_text, data[:16].decode(encoding))):
+                return True
+    return False
+
+
+def _of_text(character):
+    return character in "\b\t\n\v\f\r\x1b" or " " <= character <= "\xff"
+
+
 def jsonl(data):
+    if is_wide(data):
+        return [], True
     *ended, last = data.removeprefix(BOM).split(b"\n")
     lines = [*(line.removesuffix(b"\r") for line in ended), last]
     return [line if _is_json(line) else BAD for line in lines if line.strip()], False
@@ -66,6 +85,8 @@ def json_array(data):
 
 
 def csv_rows(data, *, header, delimiter):
+    if is_wide(data):
+        return [], True
     text = data.removeprefix(BOM).decode("utf-8", "surrogateescape")
     read = []  # the lines of a row
     lines = (read.append(line) or line for line in io.StringIO(text, newline="\n"))
