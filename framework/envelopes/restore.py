@@ -26,6 +26,8 @@ from framework.transform import Transform, TransformBatch, TransformContext
 
 Headers = Mapping[str, HeaderValue]
 
+_ADVICE = "see [input] envelope and its options"
+_MAX_PARTITION_DIGITS = 10
 _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -135,7 +137,7 @@ class EnvelopeTransform(Transform):
     def _check(self, rows: list[Any], origin: Origin) -> None:
         """Check that the records are of their object's topic and partition, as far as both are known."""
         if origin.partition is not None and "partition" in self._parts:
-            for partition in {row.partition for row in rows} - {None, origin.partition}:
+            for partition in set(map(_partition, {row.partition for row in rows})) - {None, origin.partition}:
                 raise _RecordError(
                     f"was archived from partition {partition}, and the name of its object says {origin.partition}; "
                     'set [input] envelope_mismatch = "ignore" to restore it where its object goes'
@@ -148,6 +150,19 @@ class EnvelopeTransform(Transform):
                         'check where {{topic}} stands in [naming] template, or set [input] envelope_mismatch = "ignore" to '
                         "restore it where its object goes"
                     )
+
+
+def _partition(field: int | str | None) -> int | None:
+    """Return the partition of a field; None where it says nothing.
+
+    Raises:
+        _RecordError: it is text without a number.
+    """
+    if not isinstance(field, str):
+        return field
+    if field and not (field.isascii() and field.isdigit() and len(field) <= _MAX_PARTITION_DIGITS):
+        raise _RecordError(f"has a partition that is no number; {_ADVICE}")
+    return int(field) if field else None  # a row of CSV has texts alone
 
 
 class _KnownHeaders(dict[bytes, Headers | None]):
@@ -187,7 +202,7 @@ def _record_type(layout: Layout) -> Any:
         "headers": (msgspec.Raw, None),
         "timestamp": (str | int | float | None, None),
         "topic": (str | None, None),
-        "partition": (int | None, None),
+        "partition": (int | str | None, None),
         "key": (msgspec.Raw, None),
     }
     parts = {name: part for part, name in layout.named_fields().items()}
@@ -205,9 +220,6 @@ def _record_type(layout: Layout) -> Any:
         kw_only=True,
         gc=False,
     )
-
-
-_ADVICE = "see [input] envelope and its options"
 
 
 def _reason(error: Exception) -> str:

@@ -207,7 +207,7 @@ def test_a_mismatch_may_be_ignored():
         (b'{"payload":1,"timestamp":"2024-03-16T14:02:31"}', "without a zone"),
         (b'{"payload":1,"timestamp":"1969-12-31T23:59:59Z"}', "before 1970"),
         (b'{"payload":1,"timestamp":true}', "Expected `int | float | str | null`"),
-        (b'{"payload":1,"partition_id":"0"}', "partition_id"),
+        (b'{"payload":1,"partition_id":0.5}', "partition_id"),
         (b'{"payload":1,"headers":5}', "neither an object nor a list"),
         (b'{"payload":1,"headers":{"a":\xff}}', "UTF-8"),
         (b'{"payload":"\xff"}', "UTF-8"),
@@ -234,7 +234,7 @@ def test_a_damaged_record_is_bad_and_the_others_are_restored(line, reason, colum
     ],
 )
 def test_a_reason_never_holds_the_records_content(line):
-    found = restore(IGGY_S3_SINK, line, origin=Origin(topic="other"))
+    found = restore(IGGY_S3_SINK, line, origin=Origin(topic="other", partition=0))
     assert list(found.wrong) == [0]
     assert "s3cret" not in found.wrong[0]
 
@@ -411,6 +411,24 @@ def test_equal_times_are_read_alike_in_any_order(times):
     )
     found = restore(layout, *(b'{"at":%b,"body":1}' % time for time in times))
     assert found.timestamps_us.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("columns", [(), ("id", "partition", "body")])
+def test_the_partition_of_a_row_of_csv_is_text(columns):
+    """With a header a row is an object, without one a list; its fields are texts."""
+    options = EnvelopeOptions(
+        envelope="custom", payload="text", columns=columns, fields={"payload": "body", "partition": "partition"}
+    )
+    assert list(options.validate_options()) == []
+    form = b'["1","%b","x"]' if columns else b'{"id":"1","partition":"%b","body":"x"}'
+    texts = [b"3", b"03", b"", b"4", b"x", b"\xc2\xb2", b"-3", b"9" * 5000]
+    found = restore(options.layout(), *(form % text for text in texts), origin=Origin(partition=3))
+    assert list(found.payloads) == [b"x"] * 3
+    assert list(found.wrong) == [3, 4, 5, 6, 7]
+    assert "was archived from partition 4, and the name of its object says 3" in found.wrong[3]
+    assert all("has a partition that is no number" in found.wrong[bad] for bad in (4, 5, 6, 7))
+    unchecked = restore(options.layout(), form % b"x", form % b"4", origin=Origin(partition=3), check=False)
+    assert unchecked.wrong == {}
 
 
 def test_custom_fields_are_checked():
