@@ -1,13 +1,14 @@
-"""Values that fastavro reads wrongly, for those who read data with it.
+"""Values that fastavro reads or writes wrongly, for those who do that with it.
 
 Decimals become text: exact, and none so long that it takes minutes to write. A negative time of day is refused: fastavro
-makes another time of it.
+makes another time of it. The text of a UUID is read as it is, and written only if it is one.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from decimal import Context, Decimal
 from typing import Any
 
@@ -17,11 +18,15 @@ MAX_DECIMAL_BYTES = 4096
 """Of the longest decimal: the time to write one grows with the square of its length."""
 
 _WIDE = Context(prec=MAX_DECIMAL_DIGITS)
-_EXACT = "iggy-cloud-sources-decimal"
-
-
 _DAY = {("int", "time-millis"): 86_400_000, ("long", "time-micros"): 86_400_000_000}
-_TIME = "iggy-cloud-sources-"
+_OWN = "iggy-cloud-sources-"
+"""What the names of logical types begin with that are read or written by functions of this module."""
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_UUIDS = frozenset((("string", "uuid"),))
+
+Marks = Callable[[dict[str, Any]], bool]
+"""Returns whether a type that is neither a union nor holds others gets an own name of its logical type."""
 
 
 class LongDecimalError(ValueError):
@@ -44,18 +49,39 @@ def decimal_text(value: bytes, scale: int) -> str:
 
 
 def exact_values(schema: Any) -> Any:
-    """Return a schema that fastavro accepts, with decimals by `decimal_text`, and times of day that are checked.
+    """Return a schema to read with: decimals by `decimal_text`, times of day that are checked, and UUIDs as text.
 
-    Its own decimals are rounded, and have no limit.
+    fastavro's own decimals are rounded, and have no limit; its UUIDs have another text.
     """
     from fastavro import read  # noqa: PLC0415 - only who reads Avro pays for it
 
     for kind in ("bytes", "fixed"):
-        read.LOGICAL_READERS[f"{kind}-{_EXACT}"] = _read_decimal
+        read.LOGICAL_READERS[f"{kind}-{_OWN}decimal"] = _read_decimal
     for (kind, logical), day in _DAY.items():
         as_time = read.LOGICAL_READERS[f"{kind}-{logical}"]
-        read.LOGICAL_READERS[f"{kind}-{_TIME}{logical}"] = functools.partial(_read_time, as_time, day)
-    return _marked(schema)
+        read.LOGICAL_READERS[f"{kind}-{_OWN}{logical}"] = functools.partial(_read_time, as_time, day)
+    own = {*_DAY, *_UUIDS}
+    return _marked(schema, lambda plain: is_decimal(plain) or _names(plain) in own)
+
+
+def checked_values(schema: Any) -> Any:
+    """Return a schema to write with: the text of a UUID must be one. fastavro writes any value as its text."""
+    from fastavro import write  # noqa: PLC0415 - only who writes Avro pays for it
+
+    for kind, logical in _UUIDS:
+        write.LOGICAL_WRITERS[f"{kind}-{_OWN}{logical}"] = _uuid_text
+    return _marked(schema, lambda plain: _names(plain) in _UUIDS)
+
+
+def _uuid_text(value: object, _schema: object) -> str | None:
+    """Return the text of a UUID; None, which does not fit a schema of text, for any other value."""
+    return value if isinstance(value, str) and _UUID.fullmatch(value) else None
+
+
+def logical_name(schema: Mapping[str, Any]) -> str:
+    """Return what a message calls a type: a name of the schema, its logical type of this module, or the type itself."""
+    logical = str(schema.get("logicalType", ""))
+    return str(schema.get("name") or (logical.removeprefix(_OWN) if logical.startswith(_OWN) else schema["type"]))
 
 
 def _read_time(as_time: Callable[..., Any], day: int, value: int, *schemas: object) -> Any:
@@ -68,18 +94,22 @@ def _read_decimal(value: bytes, schema: Any, _reader_schema: object = None) -> s
     return decimal_text(value, schema.get("scale", 0))
 
 
-def _marked(schema: Any) -> Any:
+def _names(schema: Mapping[str, Any]) -> tuple[object, object] | None:
+    kind = schema["type"]
+    return (kind, schema.get("logicalType")) if isinstance(kind, str) else None
+
+
+def _marked(schema: Any, marks: Marks) -> Any:
+    """Return a schema in which the types that `marks` chooses have an own name of their logical type."""
     if isinstance(schema, list):
-        return list(map(_marked, schema))
+        return [_marked(branch, marks) for branch in schema]
     if not isinstance(schema, dict):
         return schema
-    if is_decimal(schema):
-        return {**schema, "logicalType": _EXACT}
+    if marks(schema):
+        return {**schema, "logicalType": _OWN + schema["logicalType"]}
     kind = schema["type"]
-    if isinstance(kind, str) and (kind, schema.get("logicalType")) in _DAY:
-        return {**schema, "logicalType": _TIME + schema["logicalType"]}
     if kind in {"record", "error"}:
-        fields = [{**field, "type": _marked(field["type"])} for field in schema["fields"]]
+        fields = [{**field, "type": _marked(field["type"], marks)} for field in schema["fields"]]
         return {**schema, "fields": fields}
     inner = {"array": "items", "map": "values"}.get(kind)
-    return schema if inner is None else {**schema, inner: _marked(schema[inner])}
+    return schema if inner is None else {**schema, inner: _marked(schema[inner], marks)}

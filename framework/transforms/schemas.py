@@ -22,7 +22,7 @@ from framework.config.option import option
 from framework.errors import ConfigError, RecordError
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, resolve_names, weigh
-from framework.model.avro_values import LongDecimalError, NoTimeError, exact_values
+from framework.model.avro_values import LongDecimalError, NoTimeError, checked_values, exact_values, logical_name
 from framework.model.json_limits import check_json
 from framework.model.payloads import size_of
 from framework.model.proto_limits import ProtoLimit
@@ -193,7 +193,7 @@ def _json_to_avro(source: Any, names: Mapping[str, str]) -> Convert:
     from fastavro import parse_schema, schemaless_reader, schemaless_writer, validate  # noqa: PLC0415  loaded when used
 
     named: dict[str, Any] = {}
-    schema = parse_schema(source, named)
+    schema = parse_schema(checked_values(source), named)
     recursive = weigh(resolve_names(source)).recursive
     unions = UnionResolver(schema, named) if recursive or rounds_numbers(source) else None
     narrow = '"float"' in json.dumps(source)
@@ -240,7 +240,7 @@ def _misfit(value: object, schema: Any) -> str:
         validate(value, schema, raise_errors=True)
     except ValidationError as error:
         kinds = [part.schema for part in error.errors]
-        wanted = [kind if isinstance(kind, str) else str(kind.get("name", kind["type"])) for kind in kinds]
+        wanted = [kind if isinstance(kind, str) else logical_name(kind) for kind in kinds]
         return f"{error.errors[0].field or 'it'} must be {' or '.join(dict.fromkeys(wanted))}"
     return "its types differ"
 

@@ -103,6 +103,57 @@ def test_json_that_does_not_fit_the_schema_is_bad_and_the_field_is_named(apply, 
     assert found.reasons[2] == f"transforms[0] (avro_convert): {reason}"
 
 
+UUID = {"type": "string", "logicalType": "uuid"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrap", "named"),
+    [
+        (UUID, lambda text: text, "uuid"),
+        (["null", UUID], lambda text: text, "null or uuid"),
+        ({"type": "array", "items": ["float", "long", UUID]}, lambda text: [1, text], "float or long or uuid"),
+        ({"type": "map", "values": UUID}, lambda text: {"a": text}, "uuid"),
+    ],
+)
+def test_json_that_is_no_uuid_is_bad_where_the_schema_says_uuid(kind, wrap, named):
+    """fastavro writes any value as text, which readers of Avro refuse."""
+    schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": kind}]})
+    good = ["6ba7b810-9dad-11d1-80b4-00c04fd430c8", "6BA7B810-9DAD-11D1-80B4-00C04FD430C8"]
+    bad = ["", "6ba7b8109dad11d180b400c04fd430c8", f"{{{good[0]}}}", f"{good[0]}\n", {}, "\uff10" + good[0][1:]]
+    records = [json.dumps({"x": wrap(value)}).encode() for value in [*good, *bad]]
+    found = applied(records, {**TO_AVRO, "schema_json": schema})
+    assert found.numbers == [1, 2]
+    assert set(found.reasons.values()) == {
+        f"transforms[0] (avro_convert): it does not fit the schema: r.x must be {named}"
+    }
+    back = applied(found.payloads, {**TO_JSON, "schema_json": schema})
+    assert list(map(json.loads, back.payloads)) == [{"x": wrap(value)} for value in good]
+
+
+def test_json_that_is_no_uuid_is_bad_in_a_schema_that_holds_itself():
+    schema = {"type": "record", "name": "r", "fields": [{"name": "x", "type": ["null", UUID, "r"]}]}
+    good = {"x": {"x": "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}}
+    found = applied(
+        [json.dumps(value).encode() for value in (good, {"x": {"x": "x"}}, {"x": {"x": None}})],
+        {**TO_AVRO, "schema_json": json.dumps(schema)},
+    )
+    assert found.numbers == [1, 3]
+
+
+@pytest.mark.parametrize("text", ["6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b8109dad11d180b400c04fd430c8", "x"])
+def test_the_text_of_a_uuid_is_sent_as_it_is_in_avro(text):
+    """As from an Avro file. An invalid one is text: Avro's specification ignores a logical type that does not fit."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(
+        out, {"type": "record", "name": "r", "fields": [{"name": "x", "type": "string"}]}, {"x": text}
+    )
+    schema = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": ["null", UUID]}]})
+    plain = json.dumps({"type": "record", "name": "r", "fields": [{"name": "x", "type": UUID}]})
+    assert applied([out.getvalue()], {**TO_JSON, "schema_json": plain}).payloads == [b'{"x":"%b"}' % text.encode()]
+    in_union = b"\x02" + out.getvalue()
+    assert applied([in_union], {**TO_JSON, "schema_json": schema}).payloads == [b'{"x":"%b"}' % text.encode()]
+
+
 @pytest.mark.parametrize("payload", [b"\x02", datum({"id": 1, "who": None, "tags": []}) + b"x", b"\xff" * 9])
 def test_avro_that_does_not_fit_the_schema_is_bad(payload):
     found = applied([datum({"id": 1, "who": "b", "tags": []}), payload], TO_JSON)
