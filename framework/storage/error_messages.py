@@ -38,6 +38,9 @@ NO_DOCUMENT = "this answer is no document of the store: an ingress, load balance
 _NEEDS_NO_DOCUMENT = frozenset((407, 408, 412, 416, 429))
 """Refusals that say enough without a document, whoever sends them: the proxy's own, time, condition, range, rate."""
 
+_NOT_MODIFIED = 304
+"""Answers a condition that is never sent: a cache in between."""
+
 Kind = type[SourceError]
 
 
@@ -136,8 +139,8 @@ def kind_of_status(status: int, known: Kind | None, failed: StoreCall) -> Kind:
     """Return the kind of a refusal: that of its code or reason, if it is known, else by its status."""
     if known is not None:
         return FatalError if issubclass(known, ObjectError) and not failed.key else known
-    # 304 answers a condition that is never sent: a cache in between. From 500 on it is a failure of the server's own.
-    if status >= 500 or status in {304, 408}:  # noqa: PLR2004
+    # From 500 on it is a failure of the server's own.
+    if status >= 500 or status in {_NOT_MODIFIED, 408}:  # noqa: PLR2004
         return StoreUnavailableError
     return ConfigError if 300 <= status < 400 else FatalError  # noqa: PLR2004
 
@@ -146,9 +149,9 @@ def needs_document(status: int) -> bool:
     """Return whether a refusal of that status only counts when the store itself sent it, which a document shows.
 
     An ingress whose route is being reloaded answers "404 page not found" to every request, which says nothing about an
-    object. So does 421 or 499 of a load balancer, and 203 of a proxy.
+    object. So does 421 or 499 of a load balancer, 203 of a proxy, and 304 of a cache.
     """
-    return status not in _NEEDS_NO_DOCUMENT and (status >= 400 or status < 300)  # noqa: PLR2004
+    return status not in _NEEDS_NO_DOCUMENT and not (300 <= status < 400 and status != _NOT_MODIFIED)  # noqa: PLR2004
 
 
 def make_refusal(

@@ -25,7 +25,7 @@ from framework.transformer import ReadStream
 DRAIN_BYTES = 65_536
 """A remainder up to this size is drained on close to keep the connection; beyond it the connection is closed."""
 
-_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII)
+_CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII | re.IGNORECASE)
 _LENGTH_DIGITS = 19
 
 
@@ -181,18 +181,16 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
     if status == 206:  # noqa: PLR2004  # Partial Content
         match = _CONTENT_RANGE.fullmatch((headers.get("content-range") or "").strip())
         if match is None:
-            raise StoreUnavailableError(f"{native.location}: the store answered a range without saying which")
+            raise _wrong_range(native, "the store answered a range without saying which")
         total = match[3]
         if total != "*" and int(total) != native.size:
             raise _other_size(native, int(total))
         if (int(match[1]), int(match[2])) != (start, end - 1):
-            raise StoreUnavailableError(
-                f"{native.location}: asked for bytes {start} to {end - 1}, the store answered {match[1]} to {match[2]}"
+            raise _wrong_range(
+                native, f"asked for bytes {start} to {end - 1}, the store answered {match[1]} to {match[2]}"
             )
         if given is not None and given != end - start:
-            raise StoreUnavailableError(
-                f"{native.location}: asked for {end - start} bytes, the store announces {given} of them"
-            )
+            raise _wrong_range(native, f"asked for {end - start} bytes, the store announces {given} of them")
         return end - start
     if given is not None and given != native.size:
         raise _other_size(native, given)
@@ -233,6 +231,12 @@ def other_bytes(native: NativeObject, seen: str) -> ObjectError:
         f"{seen}: what answers does not give the bytes that are stored. Stores and proxies do that to objects with the "
         f"metadata Content-Encoding: gzip: take it off the object, or keep what lies in between from changing answers",
         location=native.location,
+    )
+
+
+def _wrong_range(native: NativeObject, seen: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"{native.location}: {seen}; when that stays so, check its endpoint and proxy: they must answer ranges"
     )
 
 

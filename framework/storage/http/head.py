@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 _STATUS = re.compile(r"HTTP/[^\s]*[^\S\n]+([0-9]{3})(?!\S)", re.ASCII)
 
+_END = re.compile(r"\n\r?\n")
+
 
 def pattern_of(*names: str) -> re.Pattern[str]:
     """Return a pattern of the headers of these names, for `HttpHead.named`."""
@@ -17,7 +19,8 @@ class HttpHead:
     """The head of an answer.
 
     Args:
-        lines: all that came: a proxy's answer to CONNECT and informational ones come before the last head.
+        lines: all that came: a proxy's answer to CONNECT and informational ones come before the last head, trailers of a
+            chunked body behind it.
 
     Attributes:
         status: the status; 0 without one.
@@ -28,15 +31,20 @@ class HttpHead:
 
     def __init__(self, lines: Sequence[bytes]) -> None:
         text = b"".join(lines).decode("latin-1")
-        self._text = text = text[text.rfind("\nHTTP/") + 1 :]
+        text = text[text.rfind("\nHTTP/") + 1 :]
+        end = _END.search(text)
+        self.is_whole = end is not None
+        self._text = text = text[: end.start()] if end is not None else text
         self._headers: dict[str, str] | None = None
         found = _STATUS.match(text)
         self.status = int(found[1]) if found is not None else 0
-        self.is_whole = "\n\r\n" in text or "\n\n" in text
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers, names in lower case; the values of a name that is there several times are joined."""
+        """The headers, names in lower case; different values of a name are joined, equal ones in a row count once.
+
+        Some proxies add headers that are there already.
+        """
         if self._headers is None:
             self._headers = _by_name(line.partition(":") for line in self._text.split("\n")[1:])
         return self._headers
@@ -51,5 +59,6 @@ def _by_name(fields: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     for written, colon, value in fields:
         if colon:
             name, text = written.lower(), value.strip()
-            headers[name] = f"{headers[name]}, {text}" if name in headers else text
+            before = headers.get(name, text)
+            headers[name] = text if text == before else f"{before}, {text}"
     return headers

@@ -273,7 +273,7 @@ def test_the_table_of_codes_is_covered():
     assert set(CODES.values()) <= {kind for _, _, kind in ANSWERS}
 
 
-@pytest.mark.parametrize("status", [203, 400, 401, 403, 404, 405, 421, 425, 431, 499, 500, 502, 503])
+@pytest.mark.parametrize("status", [203, 304, 400, 401, 403, 404, 405, 421, 425, 431, 499, 500, 502, 503])
 @pytest.mark.parametrize("failed", [READ, LIST])
 def test_what_is_no_document_of_the_store_is_tried_again(status, failed):
     # "404 page not found" of an ingress that reloads its routes; a 403 of a firewall; a login page

@@ -247,8 +247,14 @@ def test_a_length_that_is_no_number_is_none(length):
     assert not announces_length(headers)
     assert expected_bytes(native, 0, native.size, status=200, headers=headers) == native.size
     headers["content-range"] = f"bytes 5-9/{'9' * 5000}"
-    with pytest.raises(StoreUnavailableError, match="without saying which"):
+    with pytest.raises(StoreUnavailableError, match=r"without saying which; .*check its endpoint and proxy"):
         expected_bytes(native, 5, 10, status=206, headers=headers)
+
+
+def test_the_unit_of_a_range_is_the_same_in_any_case():
+    native = BreakingStore().native()
+    headers = {"content-range": f"BYTES 5-9/{native.size}"}
+    assert expected_bytes(native, 5, 10, status=206, headers=headers) == 5
 
 
 def crc32_of(data):
