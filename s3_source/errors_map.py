@@ -186,8 +186,8 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
     kind, name = kind_of_class(error, CLASSES), type(error).__name__
-    if isinstance(error, ValueError) and kind is FatalError and failed.operation != MAKING:
-        kind = StoreUnavailableError  # botocore found a number or a date in the head that is none
+    if isinstance(error, (ValueError, LookupError)) and kind is FatalError and failed.operation != MAKING:
+        kind = StoreUnavailableError  # botocore found a number, date or encoding in the answer that is none
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
         kind, name = StoreUnavailableError, _EXPIRED
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:

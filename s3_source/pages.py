@@ -72,7 +72,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
             objects, exact = _objects(plain or items, bucket, _unquote_anything), False
         truncated = _truth(fields["IsTruncated"])
         _check_count(fields.get("KeyCount"), len(objects) + int(fields.get("CommonPrefixes", "0")))
-    except (ParseError, KeyError, TypeError, ValueError) as exc:
+    except (ParseError, LookupError, TypeError, ValueError) as exc:  # LookupError: also an encoding that there is not
         missing = f"no {exc.args[0]}" if isinstance(exc, KeyError) else str(exc)
         raise StoreUnavailableError(
             f"s3://{bucket}: a page of the listing cannot be read ({missing}); when that stays so, check s3.endpoint and s3.proxy"

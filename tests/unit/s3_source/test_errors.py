@@ -452,8 +452,14 @@ def test_causes_that_go_in_a_circle_have_an_end():
     assert "OSError: second" in str(translate(first, READ))
 
 
-def test_a_head_that_makes_no_sense_is_asked_for_again():
-    error = ValueError("invalid literal for int() with base 10: 'x'")  # botocore, of a Content-Length
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("invalid literal for int() with base 10: 'x'"),  # botocore, of a Content-Length
+        LookupError("unknown encoding: x-foo"),  # its parser, of a document
+    ],
+)
+def test_an_answer_that_makes_no_sense_is_asked_for_again(error):
     assert type(translate(error, READ)) is StoreUnavailableError
     assert type(translate(error, attrs.evolve(READ, operation=MAKING))) is FatalError  # an address that is none
 

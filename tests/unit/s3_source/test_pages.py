@@ -178,6 +178,12 @@ def test_another_document_is_no_page(body):
         parse_page(body.encode(), {}, "b")
 
 
+@pytest.mark.parametrize("encoding", ["x-foo", "rot13", "utf-16", "big5", "hex"])
+def test_a_page_in_an_encoding_that_no_parser_reads_is_tried_again(encoding):
+    with pytest.raises(StoreUnavailableError, match="a page of the listing cannot be read"):
+        parse_page(f'<?xml version="1.0" encoding="{encoding}"?>{PLAIN}'.encode(), {}, "b")
+
+
 @pytest.mark.parametrize(("encoded", "exact"), [(True, True), (False, False)])
 def test_a_key_that_may_not_be_what_is_shown_is_told(encoded, exact):
     # a server that ignores encoding-type=url writes U+FFFD where XML takes no character
