@@ -25,7 +25,15 @@ if TYPE_CHECKING:
     from framework.config.sections import LogSection
     from framework.runtime.channel import ChildChannel
 
+_MORE_MEMORY = (
+    "give the program more memory, or lower [runner] tasks_max, [input] prefetch_bytes and queue_bytes, and "
+    "[iggy] batch_bytes"
+)
+
 WAYS_OUT = {
+    **dict.fromkeys(
+        ("MemoryError", "not enough memory", "Cannot allocate memory", "failed to map segment"), _MORE_MEMORY
+    ),
     "can't start new thread": "raise the limit of threads (ulimit -u, TasksMax of systemd, pids of a container) or of memory",
     "Too many open files": "raise the limit of open files (ulimit -n, LimitNOFILE of systemd)",
     "'ascii' codec can't encode": "set PYTHONUTF8=1, or a locale of UTF-8 (LC_ALL=C.UTF-8)",
@@ -97,7 +105,7 @@ class ErrorReporter:
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
         trace = traces.scrub(trace)
-        ways = "".join(f"; {way}" for words, way in WAYS_OUT.items() if words in text)
+        ways = "".join(f"; {way}" for way in dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text))
         sentence = f"unexpected {traces.scrub(text)}{ways}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN

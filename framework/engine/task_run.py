@@ -16,7 +16,7 @@ from framework.engine.iggy_target import open_connection
 from framework.engine.partition_opener import PartitionOpener
 from framework.engine.report import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
-from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.errors import FatalError, ReaderFailedError, SourceError, UnknownOutcomeError
 from framework.iggy.client import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log.epochs import claim_partitions
@@ -208,9 +208,12 @@ class TaskRun:
 
 
 def portable(error: Exception) -> SourceError:
-    """Return a source's error if it can be pickled, else a `FatalError` with the same message."""
+    """Return a source's error if it can be pickled, else a `FatalError` with the same message.
+
+    Any other error gets the exit code and the trace that it has in a run of one task.
+    """
     if not isinstance(error, SourceError):
-        return FatalError(f"{type(error).__name__}: {error}")
+        return ReaderFailedError.of(error)
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - our own bytes
     except Exception:  # noqa: BLE001 - whatever pickling raises, the message must get through

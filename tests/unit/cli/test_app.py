@@ -199,10 +199,19 @@ class PanicException(BaseException):
             UnicodeEncodeError("ascii", "./d\u00e4", 3, 4, "ordinal not in range(128)"),
             "ordinal not in range(128); set PYTHONUTF8=1, or a locale of UTF-8 (LC_ALL=C.UTF-8); ",
         ),
+        (MemoryError(), "unexpected MemoryError; give the program more memory, or lower [runner] tasks_max, [input]"),
+        (ImportError("a.so: failed to map segment from"), "segment from; give the program more memory, or lower ["),
+        (
+            OSError(errno.ENOMEM, "Cannot allocate memory: not enough memory"),
+            (
+                "not enough memory; give the program more memory, or lower [runner] tasks_max, [input] prefetch_bytes and "
+                "queue_bytes, and [iggy] batch_bytes; the trace is in "
+            ),
+        ),
         (OSError(errno.EMFILE, "Too many open files"), "Too many open files; raise the limit of open files (ulimit -n"),
         (PanicException('message: "Too many open files"'), 'files"; raise the limit of open files (ulimit -n'),
     ],
-    ids=["threads", "locale", "files", "files of a library"],
+    ids=["threads", "locale", "memory", "memory of a library", "memory of the system", "files", "files of a library"],
 )
 def test_a_limit_of_the_machine_is_named_with_the_way_to_raise_it(failure, said, monkeypatch, tmp_path, capsys):
     def fail(*_, **__):

@@ -9,7 +9,7 @@ from framework.engine import processes
 from framework.engine.processes import ProcessGroup
 from framework.engine.report import Reporter
 from framework.engine.session import Session
-from framework.errors import FatalError, IggyUnavailableError, SourceTakenOverError, UnknownOutcomeError
+from framework.errors import IggyUnavailableError, ReaderFailedError, SourceTakenOverError, UnknownOutcomeError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.epochs import make_claim
 from framework.iggy.offset_log.log import OffsetLog
@@ -131,8 +131,8 @@ def test_an_object_that_cannot_be_handed_out_ends_the_run(leading):
     thread, errors, _ = leading(Frozen(TypeError("cannot pickle it")))
     thread.join(SECONDS)
     assert not thread.is_alive()
-    assert [type(error) for error in errors] == [FatalError]
-    assert "cannot pickle it" in str(errors[0])
+    assert [type(error) for error in errors] == [ReaderFailedError]
+    assert str(errors[0]) == "TypeError: cannot pickle it"
 
 
 def test_a_worker_that_reads_the_claim_of_another_instance_first_does_not_hide_it(leading):

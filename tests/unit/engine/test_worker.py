@@ -6,7 +6,7 @@ import pytest
 
 from framework.discovery.feed import HandedFeed
 from framework.engine.worker import _listen
-from framework.errors import FatalError
+from framework.errors import EXIT_TRY_AGAIN, ReaderFailedError
 
 
 @pytest.fixture
@@ -39,6 +39,7 @@ def test_the_end_of_the_leader_ends_the_worker_in_order(listened, end):
 def test_a_message_that_cannot_be_read_is_a_failure_and_no_silence(listened, error):
     """The leader would wait for the object without end, and the worker for more of them."""
     sent, stops = listened(error)
-    assert [(kind, type(value)) for kind, value in sent] == [("failed", FatalError)]
+    assert [(kind, type(value)) for kind, value in sent] == [("failed", ReaderFailedError)]
+    assert (sent[0][1].exit_code, sent[0][1].unexpected) == (EXIT_TRY_AGAIN, type(error).__name__)
     assert type(error).__name__ in str(sent[0][1])
     assert stops == ["stop"]
