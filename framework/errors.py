@@ -376,6 +376,28 @@ def cannot_listen(option: str, address: str, error: OSError) -> ConfigError:
     return made
 
 
+def is_low_memory(error: BaseException | None) -> bool:
+    """Return whether memory or threads ran out: so says the error, or one of its causes.
+
+    A bad record or object is none of them, even if its damage made a library ask for more memory than any machine has.
+    """
+    while error is not None and not isinstance(error, SkippableError):
+        refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
+        if refused or isinstance(error, MemoryError) or "can't start new thread" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
+def is_of_machine(error: BaseException) -> bool:
+    """Return whether an error says something about this machine, and so nothing about the data that was being read.
+
+    Memory or threads ran out, a module is missing or cannot be loaded, or the system refused a call (a full disk).
+    """
+    system = isinstance(error, OSError) and not isinstance(error, SourceError) and error.errno is not None
+    return system or isinstance(error, ImportError) or is_low_memory(error)
+
+
 def exit_code_of(error: BaseException) -> int:
     """Return the exit code of the program for an error. Unexpected errors may be retried."""
     return error.exit_code if isinstance(error, SourceError) else EXIT_TRY_AGAIN

@@ -20,6 +20,7 @@ from framework.errors import (
     RecordError,
     SkippableError,
     SourceError,
+    is_of_machine,
     raised_at,
 )
 from framework.model.batches import SkippedRecord
@@ -213,8 +214,7 @@ def explained(failure: Exception, location: str, record: int) -> Exception:
             return failure
         reason = f" ({failure})" if str(failure) else ""
         return MemoryError(f"{location}, record {record}: there is not enough memory to read it{reason}")
-    system = isinstance(failure, OSError) and failure.errno is not None
-    if isinstance(failure, SourceError | ImportError) or system:
+    if isinstance(failure, SourceError) or is_of_machine(failure):
         return failure
     return CorruptObjectError(
         f"it cannot be read further: its format failed with {type(failure).__name__}, which is either damage of the object or "

@@ -24,6 +24,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
     ThrottledError,
+    is_low_memory,
 )
 from framework.storage.error_messages import (
     NO_DOCUMENT,
@@ -174,10 +175,15 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
 
     Errors of the framework are returned unchanged. The message names the place, the text of the library,
     and advice; never a credential or the query of an address.
+
+    Raises:
+        Exception: the error itself, when memory or threads ran out; it says nothing about the store.
     """
     if isinstance(error, SourceError):
         return error
     kind, name = kind_of_class(error, CLASSES), type(error).__name__
+    if kind is FatalError and is_low_memory(error):
+        raise error
     if kind is CredentialsError and getattr(error, "retryable", False):
         kind = StoreUnavailableError
     if name == "RefreshError" and "reasonable timeframe" in str(error):  # of the signed request for a token

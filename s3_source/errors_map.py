@@ -24,6 +24,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
     ThrottledError,
+    is_low_memory,
 )
 from framework.storage.error_messages import (
     NO_DOCUMENT,
@@ -179,6 +180,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
 
     Errors of the framework are returned unchanged. The message names the place, the text of S3 or the
     library, and advice; never a credential or the query of an address.
+
+    Raises:
+        Exception: the error itself, when memory or threads ran out; it says nothing about the store.
     """
     if isinstance(error, SourceError):
         return error
@@ -186,6 +190,8 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
     kind, name = kind_of_class(error, CLASSES), type(error).__name__
+    if kind is FatalError and is_low_memory(error):
+        raise error
     if isinstance(error, (ValueError, LookupError)) and kind is FatalError and failed.operation != MAKING:
         kind = StoreUnavailableError  # botocore found a number, date or encoding in the answer that is none
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys

@@ -9,7 +9,7 @@ from typing import ClassVar, TypeVar
 
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError
+from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, SourceError, is_of_machine
 from framework.model.batches import SkippedRecord
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, count_within, join_payloads, longest, size_of
@@ -238,6 +238,8 @@ class ShippedTransformer(Transformer):
                     )
             yield from builder.flush()
         except Exception as failure:
+            if not isinstance(failure, SourceError) and is_of_machine(failure):
+                raise  # low memory may have left the builder half changed, and its records are read again
             for run in builder.flush():
                 yield run
                 done = run.first_record + len(run.payloads) - 1

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from framework.errors import CorruptObjectError, TruncatedObjectError
+from framework.errors import CorruptObjectError, TruncatedObjectError, is_of_machine
 from framework.transformer import MAX_WINDOW_BYTES
 
 _OUTPUT_BYTES = 1 << 20
@@ -342,9 +342,9 @@ def _snappy_chunks(decompress: Callable[[bytes], object], waiting: list[bytes]) 
         return
     try:
         out = bytes(decompress(b"".join(waiting)))  # type: ignore[call-overload]
-    except MemoryError:
-        raise
     except Exception as exc:  # cramjam has one error class, and its module path differs between versions
+        if is_of_machine(exc):
+            raise
         raise _damaged("snappy") from exc
     if out:
         yield out

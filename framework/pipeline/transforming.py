@@ -18,6 +18,7 @@ from framework.errors import (
     SkippableError,
     SourceError,
     TransformContractError,
+    is_low_memory,
     raised_at,
 )
 from framework.model.batches import SkippedRecord
@@ -195,12 +196,14 @@ class _Step:
         place = self.place
         try:
             result = self.transform.apply(batch, context)
-        except (MemoryError, ImportError, GrownBatchError):
+        except GrownBatchError:
             raise
         except TransformContractError as failure:
             raise TransformContractError(f"{place}: {failure} ({raised_at(failure)})") from failure
         except Exception as failure:
             if isinstance(failure, SourceError) and not isinstance(failure, SkippableError):
+                raise
+            if isinstance(failure, ImportError) or is_low_memory(failure):
                 raise
             if self.parts:
                 return self._apart(batch, context)

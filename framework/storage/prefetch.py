@@ -14,7 +14,7 @@ from typing import TypeVar
 import attrs
 from typing_extensions import override
 
-from framework.errors import SourceError, StoreContractError, TaskClosedError, raised_at
+from framework.errors import SourceError, StoreContractError, TaskClosedError, is_low_memory, raised_at
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
 from framework.storage.http.errors import MAX_REFUSAL_BYTES
@@ -58,9 +58,9 @@ class CheckedStream(ReadStream):
     def _call(self, call: Callable[[], T]) -> T:
         try:
             return call()
-        except (SourceError, MemoryError, ImportError):
-            raise
         except Exception as failure:
+            if isinstance(failure, SourceError | ImportError) or is_low_memory(failure):
+                raise
             text = redact(str(failure))
             raise StoreContractError(
                 f"{self._location}: reading it failed with {type(failure).__name__}{text and f': {text}'} "

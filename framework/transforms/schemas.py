@@ -19,7 +19,7 @@ from typing_extensions import override
 
 from framework.config.files import read_file
 from framework.config.option import option
-from framework.errors import ConfigError, RecordError
+from framework.errors import ConfigError, RecordError, is_of_machine
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import REST_OF_BLOCK, UnusableDatumError, Walker, resolve_names, weigh
 from framework.model.avro_values import LongDecimalError, NoTimeError, checked_values, exact_values, logical_name
@@ -58,9 +58,9 @@ class Conversion(Transform):
         for place, payload in enumerate(batch.payloads):
             try:
                 converted = convert(payload)
-            except MemoryError:
-                raise
-            except Exception as failure:  # noqa: BLE001  a schema's library raises what it likes
+            except Exception as failure:  # a schema's library raises what it likes
+                if is_of_machine(failure):
+                    raise
                 reasons[place] = f"{self.name}: {_said(failure)}"
                 continue
             if len(converted) > MAX_MESSAGE_BYTES:

@@ -44,6 +44,7 @@ def test_an_exception_of_the_formats_code_is_one_of_the_object(error):
 
 @pytest.mark.parametrize("error", [
     ImportError("fastavro"),
+    RuntimeError("can't start new thread"),
     OSError(errno.ENOSPC, "no space"),
     TruncatedObjectError("cut", location="s3://b/k"),
     ObjectChangedError("changed", location="s3://b/k"),

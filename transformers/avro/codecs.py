@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from framework.errors import CorruptObjectError
+from framework.errors import CorruptObjectError, is_of_machine
 from transformers.unpack import TrailingDataError, unpack_bzip2, unpack_xz, unpack_zstd
 
 _MESSAGE_CHARACTERS = 200
@@ -54,9 +54,9 @@ def unpack_block(codec: str, data: bytes, limits: Limits) -> bytes:
         raise CorruptObjectError(
             f"a block unpacks to more than input.max_block_bytes ({limits.block} bytes) with the Avro codec {codec}"
         ) from None
-    except MemoryError:
-        raise
     except Exception as exc:  # each library raises kinds of its own
+        if is_of_machine(exc):
+            raise
         reason = exc.message.partition(";")[0] if isinstance(exc, CorruptObjectError) else str(exc)
         message = "".join(filter(str.isprintable, reason))[:_MESSAGE_CHARACTERS]
         raise CorruptObjectError(f"a block cannot be unpacked with the Avro codec {codec} ({message})") from exc

@@ -30,7 +30,7 @@ from typing import IO, Any, ClassVar, cast
 import attrs
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, RecordError
+from framework.errors import CorruptObjectError, RecordError, is_of_machine
 from framework.model.avro_indexes import refuse_indexes, refuses_indexes
 from framework.model.avro_limits import (
     EMPTY_DATA,
@@ -300,9 +300,11 @@ class _Decoder:
             if chosen is not None:
                 decode_chosen(self._blocks)
             self._flat = FlatBlocks.of(self._schema, None if projection is None else projection.names, self._weight)
-        except (MemoryError, CorruptObjectError):
+        except CorruptObjectError:
             raise
         except Exception as exc:  # fastavro and the schema's shape raise many kinds
+            if is_of_machine(exc):
+                raise
             raise unusable_schema(exc) from exc
 
     def decode(self, count: int, data: bytes, drop: int, builder: RunBuilder) -> Runs:
@@ -363,13 +365,13 @@ def _some(records: Iterator[Any], count: int) -> tuple[list[Any], str | None]:
     try:
         # What was decoded before an error stays in the list.
         batch.extend(islice(records, count))
-    except MemoryError:
-        raise
     except KeyError as exc:
         return batch, not_there(*exc.args)
     except (EOFError, IndexError):
         return batch, cut_short()
-    except Exception as exc:  # noqa: BLE001 - damaged data makes fastavro raise anything
+    except Exception as exc:  # damaged data makes fastavro raise anything
+        if is_of_machine(exc):
+            raise
         return batch, undecodable(type(exc).__name__)
     return batch, None if batch else cut_short()
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, ClassVar, cast
 import attrs
 from typing_extensions import override
 
-from framework.errors import CorruptObjectError, SourceError, TruncatedObjectError
+from framework.errors import CorruptObjectError, SourceError, TruncatedObjectError, is_of_machine
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.model.temporary import temporary_for
@@ -87,11 +87,9 @@ class ParquetTransformer(SplittableTransformer):
             yield from RowReader(file, self.options, builder, split).read(skip)
         except SourceError:
             raise
-        except MemoryError as exc:
-            if not is_absurd(exc):
+        except Exception as exc:  # pyarrow has many kinds; explained below
+            if is_of_machine(exc) and not is_absurd(exc):
                 raise
-            failure = exc
-        except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; explained below
             failure = exc
         else:
             return

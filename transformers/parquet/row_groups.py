@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError
+from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError, is_of_machine
 from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions
@@ -145,10 +145,11 @@ class RowReader:
         rows = BatchSizes(group, min(_MOST_ROWS, self._builder.limits.records))
         try:
             yield from self._rows(parquet, index, drop, rows)
-        except (SourceError, MemoryError) as exc:
-            if not isinstance(exc, MemoryError) or not is_absurd(exc):
+        except SourceError:
+            raise
+        except Exception as exc:  # pyarrow has many kinds; what cannot be read raises again below
+            if is_of_machine(exc) and not is_absurd(exc):
                 raise
-        except Exception as exc:  # noqa: BLE001 - pyarrow has many kinds; what cannot be read raises again below
             log.debug(
                 "%s: row group %d is read again, row by row: %s", self._builder.location, index + 1, type(exc).__name__
             )
@@ -326,7 +327,7 @@ def _refused(_row: object, failure: Exception) -> Bad:
     return (RecordError("the row has no JSON form (text that is not UTF-8, or an INT96 that is no time)"),)
 
 
-def is_absurd(failure: MemoryError) -> bool:
+def is_absurd(failure: Exception) -> bool:
     """Return whether memory was asked for that no file can need: then the file is damaged. pyarrow says how much it was."""
-    asked = re.search(r"of size (\d+) failed", str(failure))
+    asked = re.search(r"of size (\d+) failed", str(failure)) if isinstance(failure, MemoryError) else None
     return asked is not None and int(asked[1]) >= _ABSURD_BYTES

@@ -6,7 +6,6 @@ outlives its job, so a recovery never waits for one.
 
 from __future__ import annotations
 
-import errno
 import logging
 import resource
 import threading
@@ -21,7 +20,7 @@ from framework.engine.process_setup import set_up_process
 from framework.engine.spark.failures import MORE_MEMORY
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
-from framework.errors import FatalError, SourceError, UnknownOutcomeError
+from framework.errors import FatalError, SourceError, UnknownOutcomeError, is_low_memory
 from framework.pipeline.sender import OBJECTS_LOGGER
 from framework.pipeline.statistics import TaskStatistics
 
@@ -139,15 +138,6 @@ def _run(job: SparkJob) -> JobResult:
 def _explained(error: Exception) -> SourceError:
     """Return the error for the driver. Low memory where a Python worker's is limited names the option."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY or not _is_low_memory(error):
+    if limit == resource.RLIM_INFINITY or not is_low_memory(error):
         return portable(error)
     return FatalError(f"{portable(error)}; a Python worker has {limit >> 20} MiB of address space: {MORE_MEMORY}")
-
-
-def _is_low_memory(error: BaseException | None) -> bool:
-    while error is not None:
-        refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
-        if refused or isinstance(error, MemoryError) or "can't start new thread" in str(error):
-            return True
-        error = error.__cause__
-    return False

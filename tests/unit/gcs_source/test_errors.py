@@ -206,3 +206,10 @@ def test_neither_users_nor_queries_of_addresses_are_shown():
 def test_errors_of_the_framework_stay_what_they_are():
     error = TaskClosedError("closed")
     assert translate(error, OBJECT) is error
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_low_memory_says_nothing_about_the_store(error):
+    with pytest.raises(type(error)) as caught:
+        translate(error, OBJECT)
+    assert caught.value is error

@@ -468,3 +468,14 @@ def test_a_large_value_that_each_record_gets_divides_the_batch(monkeypatch, more
     assert [json.loads(payload)["n"] for batch in batches for payload in batch.payloads] == list(range(50))
     assert {len(json.loads(payload)["large"]) for batch in batches for payload in batch.payloads} == {300}
     assert max(batch.size_bytes for batch in batches) <= 2100
+
+
+@pytest.mark.parametrize("error", [MemoryError(), ImportError("no module"), RuntimeError("can't start new thread")])
+def test_what_this_machine_lacks_makes_no_bad_record(error, monkeypatch):
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(own.DropMarked, "apply", failing)
+    _, statistics, failure = read(lines("..."), "drop", tolerance="skip_record")
+    assert type(failure) is type(error)
+    assert statistics.skipped == 0

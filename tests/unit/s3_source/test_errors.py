@@ -493,3 +493,10 @@ def test_a_listing_that_is_answered_as_an_object_asks_about_the_endpoint():
     assert isinstance(error, FatalError)
     assert "s3.endpoint names the server alone, without the bucket; asked was http://store:9000/lake" in str(error)
     assert "it was deleted" in str(from_code("NoSuchKey", 404, READ, message="no such key"))
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
+def test_low_memory_says_nothing_about_the_store(error):
+    with pytest.raises(type(error)) as caught:
+        translate(error, LIST)
+    assert caught.value is error

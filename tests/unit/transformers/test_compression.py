@@ -324,3 +324,13 @@ def test_an_archive_inside_a_compression_is_never_records_of_text(suffix, pack):
 def test_auto_names_a_compression_that_is_not_supported():
     with pytest.raises(ObjectError, match="lz4, a compression that is not supported"):
         list(make_transformer(InputOptions()).records(BytesInput(b"x", "a.jsonl.lz4")))
+
+
+def test_a_library_that_cannot_be_loaded_is_not_the_objects_fault(monkeypatch):
+    def failing(_):
+        raise ImportError("lib.so: failed to map segment from shared object")
+
+    packed = PACK["snappy"](TEXT)
+    monkeypatch.setattr(cramjam.snappy, "decompress", failing)
+    with pytest.raises(ImportError, match="failed to map segment"):
+        list(make_transformer(InputOptions(format="text", compression="snappy")).records(BytesInput(packed)))

@@ -732,3 +732,16 @@ def test_of_a_line_that_is_too_long_the_same_beginning_is_kept(piece, end):
     runs = transformer.read(BytesInput(b"1\n" + line + end), limits=BatchLimits(size_bytes=piece))
     (skipped,) = [run for run in runs if isinstance(run, SkippedRecord)]
     assert (skipped.raw, skipped.length) == (line, len(line))
+
+
+def test_low_memory_sends_nothing_of_a_batch_that_may_be_half_changed(monkeypatch):
+    """Its records are read again; a batch without its payloads would be called a defect of the format."""
+
+    def read(_self, _source, _skip, _mark, builder):
+        yield from builder.add([b"a"], 1)
+        raise MemoryError
+
+    transformer = make_transformer(InputOptions(format="text"))
+    monkeypatch.setattr(type(transformer), "_read", read)
+    with pytest.raises(MemoryError, match="record 1: there is not enough memory"):
+        list(transformer.records(BytesInput(b"a\nb\n")))

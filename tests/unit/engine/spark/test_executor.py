@@ -10,7 +10,7 @@ import pytest
 from framework.engine.spark import executor
 from framework.engine.spark.executor import SparkJob, run_job
 from framework.engine.spark.stop_channel import StopChannel
-from framework.errors import FatalError, ReaderFailedError, UnknownOutcomeError
+from framework.errors import CorruptObjectError, FatalError, ReaderFailedError, UnknownOutcomeError
 from framework.pipeline.statistics import TaskStatistics
 
 SECONDS = 20
@@ -102,6 +102,15 @@ def test_low_memory_names_the_option_that_limits_a_python_worker(monkeypatch, ch
     assert str(failure).endswith(
         "; a Python worker has 700 MiB of address space: raise spark.executor.pyspark.memory, or leave it out"
     )
+
+
+def test_a_damaged_object_that_asks_for_too_much_memory_names_no_option(monkeypatch, channel):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (700 << 20, 700 << 20))
+    damaged = CorruptObjectError("it cannot be read further")
+    damaged.__cause__ = MemoryError("malloc of size 4611686018427387904 failed")
+    error = ReaderFailedError.of(damaged)
+    error.__cause__ = damaged
+    assert str(result_of(monkeypatch, failing(error), channel).failure) == "it cannot be read further"
 
 
 def test_other_failures_and_low_memory_without_a_limit_name_no_option(monkeypatch, channel):

@@ -578,3 +578,22 @@ def test_short_memory_is_never_the_objects_fault(monkeypatch):
     monkeypatch.setitem(avro_codecs._CODECS, "deflate", no_memory)
     with pytest.raises(MemoryError, match=r"memory://memory, record 1: there is not enough memory"):
         list(make_transformer(InputOptions(format="avro")).records(BytesInput(data)))
+
+
+@pytest.mark.parametrize("place", ["codec", "schema", "records"])
+def test_what_this_machine_lacks_is_not_the_objects_fault(place, monkeypatch):
+    from transformers.avro import codecs as avro_codecs
+    from transformers.avro import format as avro_format
+
+    def failing(*_, **__):
+        raise ImportError("lib.so: failed to map segment from shared object")
+
+    data = write(SCHEMA, records(3), "deflate")
+    if place == "codec":
+        monkeypatch.setitem(avro_codecs._CODECS, "deflate", failing)
+    elif place == "schema":
+        monkeypatch.setattr(avro_format, "plain_schema", failing)
+    else:
+        monkeypatch.setattr(avro_format, "islice", failing)
+    with pytest.raises(ImportError, match="failed to map segment"):
+        list(make_transformer(InputOptions(format="avro")).records(BytesInput(data)))

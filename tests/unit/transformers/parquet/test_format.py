@@ -628,6 +628,26 @@ def test_a_temporary_file_that_cannot_be_made_is_not_the_objects_fault(failure, 
         read(gzip.compress(numbers(1000)))
 
 
+@pytest.mark.parametrize("error", [
+    ImportError("libarrow.so: failed to map segment from shared object"),
+    RuntimeError("can't start new thread"),
+    OSError(errno.ENOSPC, "No space left on device"),
+])  # fmt: skip
+def test_what_this_machine_lacks_is_not_the_objects_fault(error, monkeypatch):
+    def failing(*_, **__):
+        raise error
+
+    data = numbers(1000)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", failing)
+    with pytest.raises(type(error)) as caught:
+        read(data)
+    assert caught.value is error
+    monkeypatch.setattr(pq, "ParquetFile", failing)
+    with pytest.raises(type(error)) as caught:
+        read(data)
+    assert caught.value is error
+
+
 def test_short_memory_is_never_the_objects_fault_but_a_size_that_cannot_be_is():
     message = "malloc of size {} failed"
     assert not row_groups.is_absurd(pa.ArrowMemoryError(message.format(10**9)))
