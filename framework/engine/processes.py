@@ -92,7 +92,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
-    threads: Sequence[threading.Thread] = ()
+    threads: list[threading.Thread] = attrs.field(factory=list)
     statistics: TaskStatistics = attrs.field(factory=TaskStatistics)
     started: bool = False
     ended: bool = False
@@ -199,13 +199,11 @@ class ProcessGroup:
             finally:
                 worker_end.close()
             worker = _Worker(process=process, pipe=own_end)
-            worker.threads = [
-                threading.Thread(target=target, args=args, name=f"task-{number}", daemon=True)
-                for target, args in ((self._listen, (worker, discovery)), (self._write, (worker,)))
-            ]
-            for thread in worker.threads:
+            self._workers.append(worker)  # before its threads: they may not start, and then it must be ended, too
+            for target, args in ((self._listen, (worker, discovery)), (self._write, (worker,))):
+                thread = threading.Thread(target=target, args=args, name=f"task-{number}", daemon=True)
                 thread.start()
-            self._workers.append(worker)
+                worker.threads.append(thread)
 
     def _listen(self, worker: _Worker, discovery: Discovery) -> None:
         """Handle a worker's messages until its pipe ends. One thread per worker."""
@@ -308,6 +306,6 @@ def _ending(exitcode: int | None) -> str:
         return "ended and said nothing"
     number = -exitcode
     if number == signal.SIGKILL:
-        return "was killed (SIGKILL), as when memory runs out"
+        return "was killed (SIGKILL), as when memory runs out: more memory, or a lower [runner] tasks_max, prevents that"
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"was ended by {name}: a library crashed, the stack trace is above"

@@ -112,6 +112,23 @@ def test_a_stop_does_not_wait_for_a_worker_that_starts_and_its_end_is_no_failure
     assert errors == []
 
 
+def test_a_worker_whose_threads_cannot_start_is_ended(leading, monkeypatch):
+    """It ignores SIGTERM, and Python waits at its exit for processes that it has started."""
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name.startswith("task-"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    context = Frozen()
+    thread, errors, _ = leading(context)
+    thread.join(SECONDS / 2)
+    assert context.killed.is_set()
+    assert [str(error) for error in errors] == ["can't start new thread"]
+
+
 def test_a_leader_whose_connection_breaks_does_not_wait_for_its_workers(leading, monkeypatch):
     """It recovers at once. Workers that go on would send what they hold for a minute, and nothing is listed meanwhile."""
     context = Frozen()
