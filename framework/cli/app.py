@@ -6,12 +6,10 @@ each error.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import signal
 import sys
 import threading
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -85,11 +83,8 @@ def run(
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     reporter = ErrorReporter(file_as_command=_file_as_command(arguments))
     app = make_app(program, task_class, reporter, demo=demo, command=command)
-    shown_before = warnings.showwarning
-    # It is called by position only, so the names of its arguments are free.
-    warnings.showwarning = functools.partial(reporter.show_warning, shown_before)
     try:
-        with standard_streams():
+        with standard_streams(), reporter.log_written():
             code = app(args=arguments, prog_name=command, standalone_mode=False)
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
@@ -102,8 +97,6 @@ def run(
         # before typer runs a command, where it does the same; until Python 3.11 the cause of an error while a class is made
         interrupted = isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
         return EXIT_INTERRUPTED if interrupted else reporter.ended(error)
-    finally:
-        warnings.showwarning = shown_before
     return code if isinstance(code, int) else EXIT_DONE
 
 

@@ -6,12 +6,14 @@ import contextlib
 import logging
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
+from framework.engine.python_messages import log_python_messages, unwritable
 from framework.errors import (
     EXIT_CONFIGURATION,
     EXIT_PERSON,
@@ -41,6 +43,21 @@ WAYS_OUT = {
 """What to do when the system refuses something, by its words; any library may be the one that is refused."""
 
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
+
+
+class _ReportedLines(logging.Handler):
+    """Writes the log of a command that opens no output: warnings and errors, as the reporter writes its own."""
+
+    def __init__(self, reporter: ErrorReporter) -> None:
+        super().__init__(logging.WARNING)
+        self._reporter = reporter
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._reporter.repeat(record)
+        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
+            self._reporter.repeat(unwritable(record))
 
 
 @attrs.define
@@ -119,20 +136,31 @@ class ErrorReporter:
         self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
         return EXIT_PERSON
 
-    def show_warning(
-        self, otherwise: Callable[..., None], message: Warning | str, category: type[Warning], *place: object
-    ) -> None:
-        """Write a former-name warning as a line, without Python's line of code; pass others to `otherwise`."""
-        from framework.config.loading import ConfigWarning  # noqa: PLC0415 - only for a warning
-
-        if issubclass(category, ConfigWarning):
-            self.warn(str(message))
-        else:
-            otherwise(message, category, *place)
-
     def warn(self, text: str) -> None:
         """Write a warning."""
         self._write(logging.WARNING, text)
+
+    @contextlib.contextmanager
+    def log_written(self) -> Iterator[None]:
+        """Write the log's warnings and errors as `warn` does. An output that is open in between has its own lines."""
+        handler = _ReportedLines(self)
+        root = logging.getLogger()
+        root.addHandler(handler)
+        try:
+            with log_python_messages():
+                yield
+        finally:
+            root.removeHandler(handler)
+
+    def repeat(self, record: logging.LogRecord) -> None:
+        """Write a line of the log."""
+        from framework.cli import trace as traces  # noqa: PLC0415 - only for a warning
+
+        text, error = record.getMessage(), record.exc_info[1] if record.exc_info else None
+        if error is not None:
+            kept = traces.keep(traces.scrub("".join(traceback.format_exception(error))))
+            text = f"{text}: {type(error).__name__}: {traces.scrub(str(error))} ({kept})"
+        self._write(record.levelno, text)
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""

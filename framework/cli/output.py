@@ -13,9 +13,7 @@ import contextlib
 import json
 import logging
 import sys
-import threading
 import time
-import warnings
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
@@ -26,9 +24,9 @@ from framework.cli import trace as traces
 from framework.cli.progress import Rate, figures, filters_everything, progress_text, seconds_left
 from framework.cli.stall import StallWatch, stacks
 from framework.cli.text import printable
-from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
+from framework.engine.python_messages import log_python_messages, unwritable
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -247,10 +245,8 @@ class _OneSentence:
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Handle a failed write; `emit` calls it while the error is being handled."""
-        error = sys.exc_info()[1]
         with contextlib.suppress(Exception):
-            what = f"{type(error).__name__}: {printable(str(error))}"
-            sys.stderr.write(f"error: a line of the log {record.name} could not be written: {what}\n")
+            sys.stderr.write(f"{self.format(unwritable(record))}\n")  # type: ignore[attr-defined] # of a handler
 
 
 class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-arg]  # no subscript before 3.11
@@ -280,40 +276,14 @@ def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitS
         undo.callback(logger.setLevel, logger.level)
         logger.setLevel(new)
 
-    def with_hook(module: object, name: str, hook: object) -> None:
-        undo.callback(setattr, module, name, getattr(module, name))
-        setattr(module, name, hook)
-
     root = logging.getLogger()
-    with_hook(root, "handlers", [handler])
+    undo.callback(setattr, root, "handlers", root.handlers)
+    root.handlers = [handler]
     with_level(root, max(level, logging.WARNING))
     for name in OWN_LOGGERS:
         with_level(logging.getLogger(name), level)
-    with_hook(threading, "excepthook", _log_thread_error)
-    with_hook(sys, "unraisablehook", _log_unraisable)
-    with_hook(warnings, "showwarning", _log_warning)  # called by position only, so the names of its arguments are free
+    undo.enter_context(log_python_messages())
     return undo
-
-
-def _log_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
-    """Log a warning as a line: the message, without Python's line of code."""
-    name = "" if issubclass(category, ConfigWarning) else f"{category.__name__}: "
-    log.warning("%s%s", name, message)
-
-
-def _log_thread_error(args: threading.ExceptHookArgs) -> None:
-    """Log the uncaught exception of a thread as a line, instead of the traceback that Python prints."""
-    if args.exc_value is None or args.exc_type is SystemExit:
-        return
-    name = args.thread.name if args.thread is not None else "unknown"
-    log.error("the thread %s ended", name, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
-
-
-def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
-    """Log an exception that cannot be raised anywhere."""
-    if args.exc_value is not None:
-        text = args.err_msg or "an error that cannot be caught"
-        log.warning("%s", text, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
 
 
 def _plain(value: object) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from typing_extensions import override
 
+from framework.engine.python_messages import unwritable
 from framework.pipeline.sender import OBJECTS_LOGGER
 
 TRACE = "traceback"
@@ -57,10 +58,9 @@ class LogForwarder(logging.Handler):
             return
         try:
             line = _line_of(record)
-        except Exception:  # noqa: BLE001 - of a line that cannot be formatted, as every handler does
-            self.handleError(record)
-        else:
-            self._send(line)
+        except Exception:  # noqa: BLE001 - of a line that cannot be formatted
+            line = _line_of(unwritable(record))
+        self._send(line)
 
 
 def _line_of(record: logging.LogRecord) -> LogLine:

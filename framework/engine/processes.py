@@ -306,6 +306,8 @@ def _ending(exitcode: int | None) -> str:
         return "ended and said nothing"
     number = -exitcode
     if number == signal.SIGKILL:
-        return "was killed (SIGKILL), as when memory runs out: more memory, or a lower [runner] tasks_max, prevents that"
+        return (
+            "was killed (SIGKILL), as when memory runs out: more memory, or a lower [runner] tasks_max, prevents that"
+        )
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return f"was ended by {name}: a library crashed, the stack trace is above"

@@ -13,6 +13,7 @@ from framework.engine.iggy_target import open_connection
 from framework.engine.log_forwarding import LogForwarder
 from framework.engine.process_exit import leave
 from framework.engine.process_setup import set_up_process
+from framework.engine.python_messages import log_python_messages
 from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
 from framework.errors import SourceError
 
@@ -61,6 +62,7 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     leader = LeaderPipe(pipe)
     # The leader writes the worker's log, too: with the leader's log options, and above its progress bar.
     logging.getLogger().addHandler(LogForwarder(lambda line: leader.send("log", line)))
+    log_python_messages()
     serve(plan, pipe, leader)
     leave(0)  # the leader has everything it needs
 

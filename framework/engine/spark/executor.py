@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.process_setup import set_up_process
+from framework.engine.python_messages import log_python_messages
 from framework.engine.spark.failures import MORE_MEMORY
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
@@ -93,7 +94,8 @@ def run_job(job: SparkJob) -> JobResult:
     root = logging.getLogger()
     root.addHandler(handler)
     try:
-        result = _run(job)
+        with log_python_messages():
+            result = _run(job)
     finally:
         root.removeHandler(handler)
     return attrs.evolve(result, log_lines=heard.log_lines, more_lines=heard.more_lines)

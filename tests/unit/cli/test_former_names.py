@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import types
 import warnings
 
@@ -107,7 +108,7 @@ def test_a_former_name_in_a_file_is_a_line_on_stderr(capsys, monkeypatch, tmp_pa
 
 
 @pytest.mark.filterwarnings("default::UserWarning", "default::framework.config.loading.ConfigWarning")
-def test_other_warnings_are_left_to_python(capsys, calls, monkeypatch):
+def test_other_warnings_are_lines_too(capsys, calls, monkeypatch):
     def note(*_, **__):
         warnings.warn("something else", UserWarning, stacklevel=1)
         warnings.warn("[s3] kind: now called style.", ConfigWarning, stacklevel=1)
@@ -115,7 +116,27 @@ def test_other_warnings_are_left_to_python(capsys, calls, monkeypatch):
 
     monkeypatch.setattr(plan, "show_plan", note)
     before = warnings.showwarning
-    with pytest.warns(UserWarning, match="something else") as seen:
-        assert told(capsys, "plan", "--config", "a.toml") == "warning: [s3] kind: now called style.\n"
-    assert [one.category for one in seen] == [UserWarning]
+    lines = told(capsys, "plan", "--config", "a.toml").splitlines()
+    assert lines == ["warning: UserWarning: something else", "warning: [s3] kind: now called style."]
     assert warnings.showwarning is before
+
+
+def test_what_a_command_logs_is_a_line_that_says_how_grave_it_is(capsys, calls, monkeypatch):
+    """As the dead letters that cannot be shown; an exception keeps its traceback in a file."""
+
+    def note(*_, **__):
+        logging.getLogger("framework.something").info("not shown")
+        logging.getLogger("framework.something").warning("%d messages\nare gone", 3)
+        try:
+            int("x")
+        except ValueError:
+            logging.getLogger("a_library").exception("it failed at iggy://user:secret@host")
+        return 0
+
+    monkeypatch.setattr(plan, "show_plan", note)
+    before = logging.getLogger().handlers[:]
+    first, second = told(capsys, "plan", "--config", "a.toml").splitlines()
+    assert first == r"warning: 3 messages\nare gone"
+    assert second.startswith("error: it failed at iggy://")
+    assert "ValueError: invalid literal for int() with base 10: 'x' (the trace is in " in second
+    assert logging.getLogger().handlers == before

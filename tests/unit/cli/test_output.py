@@ -70,7 +70,13 @@ def test_a_line_that_cannot_be_written_is_one_sentence(capsys):
     text = written(lambda _: LOGGER.warning("%d objects", "no number"))
     assert text == ""
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: a line of the log framework.something could not be written: TypeError")
+    assert " ERROR   a line of the log framework.something could not be written: TypeError" in line
+
+
+def test_a_line_that_cannot_be_written_is_json_in_a_log_of_json(capsys):
+    assert written(lambda _: LOGGER.warning("%d objects", "no number"), format="json") == ""
+    (line,) = capsys.readouterr().err.splitlines()
+    assert json.loads(line)["message"].startswith("a line of the log framework.something could not be written: TypeE")
 
 
 def test_levels_and_foreign_packages():
