@@ -40,12 +40,19 @@ class Connection:
         self.sent = []
         self.closed = 0
         self.polls = []
+        self.pulled = []
+        self.on_pull = None
         self.lost_from = self.lost_until = None
         self.topic = None
 
     def submit_send(self, stream, topic, partition, body):
         self.sent.append((stream, topic, partition, body, Future()))
         return self.sent[-1][-1]
+
+    def pull(self, seconds):
+        self.pulled.append(seconds)
+        if self.on_pull is not None:
+            self.on_pull()
 
     def poll(self, stream, topic, partition, *, offset, count):
         self.polls.append((stream, topic, partition, offset, count))
@@ -98,6 +105,17 @@ def origin_us(body):
     """The time of origin in the header of a request's batch."""
     (target,) = struct.unpack_from("<I", body)
     return struct.unpack_from("<Q", body, 4 + target + 24)[0]
+
+
+def test_whoever_asks_for_a_confirmation_has_it_read(producer, connection):
+    future = producer.send(PARTITION, [batch(1, [b"a"])])
+    assert not future.done()
+    assert connection.pulled == [0]
+    connection.on_pull = lambda: connection.confirm(0, 7)
+    assert future.result(5).anchor.offset == 7
+    assert connection.pulled == [0, 5]
+    assert future.done()
+    assert len(connection.pulled) == 2, "nobody asks for what is there"
 
 
 def test_each_generation_of_an_object_has_ids_of_its_own(producer, connection):
