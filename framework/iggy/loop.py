@@ -24,17 +24,9 @@ def background_loop() -> asyncio.AbstractEventLoop:
     global _loop  # noqa: PLW0603  (one per process is the point)
     with _lock:
         if _loop is None:
-            _loop = _new_loop()
+            _loop = asyncio.new_event_loop()
             threading.Thread(target=_loop.run_forever, name="iggy-loop", daemon=True).start()
         return _loop
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop  # noqa: PLC0415 - not on every executor
-    except ImportError:
-        return asyncio.new_event_loop()  # with a tenth more CPU for short requests
-    return uvloop.new_event_loop()
 
 
 def _forget() -> None:

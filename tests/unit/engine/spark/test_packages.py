@@ -25,9 +25,6 @@ from transformers import SHIPPED_FORMATS, InputOptions, make_transformer
 DRIVER_ONLY = {"prometheus-client", "pyspark", "rich", "tomli", "typer"}
 """Dependencies that no executor imports: the command line, metrics, and Spark, which executors bring."""
 
-OPTIONAL = {"uvloop"}
-"""Dependencies that an executor does without, at a price."""
-
 BY_TRANSFORMS = {"protobuf"}
 """Dependencies that a single transform imports, under another name than the distribution's."""
 
@@ -45,7 +42,7 @@ def test_every_dependency_is_looked_for_or_the_drivers_alone():
     declared = {
         re.match(r"[\w-]+", line)[0] for line in importlib.metadata.requires(DISTRIBUTION) if "extra ==" not in line
     }
-    wanted = {name.replace("-", "_") for name in declared - DRIVER_ONLY - OPTIONAL - BY_TRANSFORMS}
+    wanted = {name.replace("-", "_") for name in declared - DRIVER_ONLY - BY_TRANSFORMS}
     assert wanted == {name.replace(".", "_") for name in known}
 
 
