@@ -20,7 +20,7 @@ from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.partition_ledger import PartitionLedger
 from framework.offsets.position_map import PositionMap
-from framework.offsets.saved_facts import BoundSelection, HintTable, SkipCounter
+from framework.offsets.saved_facts import BoundSelection, HintTable
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.store import MemoryOffsetStore, OffsetStore, PositionDelta
@@ -72,7 +72,6 @@ class OffsetManager:
         table: the positions, their lock and their watermark.
         partitions: the partitions that this process writes.
         hints: the listing hints by prefix.
-        skips: counts skipped records and failed objects.
         selection: the selection of objects that the positions belong to.
         tracker: advances the watermark from listings.
         facts: as the argument.
@@ -94,7 +93,6 @@ class OffsetManager:
         self.table = PositionTable(positions, watermark, source=source)
         self.partitions = PartitionLedger(self.table, anchors)
         self.hints = HintTable(self.table, listings)
-        self.skips = SkipCounter(self.table)
         self.selection = BoundSelection(self.table, selected)
         self.tracker = WatermarkTracker(self.table, self.store_begun)
         self._store = store if store is not None else MemoryOffsetStore()

@@ -1,4 +1,4 @@
-"""What is saved with the positions: hints of listings, the selection of objects, and the count of skips."""
+"""What is saved with the positions: hints of listings, and the selection of objects."""
 
 from __future__ import annotations
 
@@ -38,22 +38,6 @@ class HintTable:
         with self._table.lock:
             for prefix, left in hints.items():
                 self._hints.setdefault(prefix, left)
-
-
-class SkipCounter:
-    """Skipped records and failed objects since the last save. Thread-safe.
-
-    Args:
-        table: the positions, with what is not saved of them.
-    """
-
-    def __init__(self, table: PositionTable) -> None:
-        self._table = table
-
-    def add(self, count: int) -> None:
-        """Add skipped records and failed objects; the next flush writes their number."""
-        with self._table.lock:
-            self._table.unsaved.skipped += count
 
 
 class BoundSelection:

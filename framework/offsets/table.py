@@ -226,6 +226,11 @@ class PositionTable:
                 if entry.final and key not in self.unsaved.changed and known == entry:
                     del self.positions[key]
 
+    def count_skipped(self, count: int) -> None:
+        """Add skipped records and failed objects; the next flush writes their number."""
+        with self.lock:
+            self.unsaved.skipped += count
+
     def mark_missing(self, shown: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
         """Update which objects are missing after a complete listing of a prefix.
 

@@ -256,7 +256,7 @@ class Sender:
                 self._open_partition(topic_partition)
             self._partitions.add(topic_partition)
         if batch.skipped or batch.failure:
-            self._offsets.skips.add(batch.error_count)
+            self._offsets.table.count_skipped(batch.error_count)
             self._flush()  # the log holds the count before the dead letters: a restart does not reset the limit
             self._send_dead_letters(list(dead_letters_of(batch)))
         if self._object_lines is not None:

@@ -221,7 +221,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     )
     for prefix in ("", "a", "b"):
         session.offsets.hints.set(prefix, left)
-    session.offsets.skips.add(4)
+    session.offsets.table.count_skipped(4)
     session.save()
     session.offsets.table.watermark = Watermark(
         bucket="bucket", prefixes={"": (CoveredRange("", None, 99),)}, compacted={"": 2}

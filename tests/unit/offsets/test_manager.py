@@ -385,7 +385,7 @@ class World:
             self.manager.hints.set(name, self.hints[name])
         elif kind == "skip":
             self.skipped += number
-            self.manager.skips.add(number)
+            self.manager.table.count_skipped(number)
         elif kind == "select":
             self.scope = SelectionScope(bucket="b", prefixes=(name * number,), options={})
             self.manager.selection.bind(self.scope)
@@ -473,7 +473,7 @@ def test_when_positions_cannot_begin_the_rest_of_a_flush_stays_unsaved():
     manager = OffsetManager(NoBegin())
     manager.add_entry(entry())
     manager.commit(acknowledge(batch(entry(3)), offset=7))
-    manager.skips.add(2)
+    manager.table.count_skipped(2)
     with pytest.raises(StoreUnavailableError):
         manager.flush()
     assert manager.dirty

@@ -526,7 +526,7 @@ def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
 def test_what_was_skipped_within_the_hour_outlives_snapshots_and_what_is_older_does_not():
     server = MemoryIggy()
     session = session_of(server)
-    session.offsets.skips.add(5)
+    session.offsets.table.count_skipped(5)
     session.save()
     for _ in range(2):
         session.write_snapshot()
