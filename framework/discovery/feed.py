@@ -64,7 +64,6 @@ class FeedCounts:
         total_chosen: the same, over all listings.
         total_chosen_bytes: their total size.
         waiting: whether no listing is in progress.
-        list_seconds: duration of the listing.
         filtered: reason -> number of objects that were filtered.
         done_before: objects that were finished already when the first listing showed them.
     """
@@ -75,7 +74,6 @@ class FeedCounts:
     total_chosen: int = 0
     total_chosen_bytes: int = 0
     waiting: bool = False
-    list_seconds: float = 0.0
     filtered: dict[str, int] = attrs.field(factory=dict)
     done_before: int = 0
 

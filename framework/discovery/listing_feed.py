@@ -147,7 +147,6 @@ class ListingFeed(ObjectFeed):
         self._listing_seconds = max(0.0, self._listing_seconds - (self._idle_seconds() - self._idle_before))
         self.counts.listings += 1
         self.counts.waiting = True
-        self.counts.list_seconds = self._listing_seconds
         self.counts.filtered = self._objects.filtered()
         rest = self._rest_seconds()
         self._due = self._clock() + max(self._poll_interval_seconds, rest)

@@ -78,18 +78,15 @@ class Tables(Struct):
 class RowCodec:
     """Pack entries into rows and back. Packing is single-threaded; unpacking may run concurrently.
 
-    Args:
-        folders: maximum number of shared folders.
-        templates: maximum number of templates.
-
     Attributes:
         tables: what the rows refer to.
     """
 
-    def __init__(self, *, folders: int = FOLDERS, templates: int = TEMPLATES) -> None:
+    _max_folders = FOLDERS
+    _max_templates = TEMPLATES
+
+    def __init__(self) -> None:
         self.tables = Tables()
-        self._max_folders = folders
-        self._max_templates = templates
         self._kept_templates = 0
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
@@ -104,7 +101,7 @@ class RowCodec:
 
     def successor(self) -> RowCodec:
         """Return an empty codec of the same kind, for the rows that are still there: it has only the templates in use."""
-        return RowCodec(folders=self._max_folders, templates=self._max_templates)
+        return type(self)()
 
     def keep_templates(self) -> None:
         """Note that the templates so far are in use."""

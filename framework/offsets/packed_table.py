@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -103,27 +103,15 @@ class FinishedTable:
 
     Attributes:
         codec: packs the entries.
-
-    Args:
-        codec: packs the entries.
-        hash_of: hash of a row's head; replaceable for tests.
-        block_bits: a block has two to the power of this many rows; smaller for tests.
-        newest: minimum number of rows in the dict before they are merged into the array; smaller for tests.
     """
 
-    def __init__(
-        self,
-        codec: RowCodec,
-        *,
-        hash_of: Callable[[bytes | memoryview], int] = hash,
-        block_bits: int = BLOCK_BITS,
-        newest: int = NEWEST,
-    ) -> None:
+    _hash_of = staticmethod(hash)
+    _block_bits = BLOCK_BITS
+    _least_newest = NEWEST
+
+    def __init__(self, codec: RowCodec) -> None:
         self.codec = codec
-        self._hash_of = hash_of
-        self._block_bits = block_bits
-        self._in_block = (1 << block_bits) - 1
-        self._least_newest = newest
+        self._in_block = (1 << self._block_bits) - 1
         self._clear()
 
     def _clear(self) -> None:

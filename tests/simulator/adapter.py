@@ -885,10 +885,10 @@ def begin_history(tuning):
     in_parts = tuning.get("many_parts", False)
     replace(codec, PART_CHUNKS=1 if in_parts else 4)
     replace(record_size, MAX_ROWS=2 if in_parts else 5000, MAX_BYTES=500 if in_parts else 16 << 20)
-    packed_table.FinishedTable.__init__.__kwdefaults__.update(
-        {"block_bits": 1, "newest": 2}
-        if in_parts
-        else {"block_bits": packed_table.BLOCK_BITS, "newest": packed_table.NEWEST}
+    replace(
+        packed_table.FinishedTable,
+        _block_bits=1 if in_parts else packed_table.BLOCK_BITS,
+        _least_newest=2 if in_parts else packed_table.NEWEST,
     )
     replace(
         snapshots,

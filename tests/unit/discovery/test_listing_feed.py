@@ -188,7 +188,7 @@ def test_what_a_listing_waited_for_without_asking_the_store_makes_no_wait_longer
     idle[0] += 2.0
     rig.take_all()
     assert rig.feed.seconds_until_due == REST_FACTOR * 4.0
-    assert rig.feed.counts.list_seconds == 4.0
+    assert rig.feed._listing_seconds == 4.0
     assert (rig.next_pass(), rig.next_pass()) == ([], [])
     assert rig.feed.seconds_until_due == REST_FACTOR * 6.0
 
@@ -199,7 +199,7 @@ def test_a_listing_that_was_held_up_once_does_not_delay_the_next_and_a_second_on
     rig.keys()
     rig.list_seconds = 5.5
     assert rig.next_pass() == []
-    assert rig.feed.counts.list_seconds == 11.0
+    assert rig.feed._listing_seconds == 11.0
     assert rig.feed.seconds_until_due == 5.0
     assert rig.next_pass() == []
     assert rig.feed.seconds_until_due == REST_FACTOR * 11.0

@@ -99,8 +99,12 @@ any_entry = st.tuples(st.sampled_from(["lake", "other"]), names, st.sampled_from
 def small_map(hash_of=None, *, folders=3, templates=12):
     """Few folders and templates, blocks of four rows, seven rows in the dict, and hashes that collide."""
     hash_of = hash_of or (lambda head: sum(head) % 5 << 29)
-    table = FinishedTable(RowCodec(folders=folders, templates=templates), hash_of=hash_of, block_bits=2, newest=7)
-    return PositionMap(finished=table)
+    codec = type("SmallCodec", (RowCodec,), {"_max_folders": folders, "_max_templates": templates})()
+    return PositionMap(finished=table_of(codec, block_bits=2, least_newest=7, hash_of=staticmethod(hash_of)))
+
+
+def table_of(codec, **limits):
+    return type("SmallTable", (FinishedTable,), {f"_{name}": value for name, value in limits.items()})(codec)
 
 
 def exact(entry):
@@ -424,7 +428,7 @@ def test_chunks_that_do_not_fill_their_blocks_are_refused_when_they_are_loaded(c
     with pytest.raises(ValueError, match="block"):
         small_map().load(view.tables, [short, second])
     with pytest.raises(ValueError, match="block"):
-        PositionMap(finished=FinishedTable(RowCodec(), block_bits=1)).load(view.tables, [first])
+        PositionMap(finished=table_of(RowCodec(), block_bits=1)).load(view.tables, [first])
 
 
 @pytest.mark.parametrize(
@@ -866,7 +870,7 @@ counts = st.sampled_from([{}, READING, FAILED, UNSAFE])
     st.integers(0, 10),
 )
 def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, time_ms):
-    positions = PositionMap(finished=FinishedTable(RowCodec(), block_bits=2))
+    positions = PositionMap(finished=table_of(RowCodec(), block_bits=2))
     kept = {}
     for number, (key, modified_ms, more, bucket, generation) in enumerate(rows):
         entry = attrs.evolve(
