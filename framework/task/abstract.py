@@ -24,7 +24,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.pipeline.queue import BoundedQueue
-from framework.task.backoff import Backoff, BackoffConfig
+from framework.task.backoff import BackoffConfig
 from framework.task.context import SourceContext
 
 if TYPE_CHECKING:
@@ -171,16 +171,18 @@ class AbstractSourceTask:
         if iterator is None or queue is None:
             return
         try:
-            backoff = Backoff(self.backoff_config, wait=iterator.wait)  # making the feed may already query the store
+            pauses, waits = self.backoff_config.policy(), 0
             while not self._stopping.is_set():
                 batch = iterator.next_batch()
                 if batch is not None:
-                    backoff.reset()
+                    waits = 0
                     queue.put(batch)
                 elif iterator.finished:
                     break
                 else:
-                    self._pause(iterator, backoff)
+                    due, pause = iterator.seconds_until_due, pauses.delay(waits + 1)
+                    waits += due <= pause
+                    iterator.wait(max(pause, min(due, pauses.cap_seconds)), self._stopping)
         except TaskClosedError as error:
             if not self._stopping.is_set():
                 self._failure = error
@@ -193,13 +195,6 @@ class AbstractSourceTask:
                 log.exception("what was half read was not given back; going on without it")
             self._exhausted = True
             queue.wake()
-
-    def _pause(self, iterator: AbstractSourceRecordIterator, backoff: Backoff) -> None:
-        due = iterator.seconds_until_due
-        if due > backoff.delay_seconds:
-            iterator.wait(min(due, self.backoff_config.cap_seconds), self._stopping)
-        else:
-            backoff.wait(self._stopping)
 
     def poll(self, max_records: int = 50_000, *, timeout_seconds: float = 0.0) -> list[RecordBatch]:
         """Return the available batches in order, at most `max_records` records (a larger batch is returned alone).

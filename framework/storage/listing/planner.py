@@ -234,7 +234,7 @@ class RangePlanner:
             return
         del self._seams[cut]
         if seam.before[1] != seam.behind[0]:
-            self.disagreements.append(Disagreement(seam.before[0], cut, seam.before[1], seam.behind[0]))
+            self.disagreements.append(Disagreement(seam.before[0], cut))
 
     # ---- choosing the ranges to cut
 

@@ -67,14 +67,10 @@ class Disagreement:
     Attributes:
         before: the last key that was listed before the cut, or where that listing began.
         cut: the cut point.
-        from_before: the first key after the cut, as seen by the listing from before it; None = none.
-        from_cut: the first key of the listing that began at the cut; None = none.
     """
 
     before: str
     cut: str
-    from_before: str | None
-    from_cut: str | None
 
 
 def samples_of(keys: Sequence[str], most: int = 4) -> list[tuple[str, int]]:

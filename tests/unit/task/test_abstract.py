@@ -8,7 +8,7 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery.feed import HandedFeed
+from framework.discovery.feed import Assignment, HandedFeed
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -22,13 +22,13 @@ from framework.errors import (
 )
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement
-from framework.model.objects import Anchor, NativeObject
+from framework.model.objects import Anchor, NativeObject, TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
 from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
 from framework.task.abstract import CLOSE_SECONDS
-from framework.task.backoff import Backoff, BackoffConfig
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import DEFAULTS, source_config, source_props
@@ -139,19 +139,6 @@ def test_an_error_that_is_none_of_ours_is_raised_too():
 # ---- pauses
 
 
-def test_pauses_grow_and_stay_below_five_seconds():
-    waits = []
-    backoff = Backoff(BackoffConfig(), wait=lambda seconds, stop: waits.append(seconds), rand=lambda: 1.0)
-    for _ in range(100):
-        assert not backoff.wait(threading.Event())
-    assert waits[0] < 0.002
-    assert waits == sorted(waits)
-    assert max(waits) <= 5.0
-    backoff.reset()
-    backoff.wait(threading.Event())
-    assert waits[-1] < 0.002
-
-
 class Waits(HandedFeed):
     """A feed that never has anything and tells how long it was asked to wait."""
 
@@ -179,6 +166,26 @@ def test_the_reader_never_waits_longer_than_five_seconds_at_a_time(due):
     assert max(feed.waits) <= 5.0
     if 0.0 < due < 5.0:
         assert feed.waits[0] == due
+    if not due:
+        assert feed.waits[0] < 0.002
+        assert feed.waits[:12] == sorted(feed.waits[:12])
+
+
+def test_pauses_begin_again_after_a_success():
+    store = store_of(a=2)
+    native = store.stat("a")
+
+    class Late(Waits):
+        def wait(self, seconds, stop):
+            if len(self.waits) == 6:
+                self.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, TopicPartition("t", 0)))])
+            super().wait(seconds, stop)
+
+    feed = Late(0.0, 12)
+    with started(store, feed=feed):
+        assert feed.ready.wait(60)
+    assert feed.waits[6] > 0.03
+    assert feed.waits[7] < 0.002
 
 
 # ---- stopping
