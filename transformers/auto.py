@@ -25,7 +25,7 @@ from framework.errors import ObjectError
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, Transformer
-from transformers.batches import SHARED_MODULES, Runs
+from transformers.batches import CSV_OPTIONS, SHARED_MODULES, Runs, numbering_of
 from transformers.compression import SUFFIXES as COMPRESSION_SUFFIXES
 from transformers.compression import unsupported_compression
 from transformers.lines import LineTransformer
@@ -74,14 +74,7 @@ class AutoTransformer(Transformer):
     @override
     def numbering_options(self) -> Mapping[str, str]:
         """All that any of the formats depends on, since which one it is differs from key to key."""
-        options = self.options
-        return {
-            "format": self.name,
-            "compression": options.compression,
-            "csv_header": str(options.csv_header).lower(),
-            "csv_delimiter": options.csv_delimiter,
-            "csv_quote": options.csv_quote,
-        }
+        return numbering_of(self.name, self.options, CSV_OPTIONS)
 
     @override
     def read(

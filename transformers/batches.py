@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from typing_extensions import override
@@ -26,6 +26,9 @@ from transformers.compression import is_plain_by_name, most_expanded
 
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
+
+CSV_OPTIONS = ("compression", "csv_header", "csv_delimiter", "csv_quote")
+"""The options that determine the numbers of CSV's rows."""
 
 T = TypeVar("T")
 Runs = Iterator[PayloadBatch | SkippedRecord]
@@ -194,13 +197,29 @@ class RunBuilder:
         return mark
 
 
+def numbering_of(name: str, options: InputOptions, names: Sequence[str]) -> dict[str, str]:
+    """Return the name of a format with the values of these options, as they are saved with a position."""
+    values = {each: getattr(options, each) for each in names}
+    return {"format": name} | {
+        each: value if isinstance(value, str) else str(value).lower() for each, value in values.items()
+    }
+
+
 class ShippedTransformer(Transformer):
-    """The base of the formats here: made from `InputOptions`; a subclass writes `_read` and `numbering_options`."""
+    """The base of the formats here: made from `InputOptions`; a subclass writes `_read`."""
 
     needs_modules: ClassVar[tuple[str, ...]] = SHARED_MODULES
+    numbered_by: ClassVar[tuple[str, ...]] = ()
+    """Options that determine the record numbers, besides the format. Not the compression of a format whose objects, read
+    with a wrong one, have no record at all: then no number can change its meaning.
+    """
 
     def __init__(self, options: InputOptions) -> None:
         self.options = options
+
+    @override
+    def numbering_options(self) -> Mapping[str, str]:
+        return numbering_of(self.name, self.options, self.numbered_by)
 
     @override
     def read(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice, repeat, starmap
@@ -30,7 +30,7 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, longest
 from framework.model.utf8 import check_utf8
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput
-from transformers.batches import RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, too_large
+from transformers.batches import CSV_OPTIONS, RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
 from transformers.lines import Span, whole_lines
@@ -64,6 +64,7 @@ class CsvTransformer(ShippedTransformer):
 
     name: ClassVar[str] = "csv"
     reads_columns: ClassVar[bool] = True
+    numbered_by: ClassVar[tuple[str, ...]] = CSV_OPTIONS
 
     def __init__(self, options: InputOptions) -> None:
         super().__init__(options)
@@ -72,17 +73,6 @@ class CsvTransformer(ShippedTransformer):
             self._dialect["quotechar"] = options.csv_quote
         else:
             self._dialect |= {"quotechar": None, "quoting": csv.QUOTE_NONE}
-
-    @override
-    def numbering_options(self) -> Mapping[str, str]:
-        options = self.options
-        return {
-            "format": self.name,
-            "compression": options.compression,
-            "csv_header": str(options.csv_header).lower(),
-            "csv_delimiter": options.csv_delimiter,
-            "csv_quote": options.csv_quote,
-        }
 
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing
 from typing import ClassVar
 
@@ -59,11 +59,6 @@ class JsonArrayTransformer(ShippedTransformer):
     name: ClassVar[str] = "json"
 
     @override
-    def numbering_options(self) -> Mapping[str, str]:
-        # Not the compression: read with a wrong one, no object begins with `[`, so no number can change its meaning.
-        return {"format": self.name}
-
-    @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
         problem = _problem(self._fitting(raw))
         if problem is not None:
@@ -88,7 +83,6 @@ class _ArrayReader:
         self._left = skip
         self._builder = builder
         self._data = b""
-        self._at_end = False
         self._between = b""
         self._first = True
 
@@ -131,7 +125,6 @@ class _ArrayReader:
     def _more(self) -> bool:
         """Read on; twice as much each time that one element needs, so that a long one is not scanned too often."""
         piece = self._stream.read_about(max(self._piece_bytes, len(self._data)))
-        self._at_end = not piece
         self._data = self._data + piece if self._data else piece
         return bool(piece)
 

@@ -6,7 +6,7 @@ order mark at the object's start is dropped. No line is held whole once it is lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from string import whitespace
 from typing import ClassVar
@@ -213,10 +213,7 @@ class LineTransformer(SplittableTransformer):
     """
 
     max_whole_bytes: ClassVar[int] = _BLOCK_BYTES
-
-    @override
-    def numbering_options(self) -> Mapping[str, str]:
-        return {"format": self.name, "compression": self.options.compression}
+    numbered_by: ClassVar[tuple[str, ...]] = ("compression",)
 
     def _good_lines(self, lines: Sequence[bytes], *, ascii_only: bool) -> Sequence[bytes] | None:
         """Return the lines when surely none is bad or blank, else None; the quick test of every block.

@@ -21,7 +21,7 @@ splits begin where they should, or one of them fails.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
@@ -107,11 +107,6 @@ class AvroTransformer(SplittableTransformer):
     name: ClassVar[str] = "avro"
     reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars")
-
-    @override
-    def numbering_options(self) -> Mapping[str, str]:
-        # Not the compression: read with a wrong one, a file has no record at all, so no number can change its meaning.
-        return {"format": self.name}
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:

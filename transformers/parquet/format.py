@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from typing import BinaryIO, ClassVar, cast
 
@@ -45,11 +45,6 @@ class ParquetTransformer(SplittableTransformer):
     name: ClassVar[str] = "parquet"
     reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "arro3.io", "pyarrow")
-
-    @override
-    def numbering_options(self) -> Mapping[str, str]:
-        # Not the compression: read with a wrong one, a file has no record at all, so no number can change its meaning.
-        return {"format": self.name}
 
     @override
     def decode_record(self, raw: bytes, *, key: str) -> bytes:
