@@ -194,18 +194,8 @@ class FinishedTable:
         else:
             self._blocks[-1] = last.growing()
 
-    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the current rows that a compaction must look at, with their numbers.
-
-        `remove` accepts the numbers until the next change. Objects too young to be compacted, usually most, take no step each.
-
-        Args:
-            before_ms: no object last modified at this time or later is compacted.
-        """
-        return self.view().rows_to_compact(before_ms)
-
     def remove(self, numbers: Sequence[int]) -> None:
-        """Remove many rows together."""
+        """Remove many rows together, by the numbers that a view of the present entries gave."""
         for number in numbers:
             self._dead[number] = 1
         self._dead_rows += len(numbers)

@@ -125,7 +125,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             return Compacted()
         entry_of = self._finished.codec.entry_of
         rows: Iterator[tuple[int | OffsetManagerKey, OffsetManagerEntry]] = (
-            (number, entry_of(row)) for number, row in self._finished.rows_to_compact(watermark.latest_ms)
+            (number, entry_of(row)) for number, row in self._finished.view().rows_to_compact(watermark.latest_ms)
         )
         gone: list[tuple[int | OffsetManagerKey, int, int]] = []  # place, generation, records
         objects: dict[str, int] = {}
