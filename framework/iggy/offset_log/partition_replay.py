@@ -290,6 +290,9 @@ class PartitionReader:
             opening: its `open` record, without counts.
             hold_back: see `hold_back_of`.
             left_from: the first offset that is left, if messages after the anchor expired: sent counts account for them.
+
+        Raises:
+            PartitionGoneError: records were sent to an emptied partition.
         """
         known: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         anchor = last = opening.anchor
@@ -304,6 +307,7 @@ class PartitionReader:
         saved: dict[OffsetManagerKey, int] = {}
         unsaved: deque[UnsavedCount] = deque()
         messages = 0
+        counted = self._state.counted.get(topic_partition)
         start = last.offset + 1 if last is not None else 0
         for message in self._read(topic_partition, start):
             messages += 1
@@ -311,6 +315,9 @@ class PartitionReader:
             parts = parse_message_id(message.message_id)
             entry = self._state.find(parts.object_hash, parts.split_number)
             if entry is not None and entry.topic_partition == topic_partition:
+                below = counted is not None and message.offset <= counted.offset
+                if below and 0 < entry.records_done < parts.record:
+                    raise self._written_after_purge(entry, message, parts.record)
                 key = entry.get_manager_key()
                 lowest.setdefault(key, parts.record)
                 reached[key] = max(parts.record, reached.get(key, entry.records_saved))
@@ -337,6 +344,20 @@ class PartitionReader:
             saved=saved,
             counts=counts,
             messages=messages,
+        )
+
+    def _written_after_purge(
+        self, entry: OffsetManagerEntry, message: StoredMessage, record: int
+    ) -> PartitionGoneError:
+        """Return the error for a record that is before the last counted message, and was sent after it.
+
+        A killed server loses the last messages, too. But nothing is sent in their place before a later opening counts again.
+        """
+        return PartitionGoneError(
+            f"{self._place(entry.topic_partition)}: record {record} of {entry.bucket}/{entry.key} is at offset "
+            f'{message.offset}, and source "{self._state.source}" had counted {entry.records_done} records there before: the '
+            f"topic was purged, or restored from elsewhere. {WAYS_OUT}",
+            entry.topic_partition,
         )
 
 

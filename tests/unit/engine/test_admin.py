@@ -1,6 +1,7 @@
 """What people do to topics and positions: resets that nothing undoes, changes that are accepted, all or nothing."""
 
 import collections
+import itertools
 import logging
 
 import attrs
@@ -569,6 +570,28 @@ def test_what_was_sent_between_a_purge_and_its_notice_is_not_sent_again(harm):
     by_hand(source)
     source.live()
     assert source.payloads() == collections.Counter(lines("b", 7))
+
+
+def test_a_purge_of_a_topic_that_may_forget_stops_the_source_once_it_has_sent_more():
+    """No position is saved there, so an emptied partition alone is what a killed server may leave."""
+    source = Source({"a": 11}, partitions=1)
+    make_forgetful(source)
+    server, store = source.server, source.server.store
+    sends = itertools.count(1)
+
+    def store_and_purge(stream, topic, *rest):
+        if topic == "records" and next(sends) == 2:
+            server.purge_topic(stream, topic)
+        return store(stream, topic, *rest)
+
+    server.store = store_and_purge
+    with pytest.raises(SourceError):
+        source.live()
+    with pytest.raises(PositionError, match=r"record 5 of .*/a is at offset 0, .* counted 4 records .* purged.*offsets accept-data-loss"):
+        source.live()
+    by_hand(source)
+    source.live()
+    assert source.payloads() == collections.Counter(lines("a", 11)[4:])
 
 
 @pytest.mark.parametrize(("counts", "found"), [({"a": 1}, "1 message"), ({"a": 1, "b": 2, "c": 1}, "4 messages")])
