@@ -1,9 +1,9 @@
 """Interpolation between keys, used to split key ranges.
 
 Keys are read as numbers whose digits are characters. Each place of the key has its own alphabet: the characters seen
-there, and those that are likely there too (`3` and `7` suggest digits). A place where all keys agree counts almost
-nothing. So a shared prefix of 200 bytes, or the `/host-` in the middle of a path, does not distort the result.
-Estimates decide only where a listing is split, never which keys it finds.
+there, and those that are likely there too (`3` and `7` suggest digits; of scripts other than Latin, what lies between
+and beyond). A place where all keys agree counts almost nothing. So a shared prefix of 200 bytes, or the `/host-` in the
+middle of a path, does not distort the result. Estimates decide only where a listing is split, never which keys it finds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import attrs
 
@@ -21,8 +21,14 @@ CLASSES = ("0123456789", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "abcdefghijklmnopqrstuvwx
 OTHER_CLASS = 0.5
 """Weight of a whole unseen class relative to a seen character, before anything is known."""
 
+GUESSES = 15
+"""Characters beyond the last one seen that are tried, in scripts other than Latin: 1, 2, 4, 8 ... code points beyond it."""
+
 FINEST = 1e-12
 """Differences in position below this are not followed further along a key: float precision is about 1e-16."""
+
+MAX_CODE = 0x10FFFF
+"""The last code point."""
 
 MAX_SEEN = 256
 """Maximum of characters distinguished per place; ASCII fits."""
@@ -58,7 +64,7 @@ def after_all(stem: str) -> str | None:
     """
     while stem:
         code = ord(stem[-1]) + 1
-        if code <= 0x10FFFF:  # noqa: PLR2004 - the last code point
+        if code <= MAX_CODE:
             return stem[:-1] + chr(0xE000 if 0xD800 <= code <= 0xDFFF else code)  # noqa: PLR2004
         stem = stem[:-1]
     return None
@@ -102,10 +108,27 @@ class _Place:
             for letter in letters:
                 between = there[0] < letter < there[-1]
                 weights.setdefault(letter, 1.0 if between else unlikely)
+        self._guess(weights, unlikely)
         self.alphabet = "".join(sorted(weights))
         total = sum(weights.values())
         self.starts = [0.0, *(part / total for part in accumulate(weights[letter] for letter in self.alphabet))]
         self.refresh_at = max(2 * self.draws, self.draws + 1)
+
+    def _guess(self, weights: dict[str, float], unlikely: float) -> None:
+        """Add characters of scripts other than Latin, without a list of any script.
+
+        One in the middle of each two that were seen, so that their part can be cut; and some beyond the last one, which
+        together are as likely as all that were seen.
+        """
+        codes = sorted(ord(letter) for letter in self.seen if letter > "~")
+        if not codes:
+            return
+        middles = ((first + other) // 2 for first, other in pairwise(codes))
+        beyond = (codes[-1] + 2**power for power in range(GUESSES))
+        for guesses, weight in ((middles, 1.0), (beyond, unlikely * max(1.0, len(codes) / GUESSES))):
+            for code in guesses:
+                if code <= MAX_CODE and chr(code).isprintable():
+                    weights.setdefault(chr(code), weight)
 
     def slot(self, letter: str) -> tuple[float, float]:
         """Return the start and width of a character's slot; a character that is no candidate has no width."""

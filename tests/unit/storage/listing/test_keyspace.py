@@ -50,6 +50,8 @@ def test_positions_never_go_down_along_the_keys(seen, asked):
 
 
 @example(["\x7f", "\U000b58330"], 0.07421875, 0.001)  # just where no characters are
+@example(["\ud780", "\ud7a3"], 0.9, 0.001)  # surrogates are beyond
+@example(["\U0010fff0"], 0.9, 0.001)
 @given(st.lists(TEXT, min_size=1, max_size=30), st.floats(0, 1), st.sampled_from([0.1, 0.001]))
 def test_a_key_made_for_a_position_is_valid_text_at_about_that_position(seen, position, precision):
     space = space_of(seen)

@@ -202,6 +202,31 @@ def test_the_workers_are_busy_and_calls_are_few(buckets, name, workers, jitter):
     assert second.speed >= least
 
 
+SCRIPTS = {
+    "Cyrillic": (range(0x0430, 0x0450), 0.8),
+    "Thai": (range(0x0E01, 0x0E2F), 0.8),
+    "Japanese": ([*range(0x3041, 0x3094), *range(0x30A1, 0x30F5), *range(0x4E00, 0x9FA6, 30)], 0.5),
+    "Korean": (range(0xAC00, 0xD7A4), 0.35),
+    "Chinese": (range(0x4E00, 0x9FA6), 0.35),
+    "emoji": (range(0x1F300, 0x1F650), 0.5),
+}
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_workers_are_busy_whatever_the_script(script):
+    """Of thousands of characters the first pages show a few, which are neighbors."""
+    codes, least = SCRIPTS[script]
+    rand, characters = random.Random(5), list(map(chr, codes))
+    words = {
+        "".join(rand.choices(characters, k=rand.randint(2, 6))) + f"/{rand.randrange(1000)}" for _ in range(40_000)
+    }
+    keys = sorted(words)
+    found = simulate(keys, 16)
+    assert sorted(found.keys) == keys
+    assert found.speed >= least
+    assert found.calls_per_page <= 1.1
+
+
 def test_pages_that_end_with_their_range_cost_no_more_calls(buckets):
     keys = buckets["even numbers"]
     for histogram in ([], simulate(keys, 16).histogram):
