@@ -44,11 +44,13 @@ from s3_source.pages import (
     REPLACEMENT,
     bare_etag,
     check_version,
+    checked_size,
     checksum_in,
     etag_of,
     listed_etag,
     may_be_unpacked,
     parse_page,
+    text_of,
     version_of,
 )
 from s3_source.pins import Pins
@@ -182,7 +184,7 @@ class S3Store(HttpStore):
             raise made from error
         self._bucket_seen = True
         with self._complete_answer(key):
-            size, modified_ms = answer["ContentLength"], int(answer["LastModified"].timestamp()) * 1000
+            size, modified_ms = checked_size(answer["ContentLength"]), int(answer["LastModified"].timestamp()) * 1000
         return NativeObject(
             scheme="s3",
             bucket=self.bucket,
@@ -199,9 +201,15 @@ class S3Store(HttpStore):
         etag = etag_of(native)
         pinned = {"IfMatch": f'"{etag}"'} if etag else {}
         answer = self._ask_about(native, "HeadObject", "head_object", **pinned, **self._get_options)
-        if etag and bare_etag(answer.get("ETag", "")) != etag:  # a store that does not look at the condition
+        answered = bare_etag(answer.get("ETag", ""))
+        if etag and not answered:
+            raise StoreUnavailableError(
+                f"{native.location}: the answer to a HEAD names no version of it; when that stays so, check s3.endpoint and "
+                f"s3.proxy"
+            )
+        if etag and answered != etag:  # a store that does not look at the condition
             raise ObjectChangedError("it was overwritten after it was listed", location=native.location)
-        own = {f"meta:{name.lower()}": value for name, value in answer.get("Metadata", {}).items()}
+        own = {f"meta:{name.lower()}": text_of(value) for name, value in answer.get("Metadata", {}).items()}
         return {"content-type": answer.get("ContentType", ""), **own}
 
     @override

@@ -184,18 +184,30 @@ def _object(item: Element, bucket: str, decode: Decode | None) -> NativeObject:
         scheme="s3",
         bucket=bucket,
         key=key,
-        size=_size(fields["Size"]),
+        size=checked_size(int(fields["Size"])),
         version=version_of(fields.get("ETag", ""), modified_ms),
         modified_ms=modified_ms,
         storage_class=intern(fields.get("StorageClass", "")),
     )
 
 
-def _size(text: str) -> int:
-    size = int(text)
+def checked_size(size: int) -> int:
+    """Return the size of an object.
+
+    Raises:
+        ValueError: none has that many bytes.
+    """
     if not 0 <= size <= MAX_SIZE:
-        raise ValueError(f"an object of {text[:20]} bytes")
+        raise ValueError(f"an object of {str(size)[:20]} bytes")
     return size
+
+
+def text_of(header: str) -> str:
+    """Return the text of a header that was read as Latin-1. Some stores send metadata in UTF-8."""
+    try:
+        return header.encode("latin-1").decode()
+    except UnicodeError:
+        return header
 
 
 def version_of(etag: str, modified_ms: int) -> str:

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from botocore.loaders import JSONFileLoader, create_loader
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.model.objects import MAX_SIZE
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
@@ -31,6 +32,47 @@ def test_an_answer_that_lacks_what_is_asked_for_is_tried_again(answered):
     with pytest.raises(StoreUnavailableError, match="'Key'"):
         store.tags(native("k"))
     store.close()
+
+
+@contextlib.contextmanager
+def answering(head):
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    store._client = SimpleNamespace(head_object=lambda **_: head, close=lambda: None)
+    with contextlib.closing(store):
+        yield store
+
+
+@pytest.mark.parametrize("size", [-1, MAX_SIZE + 1, 2**63])
+def test_a_size_that_no_object_has_is_an_answer_that_cannot_be_read(size):
+    moment = datetime(2026, 1, 1, tzinfo=timezone.utc)
+    with answering({"ContentLength": MAX_SIZE, "LastModified": moment}) as store:
+        assert store._head("k").size == MAX_SIZE
+    with (
+        answering({"ContentLength": size, "LastModified": moment}) as store,
+        pytest.raises(StoreUnavailableError, match=rf"an object of {size} bytes"),
+    ):
+        store._head("k")
+
+
+def test_an_answer_without_a_version_says_nothing_of_the_metadata():
+    """A page of an ingress answers a HEAD with 200, too."""
+    listed = attrs.evolve(native("k"), version="abc@1")
+    with (
+        answering({"ContentType": "text/html"}) as store,
+        pytest.raises(StoreUnavailableError, match="names no version"),
+    ):
+        store.metadata(listed)
+    with answering({"ETag": '"other"'}) as store, pytest.raises(ObjectChangedError):
+        store.metadata(listed)
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"), [(b"caf\xc3\xa9", "caf\xe9"), (b"caf\xe9", "caf\xe9"), (b"\xe6\x97\xa5", "\u65e5"), (b"", "")]
+)
+def test_metadata_in_utf8_is_text(sent, text):
+    """botocore and libcurl take the bytes of a header for Latin-1."""
+    with answering({"ETag": '"abc"', "Metadata": {"a": sent.decode("latin-1")}}) as store:
+        assert store.metadata(attrs.evolve(native("k"), version="abc@1"))["meta:a"] == text
 
 
 @pytest.mark.parametrize("ask", ["metadata", "tags"])
