@@ -128,8 +128,8 @@ def parse_object(body: bytes, bucket: str, key: str) -> NativeObject:
 class Metadata(msgspec.Struct, rename="camel"):
     """The metadata of an object's description."""
 
+    generation: str
     content_type: str = ""
-    generation: str = ""
     metadata: dict[str, str] = {}
 
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.errors import ConfigError, ListingError, StoreUnavailableError
+from framework.errors import ConfigError, ListingError, ObjectChangedError, StoreUnavailableError
+from framework.model.objects import NativeObject
 from gcs_source.client import _redirected
 from gcs_source.errors_map import Failed, from_answer
-from gcs_source.pages import FIELDS, offsets, parse_object, parse_page, resume
+from gcs_source.pages import FIELDS, offsets, parse_metadata, parse_object, parse_page, resume
 
 TIME = "2024-05-31T12:00:00.123Z"
 
@@ -187,3 +188,13 @@ def test_what_is_no_description_is_tried_again():
 def test_the_description_of_another_object_is_none():
     with pytest.raises(StoreUnavailableError, match=r"gs://lake: .*asked was for 'k', described is 'other'"):
         parse_object(json.dumps(item("other")).encode(), "lake", "k")
+
+
+def test_a_description_without_a_generation_says_nothing_of_the_metadata():
+    """So answers a health check; the object is not overwritten."""
+    listed = NativeObject(scheme="gs", bucket="lake", key="k", size=1, version="7")
+    with pytest.raises(StoreUnavailableError, match=r"gs://lake/k: its description .*generation.* check gcs\.endpoint"):
+        parse_metadata(b'{"status":"ok"}', listed)
+    with pytest.raises(ObjectChangedError, match="generation 8, listed 7"):
+        parse_metadata(b'{"generation":"8"}', listed)
+    assert parse_metadata(b'{"generation":"7","metadata":{"A":"b"}}', listed) == {"content-type": "", "meta:a": "b"}
