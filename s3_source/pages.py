@@ -101,7 +101,7 @@ def _fields_of(body: bytes) -> tuple[dict[str, str], list[Element]]:
             raise
         root = fromstring(bare)  # noqa: S314
     if _local(root.tag) != "ListBucketResult":
-        raise ValueError(f"it is a {_local(root.tag)}")
+        raise ValueError(f"it is a {_local(root.tag)[:40]}")
     fields: dict[str, str] = {}
     items: list[Element] = []
     for part in root:
@@ -127,7 +127,7 @@ def _truth(text: str) -> bool:
     """
     word = text.strip().lower()
     if word not in _TRUTH:
-        raise ValueError(f"IsTruncated is {text!r}")
+        raise ValueError(f"IsTruncated is {text[:40]!r}")
     return _TRUTH[word]
 
 

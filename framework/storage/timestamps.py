@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import calendar
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 UTC = "+00:00"
 
 
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
 @lru_cache(maxsize=4096)
 def _day_ms(day: str) -> int:
-    year, month, number = day.split("-")
-    return calendar.timegm((int(year), int(month), int(number), 0, 0, 0)) * 1000
+    return (date.fromisoformat(day).toordinal() - _EPOCH_DAY) * 86_400_000
 
 
 _MINUTES_MS = {f"T{hour:02d}:{minute:02d}": (hour * 60 + minute) * 60_000 for hour in range(24) for minute in range(60)}
@@ -28,7 +29,7 @@ def milliseconds(time: str) -> int:
     """
     try:
         whole = _MINUTES_MS[time[10:16]] + _SECONDS_MS[time[16:19]] + _day_ms(time[:10])
-    except KeyError:
+    except (KeyError, ValueError):
         raise _no_time(time) from None
     part = time[19:]
     if part in {"Z", ".000Z"}:
@@ -37,30 +38,31 @@ def milliseconds(time: str) -> int:
         part = f"{part[: -len(UTC)]}Z"
         if part == "Z":
             return whole
-    if part[:1] != "." or part[-1:] != "Z":
+    digits = part[1:-1]
+    if part[:1] != "." or part[-1:] != "Z" or not (digits.isascii() and digits.isdigit()):
         raise _no_time(time)
-    return whole + int((part[1:-1] + "00")[:3])
+    return whole + int((digits + "00")[:3])
 
 
 def _no_time(time: str) -> ValueError:
-    return ValueError(f"no UTC time: {time!r}")
+    return ValueError(f"no UTC time: {time[:40]!r}")
 
 
-def utc_moment(date: str) -> datetime:
+def utc_moment(header: str) -> datetime:
     """Convert a date of an HTTP header, which is UTC also in the old forms that name no zone (RFC 9110, 5.6.7).
 
     Raises:
         TypeError, ValueError, OverflowError: it is none.
     """
-    moment = parsedate_to_datetime(date)
+    moment = parsedate_to_datetime(header)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
-def server_time_ms(date: str | None) -> int | None:
+def server_time_ms(header: str | None) -> int | None:
     """Convert the header `Date` to milliseconds since 1970 UTC; None when it is absent or invalid."""
-    if not date:
+    if not header:
         return None
     try:
-        return round(utc_moment(date).timestamp() * 1000)
+        return round(utc_moment(header).timestamp() * 1000)
     except (TypeError, ValueError, OverflowError):
         return None

@@ -115,7 +115,22 @@ def test_a_second_has_as_many_digits_as_the_store_likes(part, milliseconds_of_it
 
 
 @pytest.mark.parametrize(
-    "text", ["", "2026-01-01", "2026-01-01T00:00:00+02:00", "2026-01-01 00:00:00.000Z", "2026-01-01T00:00:00,5Z"]
+    "text",
+    [
+        "",
+        "2026-01-01",
+        "2026-01-01T00:00:00+02:00",
+        "2026-01-01 00:00:00.000Z",
+        "2026-01-01T00:00:00,5Z",
+        "2026-02-30T00:00:00Z",
+        "0000-01-01T00:00:00Z",
+        "+026-01-01T00:00:00Z",
+        "2026-1-001T00:00:00Z",
+        "2026-01-01T00:00:00.-12Z",
+        "2026-01-01T00:00:00.1_2Z",
+        "2026-01-01T00:00:00. 2Z",
+        "2026-01-01T00:00:00.\u0665Z",
+    ],
 )
 def test_another_form_of_time_is_refused(text):
     with pytest.raises(ValueError, match="UTC"):
@@ -333,6 +348,23 @@ def test_what_stores_write_is_read_the_quick_way(form):
 
 
 ITEM = "<Contents><Key>k</Key><LastModified>2026-01-02T12:34:56Z</LastModified><ETag>e</ETag><Size>1</Size></Contents>"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"<{'x' * 5000}/>",
+        f"<ListBucketResult><IsTruncated>{'x' * 5000}</IsTruncated></ListBucketResult>",
+        *(
+            f"<ListBucketResult>{PLAIN}{ITEM.replace(*part)}</ListBucketResult>"
+            for part in [("2026-01-02T12:34:56Z", "2" * 5000), (">1<", f">{'1' * 4000}<"), (">1<", f">{'x' * 4000}<")]
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_not_repeated_at_length(body):
+    with pytest.raises(StoreUnavailableError) as caught:
+        parse_page(body.encode(), {}, "b")
+    assert len(str(caught.value)) < 500
 
 
 @pytest.mark.parametrize(
