@@ -168,10 +168,10 @@ class StateFolder:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(path)
-        except OSError:
+        except OSError as error:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
-            raise
+            raise OSError(error.errno, error.strerror, str(path)) from error  # a write on a full disk names no file
         folder = os.open(self._path, os.O_RDONLY)
         try:
             os.fsync(folder)

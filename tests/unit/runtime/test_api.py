@@ -571,7 +571,7 @@ def test_offsets_are_set_by_the_programs_own_command(orders):
 def test_a_state_folder_that_is_gone_is_named_and_nothing_changes(orders, tmp_path):
     shutil.rmtree(tmp_path / "state")
     status, answer = orders.ask("PUT", "/connectors/orders/pause")
-    path = tmp_path / "state" / "state.json.tmp"
+    path = tmp_path / "state" / "state.json"
     assert (status, answer["message"]) == (500, f"the state folder cannot be used: {path}: No such file or directory")
     status, answer = orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})
     assert (status, answer["reason"].startswith(f"the state folder cannot be used: {tmp_path}/state/")) == (500, True)

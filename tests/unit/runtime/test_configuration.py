@@ -1,5 +1,6 @@
 """Files as configurations, their keys, and what others may see of them."""
 
+import errno
 import os
 
 import pytest
@@ -363,3 +364,16 @@ def test_a_state_folder_that_cannot_be_made_is_a_sentence(tmp_path):
 
 def test_the_kinds_of_a_test_are_those_of_the_program():
     assert KINDS.of({"s3": {}}).task_class is S3SourceTask
+
+
+def test_a_full_disk_names_the_file_that_cannot_be_written(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with StateFolder(tmp_path / "state") as state:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left") as caught:
+            state.change("orders", state="paused")
+        assert caught.value.filename == str(tmp_path / "state" / "state.json")
+        assert state.get("orders").state == "running"
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["worker.lock"]
