@@ -43,6 +43,9 @@ NO_JAVA = (
 NOISE = ("WARNING: ", "Picked up ", "at ", "... ", "Caused by: ")
 """Beginnings of lines that are dropped: Java's messages at every start, and stack traces."""
 
+ATTEMPT = "Spark JavaUtils: Failed to create directory"
+"""Part of a line that Spark writes ten times for a folder, each with an exception below; a line at the end has the result."""
+
 USAGE = "Usage: spark-submit"
 """Beginning of 100 lines with which `spark-submit` ends when it refuses an option."""
 
@@ -282,6 +285,9 @@ class _JavaOutput:
                     for _ in lines:
                         pass
                     break
+                if ATTEMPT in line:
+                    next(lines, None)
+                    continue
                 # of a Python worker's traceback only its last line, which says what happened
                 if line.startswith("Traceback (most recent call last):"):
                     in_trace = True

@@ -194,6 +194,21 @@ def test_what_java_says_while_its_context_stops_is_not_logged(monkeypatch, caplo
     assert caplog.messages == ["Spark says: ERROR Spark: a disk is full"]
 
 
+def test_ten_attempts_to_make_a_folder_are_said_once(caplog):
+    read_end, write_end = os.pipe()
+    output = jvm._JavaOutput(read_end)
+    output.start()
+    with os.fdopen(write_end, "w") as java:
+        for number in range(10):
+            print(f"2026-01-31T12:00:00.000 ERROR Spark JavaUtils: Failed to create directory /x/a{number}", file=java)
+            print("java.nio.file.NoSuchFileException: /x", file=java)
+            print("\tat java.base/sun.nio.fs.UnixException.translateToIOException(Unknown Source)", file=java)
+        print("java.io.IOException: Failed to create a temp directory (under /x) after 10 attempts!", file=java)
+    said = "java.io.IOException: Failed to create a temp directory (under /x) after 10 attempts!"
+    assert output.last_words() == said
+    assert caplog.messages == [f"Spark says: {said}"]
+
+
 STARTED_TWICE = """
 from framework.config.sections import SparkSection
 from framework.engine.process_exit import leave
