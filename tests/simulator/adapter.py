@@ -909,6 +909,7 @@ def prepare():
         leave=lambda _: None,
         set_up_process=lambda: None,
         LogForwarder=lambda tell: silent,
+        log_python_messages=lambda: None,  # it changes the process that all instances share
         signal=signal_stub,
         FIGURES_SECONDS=2.0,
     )
@@ -920,7 +921,13 @@ def prepare():
         WaitWatch=SimWaitWatch,
     )
     replace(spark_listing, Capacity=SimCapacity)
-    replace(spark_executor, TaskContext=_SimTaskContext, set_up_process=lambda: None, LogForwarder=lambda _: silent)
+    replace(
+        spark_executor,
+        TaskContext=_SimTaskContext,
+        set_up_process=lambda: None,
+        LogForwarder=lambda _: silent,
+        log_python_messages=contextlib.nullcontext,
+    )
     replace(discovery, WAIT_SECONDS=0.1)
     replace(session, FOLLOW_SECONDS=0.5)
     logging.disable(logging.CRITICAL)
