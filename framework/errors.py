@@ -50,6 +50,7 @@ A supervisor restarts after the first and leaves the other two to a person.
 from __future__ import annotations
 
 import errno
+import sys
 import traceback
 from collections.abc import Sequence
 
@@ -314,6 +315,10 @@ class ReaderFailedError(FatalError):
     @classmethod
     def of(cls, cause: BaseException) -> ReaderFailedError:
         """Build the error for a reader that failed with `cause`, with its exit code and message; a bad record's with advice."""
+        if missing := missing_package(cause):
+            error = cls(missing)
+            error.exit_code = EXIT_PERSON
+            return error
         error = cls(f"{cause}{_SKIP_ADVICE}" if isinstance(cause, RecordError) else str(cause))
         error.exit_code = exit_code_of(cause)
         if not isinstance(cause, SourceError):
@@ -374,6 +379,17 @@ def cannot_listen(option: str, address: str, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         made.exit_code = EXIT_TRY_AGAIN
     return made
+
+
+OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
+
+
+def missing_package(error: BaseException | None) -> str:
+    """Return the sentence about a package that is not installed; empty for other errors, and if a module of ours is missing."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if not name or name in OWN_PACKAGES:
+        return ""
+    return f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
 
 
 def is_low_memory(error: BaseException | None) -> bool:

@@ -21,6 +21,7 @@ from framework.errors import (
     ConfigError,
     ReaderFailedError,
     SourceError,
+    missing_package,
 )
 
 if TYPE_CHECKING:
@@ -41,8 +42,6 @@ WAYS_OUT = {
     "'ascii' codec can't encode": "set PYTHONUTF8=1, or a locale of UTF-8 (LC_ALL=C.UTF-8)",
 }
 """What to do when the system refuses something, by its words; any library may be the one that is refused."""
-
-OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
 
 
 class _ReportedLines(logging.Handler):
@@ -86,8 +85,6 @@ class ErrorReporter:
 
     def ended(self, error: BaseException) -> int:
         """Report what ended the program; return the exit code."""
-        if isinstance(error, ModuleNotFoundError):
-            return self.missing(error)
         show = getattr(error, "show", None)  # a mistake on the command line
         if show is None:
             return self.failed(error)
@@ -101,10 +98,11 @@ class ErrorReporter:
         """Report the error in one sentence; return the exit code."""
         from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
 
-        if isinstance(error.__cause__, ModuleNotFoundError) and isinstance(error, ReaderFailedError):
-            return self.missing(error.__cause__)
         if isinstance(error, ReaderFailedError) and error.unexpected:
             return self._unexpected(error.unexpected, str(error), error.trace)
+        if sentence := missing_package(error):
+            self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
+            return EXIT_PERSON
         if not isinstance(error, SourceError):
             return self._foreign(error)
         # a reader's error only carries another one
@@ -126,15 +124,6 @@ class ErrorReporter:
         sentence = f"unexpected {traces.scrub(text)}{ways}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
-
-    def missing(self, error: ModuleNotFoundError) -> int:
-        """Report a package that is not installed."""
-        name = (error.name or "").partition(".")[0]
-        if not name or name in OWN_PACKAGES:
-            return self._foreign(error)
-        sentence = f'the Python package "{name}" is needed and not installed for {sys.executable}: install it with pip'
-        self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
-        return EXIT_PERSON
 
     def warn(self, text: str) -> None:
         """Write a warning."""

@@ -1,12 +1,14 @@
 """The thread that takes a leader's messages in a worker: whatever ends it, the leader learns of it and the worker ends."""
 
+import pickle
+import sys
 from types import SimpleNamespace
 
 import pytest
 
 from framework.discovery.feed import HandedFeed
 from framework.engine.worker import _listen
-from framework.errors import EXIT_TRY_AGAIN, ReaderFailedError
+from framework.errors import EXIT_PERSON, EXIT_TRY_AGAIN, ReaderFailedError
 
 
 @pytest.fixture
@@ -43,3 +45,15 @@ def test_a_message_that_cannot_be_read_is_a_failure_and_no_silence(listened, err
     assert (sent[0][1].exit_code, sent[0][1].unexpected) == (EXIT_TRY_AGAIN, type(error).__name__)
     assert type(error).__name__ in str(sent[0][1])
     assert stops == ["stop"]
+
+
+def test_a_package_that_a_worker_lacks_is_named_as_in_a_run_of_one_task(listened):
+    """A supervisor would start the source again and again."""
+    sent, _ = listened(ModuleNotFoundError("No module named 'their_package.part'", name="their_package.part"))
+    failure = pickle.loads(pickle.dumps(sent[0][1]))
+    assert str(failure) == (
+        f'the Python package "their_package" is needed and not installed for {sys.executable}: install it with pip'
+    )
+    assert (failure.exit_code, failure.unexpected) == (EXIT_PERSON, "")
+    sent, _ = listened(ModuleNotFoundError("No module named 'framework.gone'", name="framework.gone"))
+    assert (sent[0][1].exit_code, sent[0][1].unexpected) == (EXIT_TRY_AGAIN, "ModuleNotFoundError")
