@@ -1,7 +1,7 @@
 """Values that fastavro reads or writes wrongly, for those who do that with it.
 
-Decimals become text: exact, and none so long that it takes minutes to write. A negative time of day is refused: fastavro
-makes another time of it. The text of a UUID is read as it is, and written only if it is one.
+Decimals become text: exact, and none so long that it takes minutes to write. A number that is no time of day is neither
+read, as fastavro makes another time of it, nor written. The text of a UUID is read as it is, and written only if it is one.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ _OWN = "iggy-cloud-sources-"
 """What the names of logical types begin with that are read or written by functions of this module."""
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_UUIDS = frozenset((("string", "uuid"),))
-
-Marks = Callable[[dict[str, Any]], bool]
-"""Returns whether a type that is neither a union nor holds others gets an own name of its logical type."""
+_CHECKED = frozenset((*_DAY, ("string", "uuid")))
 
 
 class LongDecimalError(ValueError):
@@ -60,21 +57,27 @@ def exact_values(schema: Any) -> Any:
     for (kind, logical), day in _DAY.items():
         as_time = read.LOGICAL_READERS[f"{kind}-{logical}"]
         read.LOGICAL_READERS[f"{kind}-{_OWN}{logical}"] = functools.partial(_read_time, as_time, day)
-    own = {*_DAY, *_UUIDS}
-    return _marked(schema, lambda plain: is_decimal(plain) or _names(plain) in own)
+    return _marked(schema, lambda plain: is_decimal(plain) or _is_checked(plain))
 
 
 def checked_values(schema: Any) -> Any:
-    """Return a schema to write with: the text of a UUID must be one. fastavro writes any value as its text."""
+    """Return a schema to write with: times of day and the text of a UUID must be such. fastavro writes anything for them.
+
+    A value that is none is taken for None, which does not fit their types.
+    """
     from fastavro import write  # noqa: PLC0415 - only who writes Avro pays for it
 
-    for kind, logical in _UUIDS:
-        write.LOGICAL_WRITERS[f"{kind}-{_OWN}{logical}"] = _uuid_text
-    return _marked(schema, lambda plain: _names(plain) in _UUIDS)
+    for (kind, logical), day in _DAY.items():
+        write.LOGICAL_WRITERS[f"{kind}-{_OWN}{logical}"] = functools.partial(_time_of_day, day)
+    write.LOGICAL_WRITERS[f"string-{_OWN}uuid"] = _uuid_text
+    return _marked(schema, _is_checked)
+
+
+def _time_of_day(day: int, value: object, _schema: object) -> int | None:
+    return value if type(value) is int and 0 <= value < day else None
 
 
 def _uuid_text(value: object, _schema: object) -> str | None:
-    """Return the text of a UUID; None, which does not fit a schema of text, for any other value."""
     return value if isinstance(value, str) and _UUID.fullmatch(value) else None
 
 
@@ -94,12 +97,12 @@ def _read_decimal(value: bytes, schema: Any, _reader_schema: object = None) -> s
     return decimal_text(value, schema.get("scale", 0))
 
 
-def _names(schema: Mapping[str, Any]) -> tuple[object, object] | None:
+def _is_checked(schema: Mapping[str, Any]) -> bool:
     kind = schema["type"]
-    return (kind, schema.get("logicalType")) if isinstance(kind, str) else None
+    return isinstance(kind, str) and (kind, schema.get("logicalType")) in _CHECKED
 
 
-def _marked(schema: Any, marks: Marks) -> Any:
+def _marked(schema: Any, marks: Callable[[dict[str, Any]], bool]) -> Any:
     """Return a schema in which the types that `marks` chooses have an own name of their logical type."""
     if isinstance(schema, list):
         return [_marked(branch, marks) for branch in schema]

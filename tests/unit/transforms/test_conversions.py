@@ -140,6 +140,20 @@ def test_json_that_is_no_uuid_is_bad_in_a_schema_that_holds_itself():
     assert found.numbers == [1, 3]
 
 
+@pytest.mark.parametrize(("kind", "day"), [("int", 86_400_000), ("long", 86_400_000_000)])
+@pytest.mark.parametrize("wrap", [lambda kind: kind, lambda kind: ["null", kind]])
+def test_json_that_is_no_time_of_day_is_bad_where_the_schema_says_so(kind, day, wrap):
+    """Readers of Avro refuse such a number, or make another time of it."""
+    logical = {"int": "time-millis", "long": "time-micros"}[kind]
+    field = {"name": "x", "type": wrap({"type": kind, "logicalType": logical})}
+    schema = json.dumps({"type": "record", "name": "r", "fields": [field]})
+    values = [0, day - 1, -1, day, True, 1.5]
+    found = applied([json.dumps({"x": value}).encode() for value in values], {**TO_AVRO, "schema_json": schema})
+    assert found.numbers == [1, 2]
+    assert all(reason.endswith(f"{logical}") for reason in found.reasons.values())
+    assert len(applied(found.payloads, {**TO_JSON, "schema_json": schema}).payloads) == 2
+
+
 @pytest.mark.parametrize("text", ["6BA7B810-9DAD-11D1-80B4-00C04FD430C8", "6ba7b8109dad11d180b400c04fd430c8", "x"])
 def test_the_text_of_a_uuid_is_sent_as_it_is_in_avro(text):
     """As from an Avro file. An invalid one is text: Avro's specification ignores a logical type that does not fit."""
