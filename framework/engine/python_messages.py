@@ -10,6 +10,7 @@ import logging
 import sys
 import threading
 import warnings
+from types import TracebackType
 
 log = logging.getLogger(__name__)
 
@@ -19,6 +20,7 @@ def log_python_messages() -> contextlib.ExitStack:
     undo = contextlib.ExitStack()
     for module, name, hook in (
         (threading, "excepthook", _log_thread_error),
+        (sys, "excepthook", _log_callback_error),
         (sys, "unraisablehook", _log_unraisable),
         (warnings, "showwarning", _log_warning),  # called by position only, so the names of its arguments are free
     ):
@@ -41,6 +43,11 @@ def _log_thread_error(args: threading.ExceptHookArgs) -> None:
         return
     name = args.thread.name if args.thread is not None else "unknown"
     log.error("the thread %s ended", name, exc_info=(args.exc_type, args.exc_value, args.exc_traceback))
+
+
+def _log_callback_error(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Log an exception that a library in C prints, as pycurl does with that of a function which it calls."""
+    log.error("a function that a library called failed", exc_info=(kind, error, trace))
 
 
 def _log_unraisable(args: sys.UnraisableHookArgs) -> None:
