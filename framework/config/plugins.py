@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from framework.config.option import nearest
-from framework.errors import ConfigError, SourceError, raised_at
+from framework.errors import ConfigError, SourceError, is_low_memory, raised_at
 
 
 @attrs.frozen(kw_only=True)
@@ -71,6 +71,8 @@ class Registry:
         try:
             found = entry.load()
         except Exception as exc:  # a module runs when it is imported, and may raise anything
+            if is_low_memory(exc):
+                raise
             text = str(exc) if isinstance(exc, ImportError | AttributeError) else f"{type(exc).__name__}: {exc}"
             raise ConfigError(f"{place} and cannot be loaded: {text}") from exc
         if not self.fits(found):
@@ -88,7 +90,7 @@ def named_failure(part: str) -> Iterator[None]:
     """Turn an unexpected exception of a part's own code into a `ConfigError` that names the part and the line."""
     try:
         yield
-    except (SourceError, ImportError):
-        raise
     except Exception as exc:
+        if isinstance(exc, SourceError | ImportError) or is_low_memory(exc):
+            raise
         raise ConfigError(f"{part} failed with {type(exc).__name__}: {exc} ({raised_at(exc)})") from exc

@@ -127,7 +127,9 @@ def _schema_errors(schema_json: str | None, schema_path: str | None) -> Iterator
         yield f"{name}: is no Avro schema: its JSON is wrong at line {error.lineno}, column {error.colno}"
     except ConfigError as error:
         yield f"{name}: is no Avro schema: {error}"
-    except Exception as error:  # noqa: BLE001  the library's many kinds
+    except Exception as error:  # the library's many kinds
+        if is_of_machine(error):
+            raise
         yield f"{name}: is no Avro schema ({type(error).__name__})"
 
 
@@ -325,7 +327,9 @@ class ProtoConvertOptions:
             yield f"descriptor_set_path: cannot be read: {error.strerror or type(error).__name__}"
         except KeyError:
             yield f'message_type = "{self.message_type}": the descriptor set has no such message'
-        except Exception as error:  # noqa: BLE001  the library's many kinds
+        except Exception as error:  # the library's many kinds
+            if is_of_machine(error):
+                raise
             yield f"descriptor_set_path: is no descriptor set ({type(error).__name__})"
 
 
