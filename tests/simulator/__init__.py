@@ -9,6 +9,7 @@ iggy        the server: what it stores, forgets, and whom it still lists
 bucket      the store: versions, faults, and everything that ever was in it
 key_lists   the list of keys that names what is read, where it is not the bucket that does
 neighbour   a second source in the same stream
+operator    people who purge, delete and divide topics while the source runs, and what must come of it
 history     what people, machines and networks do to them
 coverage    which kinds of events and properties there are, and which have met
 meetings    events that come soon after each other

@@ -56,6 +56,14 @@ EXHIBITS = {
     "trimmed_with_others_in_it": ("neighbours", 600, 8),
     "claimed_without_the_sender": ("pairs", 2000, 247),
     "sent_beside_what_is_begun": ("late_requests", 1500, 686),
+    "confirmed_at_any_offset": ("by_hand", 100, 3),
+    "log_at_any_offset": ("by_hand", 800, 227),
+    "snapshot_of_a_purged_log": ("by_hand", 600, 135),
+    "accepted_at_the_end": ("by_hand", 600, 2),
+    "deleted_and_made_again": ("by_hand", 300, 5),
+    "kept_in_a_partition_that_is_gone": ("by_hand", 800, 183),
+    "any_number_of_partitions": ("by_hand", 100, 4),
+    "marked_in_any_topic": ("letters_by_hand", 1000, 14),
 }
 """Name -> theme, histories, and the seed by which it was last found.
 

@@ -540,15 +540,16 @@ def accepted_without_anchors():
     def read(self, topic_partition, info):
         raise partition_replay.PartitionGoneError("gone", topic_partition)
 
+    accepted_at_the_end()
     real = admin._accept
 
     def accept(state, connection, config):
-        before = partition_replay.PartitionReader.read
-        partition_replay.PartitionReader.read = read
+        reader = partition_replay.PartitionReader
+        before, reader.read = reader.read, read
         try:
             real(state, connection, config)
         finally:
-            partition_replay.PartitionReader.read = before
+            reader.read = before
 
     admin._accept = accept
 
@@ -591,3 +592,97 @@ def sent_beside_what_is_begun():
     from tests.simulator import adapter
 
     adapter.SimConnection.wait_for_appended = lambda self: None
+
+
+def confirmed_at_any_offset():
+    """Confirmations whose offsets begin again show nothing."""
+    from framework.iggy import sender
+
+    real = sender._mistrust
+    sender._mistrust = lambda where, count, confirmed, end: real(where, count, confirmed, -1)
+
+
+def log_at_any_offset():
+    """A process does not notice that the offsets of its log begin again."""
+    from framework.iggy.offset_log import log
+
+    log.OffsetLog._check_not_replaced = lambda self: None
+
+
+def snapshot_of_a_purged_log():
+    """A snapshot stands for the log, also when the log has lost the offset of its state."""
+
+    def newest_snapshot(heads):
+        return chosen([_Earlier.of(head) if head.kind == "snapshot" else head for head in heads])
+
+    chosen = loading.newest_snapshot
+    loading.newest_snapshot = newest_snapshot
+
+
+class _Earlier(dict):
+    """A head that is equal to the real one. At its first look it tells a moment that the log has."""
+
+    @classmethod
+    def of(cls, head):
+        return attrs.evolve(head, header=cls(head.header)) if head.header["at"] > head.offset else head
+
+    def __getitem__(self, name):
+        if name == "at" and not vars(self).setdefault("looked", False):
+            self.looked = True
+            return 0
+        return super().__getitem__(name)
+
+
+def accepted_at_the_end():
+    """After `offsets accept-data-loss` a partition whose messages are gone is opened at its end."""
+    partition_replay.PartitionReader.count_from_first = lambda self, where, info: self._state.forget(where)
+
+
+def deleted_and_made_again():
+    """A start makes a data topic that was deleted, and goes on."""
+    from framework.engine import topic_checks
+
+    real = topic_checks.lost_partitions
+
+    def lost(state, topics, partitions):
+        gone = real(state, topics, partitions)
+        for where in gone:
+            if topics[where.topic] is None:
+                state.forget(where)
+        return {where: count for where, count in gone.items() if topics[where.topic] is not None}
+
+    topic_checks.lost_partitions = lost
+
+
+def kept_in_a_partition_that_is_gone():
+    """`offsets accept-data-loss` leaves positions in partitions that were deleted."""
+    from framework.engine import admin, topic_checks
+
+    topic_checks.lost_partitions = admin.lost_partitions = lambda *_: {}
+
+
+def any_number_of_partitions():
+    """Nobody counts the partitions of a topic that must have one."""
+    from framework.engine import topic_checks
+    from framework.iggy.dead_letters import writer
+
+    real = topic_checks.ensure_topic
+
+    def ensure_topic(connection, stream, topic, partitions, **more):
+        info = connection.get_topic(stream, topic)
+        found = len(info.partitions) if info is not None and "advice" in more else partitions
+        return real(connection, stream, topic, found, **more)
+
+    topic_checks.ensure_topic = writer.ensure_topic = ensure_topic
+
+
+def marked_in_any_topic():
+    """A mark of a replay counts for dead letters behind it, too."""
+    from framework.iggy.dead_letters import writer
+
+    real = writer._mark_of
+
+    def mark_of(message, *, replayed):
+        return attrs.evolve(real(attrs.evolve(message, offset=1 << 60), replayed=replayed), offset=message.offset)
+
+    writer._mark_of = mark_of

@@ -29,11 +29,12 @@ class Operator:
         self.letters_gone = {}
         self._progress = {}  # name of a process -> when it saved
         self._sent = {}  # connection, topic, number -> when it first knew a message there
-        self._begin_again = {}  # topic and number, of a data topic or the log -> when, and the end before
+        self._begin_again = {}  # topic and number, of a data topic or the log -> when, and the end of what the source wrote
         self._noticeable = {}  # connection -> when an answer first showed it
         self._after = {}  # connection -> requests since
         self._again_since = None
         self._purged = "", []
+        self._counted = {}  # topic and number -> the last message that was surely counted before, and whose records were
 
     def forget(self):
         self.world = None
@@ -56,6 +57,9 @@ class Operator:
             place = topic, int(number)
             if self._find(*place) is None:
                 return  # it was refused
+            rate = world.plan.tuning.get("purge_beside_replay", 0.0)
+            if rate and kind == "stored" and link.process.name.startswith("replay") and world.rng.random() < rate:
+                world.at(0.0, world.rng.choice((self.purge_letters, self.delete_letters)))
             if kind == "answered":
                 self._sent.setdefault((link, *place), world.now)
             else:
@@ -67,6 +71,14 @@ class Operator:
             new = [one for one in self._find(*place).messages[-100:] if one.timestamp_us == world.server.now_us()]
             world.count_again(new)
         if self._is_behind(*place, link):
+            name, (counted, begun) = link.process.name, self._counted.get(place, (-1, set()))
+            begun = {tag for tag in begun if self._is_read_once(tag)}
+            if not world.must_refuse and any(
+                one.writer == name and one.offset <= counted and any(tag in begun for _, tag, _ in tell(one.payload))
+                for one in self._find(*place).messages
+            ):
+                self._purged = place[0], [place[1]]
+                world.refuse(f"{place[0]} was purged, and written again")
             self._after[link] = self._after.get(link, 0) + 1
             if self._after[link] > UNDER_WAY:
                 world.fail("NOT NOTICED", f"{link.process.name} goes on in {place}, whose offsets began again")
@@ -74,6 +86,11 @@ class Operator:
         limit = world.settings.commit_interval + NOTICE_SECONDS
         if noticeable is not None and not world.server.slow and world.now > noticeable + limit:
             world.fail("NOT NOTICED", f"{link.process.name} sends beside a log whose offsets began again")
+
+    def _is_read_once(self, tag):
+        """Whether a content was never restored: then it begins again, whatever was counted of it."""
+        became = [version for bucket in self.world.buckets for _, _, version in bucket.became if version is not None]
+        return sum(version.tag == tag for version in became) == 1
 
     def _runs_since_before(self, link):
         """Whether something still runs that another start cannot see, since the log lost its claim."""
@@ -101,19 +118,22 @@ class Operator:
 
     def _watch(self, topic, numbers=None):
         for number, part in enumerate(topic.partitions):
-            if part.end and (numbers is None or number in numbers):
-                self._begin_again[topic.name, number] = self.world.now, part.end
+            ends = [one.offset + 1 for one in part.messages if one.payload != b"theirs"]
+            if ends and (numbers is None or number in numbers):
+                self._begin_again[topic.name, number] = self.world.now, ends[-1]
 
     def _is_saved(self, gone, topic):
         """Whether positions surely count some of these messages as saved."""
         world = self.world
         if topic.required_to_save > 1:
-            return False
+            return False  # a killed server takes them, too: only what is sent to their places tells
         ended = {life.process.name for life in world.lives if world.saved_all(life)}
-        return any(one.writer.partition("/")[0] in ended or self._saves_since(one) >= SAVES for one in self._ours(gone))
+        return any(one.writer.partition("/")[0] in ended or self._is_counted(one) for one in self._ours(gone))
 
-    def _saves_since(self, message):
-        return sum(EPOCH + at > message.timestamp_us / 1e6 for at in self._progress.get(message.writer, ()))
+    def _is_counted(self, message):
+        """Whether the process that sent a message has surely stored its count since."""
+        saved = self._progress.get(message.writer, ())
+        return sum(EPOCH + at > message.timestamp_us / 1e6 for at in saved) >= SAVES
 
     def _ours(self, gone):
         """Of these messages those that the log knows, or must."""
@@ -154,6 +174,11 @@ class Operator:
         gone = [one for number in numbers for one in topic.partitions[number].messages]
         saved = self._is_saved(gone, topic)
         self._watch(topic, numbers)
+        for number in numbers:
+            ours = self._ours(topic.partitions[number].messages)
+            counted = [one for one in ours if self._is_counted(one)]
+            begun = {tag for one in counted for _, tag, _ in tell(one.payload)}
+            self._counted[topic.name, number] = max((one.offset for one in counted), default=-1), begun
         world.forget_records(gone)
         world.causes["purge"] = None
         if saved:

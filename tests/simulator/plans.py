@@ -752,6 +752,18 @@ def by_hand(rng):
     )
 
 
+def letters_by_hand(rng):
+    """The topic of dead letters is purged or deleted beside their replay, and objects with bad records come later."""
+    plan = replays(rng)
+    plan.acts = {"put": 4, "replay": 2, **some(rng, {"purge_letters": 0.2, "delete_letters": 0.2, "restore": 0.3}, 0.3)}
+    plan.fault_rate = rng.choice((0.0, 0.0, 0.02))
+    plan.tuning |= {"purge_beside_replay": rng.choice((0.1, 0.3)), "first_objects": rng.choice((0, 6))}
+    plan.keys = tuple(f"{letter}/{number}" for letter in "ab" for number in range(1, 5))
+    plan.once_rate = 1.0
+    plan.seconds = rng.uniform(4.0, 10.0)
+    return plan
+
+
 def changed_transforms(rng):
     """Records are filtered, or go to the partitions of their keys, in some lives and not in others."""
     return plain(
@@ -1023,6 +1035,7 @@ THEMES = {
         replays,
         backups,
         by_hand,
+        letters_by_hand,
         changed_transforms,
         splits,
         clocks,

@@ -710,6 +710,26 @@ def finished_and_forgotten_before_a_run(seed, **more):
         stage.finish()
 
 
+def a_purge_of_what_may_be_forgotten(seed, **more):
+    """A topic that forgets is purged while an object is half sent: what is sent next does not stand for what was there."""
+    with Stage(
+        seed,
+        required=100,
+        settings={"batch_length": 1, "batch_bytes": WIDTH, "queue_records": 1, "commit_interval": 0.05},
+        bucket_options=SLOWLY,
+        **more,
+    ) as stage:
+        stage.put("0-x", 60)
+        life = stage.start()
+        stage.until(lambda: stage.count(0) >= 6)
+        stage.wait(0.1)  # progress is stored
+        stage.world.operator.purge()
+        stage.until(lambda: life.ended is not None, 20)
+        if life.outcome is None or life.outcome.kind != "refused":
+            raise ViolationError("NOT NOTICED", f"a purge, and records sent after it: {life.outcome}")
+        stage.finish()
+
+
 SCENARIOS = {
     function.__name__: function
     for function in (
@@ -745,5 +765,6 @@ SCENARIOS = {
         a_letter_before_a_loss,
         a_new_partition_that_is_forgotten,
         finished_and_forgotten_before_a_run,
+        a_purge_of_what_may_be_forgotten,
     )
 }
