@@ -230,6 +230,30 @@ def test_a_connection_with_the_same_number_or_the_same_address_is_another_one():
     assert wait_until_gone(server.connect(), [claim_of(connection)], 1.0, waiting()) == claim_of(connection)
 
 
+def test_both_connections_of_a_claim_are_waited_for():
+    server = server_with_log()
+    one, beside = server.connect(), server.connect()
+    claim = replace(claim_of(one), sending=beside.own_client().identity)
+    one.close()
+    assert wait_until_gone(server.connect(), [claim], 1.0, waiting()) == claim
+    beside.close()
+    assert wait_until_gone(server.connect(), [claim], 1.0, waiting()) is None
+
+
+def test_a_claim_names_the_connection_that_sends(monkeypatch):
+    server = server_with_log()
+    one, beside = server.connect(), server.connect()
+    monkeypatch.setattr(one, "own_clients", lambda: (one.own_client(), beside.own_client()))
+    epoch = begin_epoch(log_over(one), waiting=waiting())
+    assert (epoch.claim.client, epoch.claim.sending) == (one.client.identity, beside.client.identity)
+    (read,) = load(log_over(server.connect())).claims.values()
+    assert read == epoch.claim
+    worker = server.connect()
+    monkeypatch.setattr(worker, "own_clients", lambda: (worker.own_client(), beside.own_client()))
+    claim = claim_partitions(log_over(worker), load(log_over(worker)), 1, [], waiting=waiting())
+    assert (claim.client, claim.sending) == (worker.client.identity, beside.client.identity)
+
+
 def test_ones_own_connection_is_not_waited_for():
     server = server_with_log()
     connection = server.connect()
