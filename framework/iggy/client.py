@@ -151,7 +151,7 @@ class IggyConnection:
             return
         if self._command("ask for the servers", wire.CLUSTER_METADATA, b"", wire.parse_node_count) > 1:
             return
-        self._sending = SendConnection(
+        self._sending = SendConnection.open(
             self.address,
             self._ip,
             timeout_seconds=self.call_timeout_seconds,

@@ -18,6 +18,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 from typing_extensions import override
 
+from framework.errors import IggyProtocolError
 from framework.iggy import wire
 from framework.iggy.embedded import protocol
 from framework.iggy.errors_map import CONNECT, Answer, answer_of, classify, not_sent, text_of
@@ -98,29 +100,19 @@ class SendConnection:
         client: this connection as the server lists it.
 
     Args:
-        address: the server, over TCP without TLS, and the credentials.
-        ip: the host's address that the other connection uses.
+        connected: a socket to the server.
+        address: for messages.
         timeout_seconds: for each request, from the moment it goes out.
-        loop: sends heartbeats.
-        on_end: called with the reason when it ends by itself.
-
-    Raises:
-        IggyUnavailableError: no answer in time.
-        IggyAuthError, IggyProtocolError: the login was refused.
+        on_end: called with the reason when it ends.
     """
 
     client: ConnectedClient
 
     def __init__(
-        self,
-        address: IggyAddress,
-        ip: str,
-        *,
-        timeout_seconds: float,
-        loop: asyncio.AbstractEventLoop,
-        on_end: Callable[[str], None],
+        self, connected: socket.socket, address: IggyAddress, *, timeout_seconds: float, on_end: Callable[[str], None]
     ) -> None:
         self.failure: str | None = None
+        self._socket = connected
         self._server, self._login = address.server, address.login
         self._timeout_seconds = timeout_seconds
         self._on_end = on_end
@@ -129,20 +121,46 @@ class SendConnection:
         self._received = bytearray()
         self._id, self._session, self._requests = secrets.token_bytes(16), 0, 0
         self._used = time.monotonic()
-        try:
-            self._socket = socket.create_connection((ip, address.port), timeout_seconds)
-        except OSError as error:
-            raise classify(error, CONNECT, server=self._server, login=self._login) from error
-        limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
-        self._socket.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._readable = select.poll()
-        self._readable.register(self._socket, select.POLLIN)
-        answer = self._ask(CONNECT, _LOGIN, _encode_login(address))
-        (self._session,) = struct.unpack_from("<Q", answer, 8)  # behind a count and the user's number
-        self.client = wire.parse_own_client(self._ask("ask for the own client id", _READ, code=wire.OWN_CLIENT))
-        loop.call_soon_threadsafe(self._beat, loop)
+        self._readable.register(connected, select.POLLIN)
+        weakref.finalize(self, connected.close)
+
+    @classmethod
+    def open(
+        cls,
+        address: IggyAddress,
+        ip: str,
+        *,
+        timeout_seconds: float,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[str], None],
+    ) -> SendConnection:
+        """Connect and log in.
+
+        Args:
+            address: the server, over TCP without TLS, and the credentials.
+            ip: the host's address that the other connection uses.
+            timeout_seconds: for each request, from the moment it goes out.
+            loop: sends heartbeats.
+            on_end: called with the reason when it ends.
+
+        Raises:
+            IggyUnavailableError: no answer in time.
+            IggyAuthError, IggyProtocolError: the login was refused.
+        """
+        try:
+            connected = socket.create_connection((ip, address.port), timeout_seconds)
+        except OSError as error:
+            raise classify(error, CONNECT, server=address.server, login=address.login) from error
+        limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
+        connected.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made: SendConnection = cls(connected, address, timeout_seconds=timeout_seconds, on_end=on_end)
+        made._session = _session_of(made._ask(CONNECT, _LOGIN, _encode_login(address)))
+        made.client = wire.parse_own_client(made._ask("ask for the own client id", _READ, code=wire.OWN_CLIENT))
+        loop.call_soon_threadsafe(_keep_alive, weakref.ref(made), loop)
+        return made
 
     def join_group(self, what: str, stream: str, topic: str, group: str) -> None:
         """Join a consumer group that exists.
@@ -325,9 +343,8 @@ class SendConnection:
         with contextlib.suppress(OSError):  # it is closed, or the server closed it
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    # ---- heartbeats, in the loop's thread
-
-    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+    def send_heartbeat_if_idle(self) -> None:
+        """Send one unless a request is under way; called in the loop's thread."""
         if self._lock.acquire(blocking=False):  # else it is in use
             try:
                 if self._current is not None:
@@ -337,8 +354,14 @@ class SendConnection:
                     self._send("send a heartbeat", _READ, b"", bytes, code=protocol.PING)
             finally:
                 self._lock.release()
-        if self.failure is None:
-            loop.call_later(HEARTBEAT_SECONDS, self._beat, loop)
+
+
+def _keep_alive(known: weakref.ref[SendConnection], loop: asyncio.AbstractEventLoop) -> None:
+    """Send heartbeats until the connection ends, or nobody has it any more: a claim would be held for ever."""
+    connection = known()
+    if connection is not None and connection.failure is None:
+        connection.send_heartbeat_if_idle()
+        loop.call_later(HEARTBEAT_SECONDS, _keep_alive, known, loop)
 
 
 def _encode_login(address: IggyAddress) -> bytes:
@@ -347,6 +370,14 @@ def _encode_login(address: IggyAddress) -> bytes:
     if address.token is not None:
         return version + _short(address.token) + _NO_CONTEXT
     return version + _short(address.user) + _short(address.password or "") + _NO_CONTEXT
+
+
+def _session_of(answer: bytes) -> int:
+    try:
+        (session,) = struct.unpack_from("<Q", answer, 8)  # behind a count and the user's number
+    except struct.error as error:
+        raise IggyProtocolError("the answer to a login is not laid out as version 0.9 does it") from error
+    return int(session)
 
 
 def _short(text: str) -> bytes:

@@ -105,7 +105,7 @@ def connect(loop):
         server = FakeServer(*answers, **options)
         servers.append(server)
         address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
-        made = SendConnection(address, "127.0.0.1", timeout_seconds=timeout_seconds, loop=loop, on_end=ends.append)
+        made = SendConnection.open(address, "127.0.0.1", timeout_seconds=timeout_seconds, loop=loop, on_end=ends.append)
         opened.append(made)
         return made, server
 
@@ -149,7 +149,7 @@ def test_the_login_and_the_numbers_of_requests(connect):
 def test_a_token(loop):
     server = FakeServer()
     address = IggyAddress(host="127.0.0.1", port=server.port, token="a-token")
-    SendConnection(address, "127.0.0.1", timeout_seconds=20, loop=loop, on_end=print).close()
+    SendConnection.open(address, "127.0.0.1", timeout_seconds=20, loop=loop, on_end=print).close()
     assert server.requests[0][3].endswith(b"\x05" + b"0.9.0" + b"\x07a-token" + bytes(4))
     server.close()
 
@@ -294,12 +294,17 @@ def test_a_login_that_is_refused(connect, reason, kind):
     assert "secret" not in str(caught.value)
 
 
+def test_the_answer_to_a_login_of_another_layout(connect):
+    with pytest.raises(IggyProtocolError, match="the answer to a login"):
+        connect(login=(0, bytes(8)))
+
+
 def test_nobody_listens(loop):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     address = IggyAddress(host="127.0.0.1", port=port, user="iggy", password="secret")
     with pytest.raises(IggyUnavailableError, match="did not answer"):
-        SendConnection(address, "127.0.0.1", timeout_seconds=1, loop=loop, on_end=print)
+        SendConnection.open(address, "127.0.0.1", timeout_seconds=1, loop=loop, on_end=print)
 
 
 def test_closing_ends_a_wait_in_another_thread(connect):
@@ -351,6 +356,19 @@ def test_a_heartbeat_that_is_not_answered_ends_it(connect, monkeypatch):
     connect(None, timeout_seconds=0.3)
     wait_until(lambda: connect.ends)
     assert "no answer within 0.3 s" in connect.ends[0]
+
+
+def test_one_that_nobody_has_any_more_is_closed(loop):
+    """Its heartbeats would keep it, and with it a claim."""
+    server = FakeServer()
+    address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
+    made = SendConnection.open(address, "127.0.0.1", timeout_seconds=20, loop=loop, on_end=print)
+    assert made.submit("send", b"x", bytes).result() == b""
+    asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # its first turn in the loop is over
+    del made
+    server.thread.join(20)
+    assert not server.thread.is_alive()
+    server.close()
 
 
 def test_a_request_leaves_no_cycle(connect):
