@@ -182,6 +182,7 @@ class SimConnection(IggyConnection):
             except NoConnectionError as error:
                 raise IggyUnavailableError(str(error)) from None
             self._sending.on_end = self._link.cut
+            self._sending.since = self._link.since  # what was checked before is no later than the connection
 
     def __enter__(self):
         return self

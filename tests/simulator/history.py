@@ -1209,6 +1209,8 @@ class World(Scheduler):
         self.mended_at = self.now
         for life in self.lives:
             life.disturbed |= life.ended is None
+        if self.settings.offsets in topics:
+            self.operator.log_restored(backup["at"])
         self.backup = None
 
     def act_restore_server(self):

@@ -28,6 +28,7 @@ class Operator:
         self.world = world
         self.letters_gone = {}
         self._progress = {}  # name of a process -> when it saved
+        self._unsaved = set()  # names of processes that ended after the moment of which the log is
         self._sent = {}  # connection, topic, number -> when it first knew a message there
         self._begin_again = {}  # topic and number, of a data topic or the log -> when, and the end of what the source wrote
         self._noticeable = {}  # connection -> when an answer first showed it
@@ -127,8 +128,16 @@ class Operator:
         world = self.world
         if topic.required_to_save > 1:
             return False  # a killed server takes them, too: only what is sent to their places tells
-        ended = {life.process.name for life in world.lives if world.saved_all(life)}
+        ended = {life.process.name for life in world.lives if world.saved_all(life)} - self._unsaved
         return any(one.writer.partition("/")[0] in ended or self._is_counted(one) for one in self._ours(gone))
+
+    def log_restored(self, as_of):
+        """The log is as it was: what was saved since is not."""
+        self._progress = {name: [at for at in saved if at <= as_of] for name, saved in self._progress.items()}
+        self._unsaved |= {
+            life.process.name for life in self.world.lives if life.ended is not None and life.ended > as_of
+        }
+        self._counted = {}
 
     def _is_counted(self, message):
         """Whether the process that sent a message has surely stored its count since."""
