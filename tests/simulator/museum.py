@@ -582,11 +582,6 @@ def divided_in_any_way():
     new_objects.is_numbered_by = lambda entry, options: numbers_alike(entry.numbering_options, options)
 
 
-def claimed_without_the_sender():
-    """A claim does not name the connection that sends records: a successor does not wait for it."""
-    epochs.own_identities = lambda log: [log.connection.own_client().identity]
-
-
 def sent_beside_what_is_begun():
     """A send does not wait until the positions that were begun before it are stored."""
     from tests.simulator import adapter

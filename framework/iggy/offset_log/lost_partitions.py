@@ -30,7 +30,8 @@ def lost_partitions(
     """Return missing partitions that the log names -> number of objects there that are partly read.
 
     A position can name a partition that was never opened: its source ended between the two records. Nothing was sent
-    there, so an object that begins there is partly read only when another of its splits is.
+    there, so an object that begins there is partly read only when another of its splits is, or may be: one in an opened
+    partition, where a killed worker may have sent more than the log tells.
 
     Args:
         state: state of the log.
@@ -47,12 +48,10 @@ def lost_partitions(
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
     pending = state.positions.pending()
-    begun = {key.whole() for key, entry in pending if entry.records_done}
+    begun = {key.whole() for key, entry in pending if entry.records_done or entry.topic_partition in opened}
     for key, entry in pending:
         if entry.topic_partition in lost or is_lost(entry.topic_partition):
-            half_read = (
-                entry.topic_partition in opened or key.whole() in begun or _has_final_split(state, key.whole(), entry)
-            )
+            half_read = key.whole() in begun or _has_final_split(state, key.whole(), entry)
             lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
     return lost
 

@@ -41,7 +41,9 @@ def test_a_topic_that_was_never_made_is_lost_beyond_the_partitions_that_it_will_
     assert lost_partitions(rig.state, infos(rig, new=None), 2) == {TopicPartition("new", 2): 0}
 
 
-@pytest.mark.parametrize(("done", "total"), [(1, None), (3, 3)], ids=["half sent", "settled"])
+@pytest.mark.parametrize(
+    ("done", "total"), [(1, None), (3, 3), (0, None)], ids=["half sent", "settled", "sent by a worker that was killed"]
+)
 def test_a_split_for_a_partition_that_nobody_opened_is_half_read_when_another_split_is(done, total):
     rig, away = Rig().known(), TopicPartition("records", 2)
     rig.begin(
@@ -49,6 +51,16 @@ def test_a_split_for_a_partition_that_nobody_opened_is_half_read_when_another_sp
         position("s", split_number=2, split_size=1024, partition=2),
     )
     assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
+
+
+def test_no_split_of_an_object_is_in_an_opened_partition():
+    rig, away = Rig().known(), TopicPartition("records", 2)
+    rig.begin(
+        position("s", split_number=1, split_size=1024, partition=1),
+        position("s", split_number=2, split_size=1024, partition=2),
+        position("a"),
+    )
+    assert lost_partitions(rig.state, infos(rig), 4) == {away: 0}
 
 
 def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
