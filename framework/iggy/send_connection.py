@@ -357,7 +357,7 @@ class SendConnection:
 
 
 def _keep_alive(known: weakref.ref[SendConnection], loop: asyncio.AbstractEventLoop) -> None:
-    """Send heartbeats until the connection ends, or nobody has it any more: a claim would be held for ever."""
+    """Send heartbeats until the connection ends, or nothing refers to it any more: a claim would be held for ever."""
     connection = known()
     if connection is not None and connection.failure is None:
         connection.send_heartbeat_if_idle()
