@@ -319,8 +319,9 @@ class IggyConnection:
         if sending is None:
             return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
         requests = self._live_requests(what)
-        if self._append is not None:
-            wait([self._append], requests.longest_wait_seconds + _GRACE_SECONDS)
+        if self._append is not None and wait([self._append], requests.longest_wait_seconds + _GRACE_SECONDS).not_done:
+            # the loop's thread is gone: the interpreter is ending
+            raise IggyUnavailableError(f"{what}: not sent, what was appended before it was not answered")
         requests.check(what)
         return sending.submit(what, body, wire.parse_confirmations)
 

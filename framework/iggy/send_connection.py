@@ -40,7 +40,9 @@ T = TypeVar("T")
 HEARTBEAT_SECONDS = 5.0
 """As the official client's: a real server drops a silent member of a consumer group after 61 seconds."""
 
-_READ, _LOGIN, _JOIN, _SEND = protocol.OPERATION_READ, protocol.OPERATION_REGISTER, 148, 160
+_OPERATIONS = {command: operation for operation, command in protocol.OPERATION_COMMANDS.items()}
+_JOIN, _SEND = _OPERATIONS[protocol.JOIN_GROUP], _OPERATIONS[protocol.SEND]
+_READ, _LOGIN = protocol.OPERATION_READ, protocol.OPERATION_REGISTER
 _MOST_ANSWERED = 1 << 20
 _NO_CONTEXT = bytes(4)
 
@@ -218,42 +220,30 @@ class SendConnection:
                 self._receive(None)
             if self.failure is not None:
                 raise not_sent(what, self.failure, server=self._server)
-            return self._send(what, operation, body, finish, code=code, sending=sending)
-
-    def _send(
-        self,
-        what: str,
-        operation: int,
-        body: bytes | bytearray,
-        finish: Callable[[bytes], T],
-        *,
-        code: int = 0,
-        sending: bool = False,
-    ) -> Future[T]:
-        future: PulledFuture[T] = PulledFuture(self.pull)
-        future.set_running_or_notify_cancel()
-        self._used = time.monotonic()
-        request = _Request(what, finish, sending, future, self._used + self._timeout_seconds)  # type: ignore[arg-type] # of any type
-        self._current = request
-        head = protocol.request_header(
-            len(body),
-            client=self._id,
-            request=self._requests,
-            operation=operation,
-            session=self._session,
-            code=code,
-        )
-        self._requests += operation != _READ
-        try:
-            self._write(head, body, request.deadline)
-        except BlockingIOError:
-            self._end(self._no_answer)
-        except OSError as error:
-            self._end(str(error))
-        except BaseException as error:
-            self._end(f"it was interrupted by {type(error).__name__}")  # in the middle of a frame
-            raise
-        return future
+            future: PulledFuture[T] = PulledFuture(self.pull)
+            future.set_running_or_notify_cancel()
+            self._used = time.monotonic()
+            request = _Request(what, finish, sending, future, self._used + self._timeout_seconds)  # type: ignore[arg-type] # of any type
+            self._current = request
+            head = protocol.request_header(
+                len(body),
+                client=self._id,
+                request=self._requests,
+                operation=operation,
+                session=self._session,
+                code=code,
+            )
+            self._requests += operation != _READ
+            try:
+                self._write(head, body, request.deadline)
+            except BlockingIOError:
+                self._end(self._no_answer)
+            except OSError as error:
+                self._end(str(error))
+            except BaseException as error:
+                self._end(f"it was interrupted by {type(error).__name__}")  # in the middle of a frame
+                raise
+            return future
 
     @property
     def _no_answer(self) -> str:
@@ -351,13 +341,13 @@ class SendConnection:
                     self._receive(0)
                 is_idle = self._current is None and time.monotonic() - self._used >= HEARTBEAT_SECONDS
                 if is_idle and self.failure is None:
-                    self._send("send a heartbeat", _READ, b"", bytes, code=protocol.PING)
+                    self._submit("send a heartbeat", _READ, b"", bytes, code=protocol.PING)
             finally:
                 self._lock.release()
 
 
 def _keep_alive(known: weakref.ref[SendConnection], loop: asyncio.AbstractEventLoop) -> None:
-    """Send heartbeats until the connection ends, or nothing refers to it any more: a claim would be held for ever."""
+    """Send heartbeats until the connection ends, or nothing refers to it any more: its claim would never end."""
     connection = known()
     if connection is not None and connection.failure is None:
         connection.send_heartbeat_if_idle()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import attrs
 import numpy as np
@@ -564,6 +564,21 @@ def test_a_send_waits_for_what_was_appended_before(address, connection, topic_pa
         assert appended.result() == 0
         assert isinstance(refused.exception(), IggyUnavailableError)
     assert [one.payload for one in read_partition(connection, stream_name, "orders", 1)] == [b"record"]
+
+
+def test_a_send_behind_an_append_without_an_answer_does_not_go_out(
+    address, connection, topic_partition, stream_name, monkeypatch
+):
+    monkeypatch.setattr(client, "_GRACE_SECONDS", 0.0)
+    with IggyConnection(address).connect() as both:
+        both.open_sending()
+        both._append = Future()
+        monkeypatch.setattr(type(both._requests), "longest_wait_seconds", 0.1)
+        body = wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[b"record"])])
+        with pytest.raises(IggyUnavailableError, match="not sent, what was appended before"):
+            both.submit_send(stream_name, "orders", 1, body)
+    assert connection.polled_end(stream_name, "orders", 1) == 0
+    assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
 
 
 def test_a_send_that_fails_there_ends_the_other_too(address, connection, topic_partition, stream_name):

@@ -1,4 +1,6 @@
-"""The facts of Iggy 0.9's TCP protocol that the embedded server speaks: frames, codes, field encodings.
+"""The facts of Iggy 0.9's TCP protocol: frames, codes, field encodings.
+
+The embedded server speaks it, and at the other end of a connection `framework.iggy.send_connection`.
 
 Everything that another protocol version would change is in this module and in `batch`. All integers are
 little-endian. A connection is lockstep: one request, one reply, no greeting. Every frame is a 256-byte header
