@@ -12,7 +12,7 @@ import asyncio
 import functools
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
@@ -36,7 +36,15 @@ from framework.iggy.loop import background_loop
 from framework.iggy.request_queue import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
 from framework.iggy.send_connection import SendConnection
-from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo, place_of
+from framework.iggy.values import (
+    Confirmation,
+    ConnectedClient,
+    ObjectName,
+    PartitionInfo,
+    StoredMessage,
+    TopicInfo,
+    place_of,
+)
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 if TYPE_CHECKING:
@@ -75,7 +83,7 @@ class IggyConnection:
         self._opening: Future[tuple[apache_iggy.IggyClient, str]] | None = None
         self._ip = ""
         self._requests: RequestQueue | None = None
-        self._append: Future[int] | None = None
+        self._begun: tuple[tuple[Future[int], Collection[ObjectName]], ...] = ()
         self._closed = False
 
     @override
@@ -308,20 +316,32 @@ class IggyConnection:
     # ---- messages
 
     def submit_send(
-        self, stream: str, topic: str, partition: int, body: bytes | bytearray
+        self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
     ) -> Future[tuple[Confirmation, ...]]:
-        """Send a body made by `wire.encode_send`; the names are for messages. The future holds the confirmations.
+        """Send a body made by `wire.encode_send`. The future holds the confirmations.
 
-        It is stored after all messages that were submitted before, or not at all.
+        It is stored after all that was sent before and after the beginnings of its objects, or not at all.
+
+        Args:
+            stream: for messages, like the next two.
+            topic: its name.
+            partition: counted from 0.
+            body: all messages.
+            objects: those whose records are in it; looked at only while beginnings have no answer.
         """
         what = f"send to {place_of(stream, topic, partition)}"
         sending = self._sending
         if sending is None:
             return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
         requests = self._live_requests(what)
-        if self._append is not None and wait([self._append], requests.longest_wait_seconds + _GRACE_SECONDS).not_done:
-            # the loop's thread is gone: the interpreter is ending
-            raise IggyUnavailableError(f"{what}: not sent, what was appended before it was not answered")
+        if open_ := [(append, begun) for append, begun in self._begun if not append.done()]:
+            sent = set(objects)
+            appends = [append for append, begun in open_ if not sent.isdisjoint(begun)]
+            if wait(appends, requests.longest_wait_seconds + _GRACE_SECONDS).not_done:
+                # the loop's thread is gone: the interpreter is ending
+                raise IggyUnavailableError(
+                    f"{what}: not sent, the append of the position of an object was not answered"
+                )
         requests.check(what)
         return sending.submit(what, body, wire.parse_confirmations)
 
@@ -335,7 +355,14 @@ class IggyConnection:
         return self.wait(self.submit_send(stream, topic, partition, body))
 
     def submit_append(
-        self, stream: str, topic: str, partition: int, payload: bytes, *, on_stored: Callable[[int], None] | None = None
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        payload: bytes,
+        *,
+        on_stored: Callable[[int], None] | None = None,
+        begins: Collection[ObjectName] = (),
     ) -> Future[int]:
         """Send a message with a random id, not for the hot path. The future holds the offset.
 
@@ -348,6 +375,8 @@ class IggyConnection:
             payload: 1 byte or more.
             on_stored: called with the offset in the background loop's thread, before any later request of this
                 connection is sent. A callback of the future may run after the answers to those.
+            begins: objects whose records must not be stored before this message: their sends wait for it. One thread at a
+                time gives any.
         """
         number = secrets.randbits(128)
         segment = wire.Segment(
@@ -368,8 +397,10 @@ class IggyConnection:
                 on_stored(offset)
             return offset
 
-        self._append = self._submit(f"send to {place}", _send(body), offset_of, sending=True)
-        return self._append
+        append = self._submit(f"send to {place}", _send(body), offset_of, sending=True)
+        if begins:
+            self._begun = (*(one for one in self._begun if not one[0].done()), (append, begins))
+        return append
 
     def ensure_group(self, stream: str, topic: str, group: str) -> None:
         """Create a consumer group if it is missing.

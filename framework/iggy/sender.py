@@ -101,7 +101,7 @@ class IggyProducer(Producer):
         groups = list(wire.cut_segments(segments, _MAX_REQUEST_BYTES))
         if any(segment.times_us is not None for segment in segments):
             groups = [part for group in groups for part in wire.cut_times(group, sent_us)]
-        bodies = [self._encode(topic_partition, group, sent_us) for group in groups]
+        bodies = [self._encode(topic_partition, group, sent_us, batches) for group in groups]
         if not self._slots.acquire(timeout=self._slot_limit_seconds):
             raise IggyUnavailableError(
                 f"{topic_partition}: earlier sends did not end within {self._slot_limit_seconds:g} s"
@@ -250,13 +250,18 @@ class IggyProducer(Producer):
         return of_object + encode_headers(own)
 
     def _encode(
-        self, topic_partition: TopicPartition, segments: list[wire.Segment], sent_us: int
+        self,
+        topic_partition: TopicPartition,
+        segments: list[wire.Segment],
+        sent_us: int,
+        batches: Sequence[RecordBatch],
     ) -> tuple[int, Callable[[], Future[tuple[Confirmation, ...]]]]:
         """Return how many messages, and the call that submits them."""
         count = sum(len(segment.payloads) for segment in segments)
         place = self._stream, topic_partition.topic, topic_partition.partition
         body = wire.encode_send(*place, segments, time_us=sent_us)
-        return count, lambda: self._connection.submit_send(*place, body)
+        objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
+        return count, lambda: self._connection.submit_send(*place, body, objects)
 
     # ---- confirmations, in the connection's thread
 

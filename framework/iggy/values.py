@@ -15,6 +15,9 @@ from framework.model.objects import length_only
 NEVER = (1 << 64) - 1
 """The server's value for "no expiry" and "no size limit"."""
 
+ObjectName = tuple[str, str]
+"""The bucket and the key of an object."""
+
 HeaderScalar = HeaderValue
 """A header's key or value; the headers that name a record's object are all `str`."""
 

@@ -132,7 +132,7 @@ class OffsetManager:
     # ---- calls of the sender
 
     def store_begun(self) -> None:
-        """Ensure that every started position is stored before any message sent after this call."""
+        """Ensure that every started position is stored before any message of its object that is sent after this call."""
         with self._store_lock:
             if self.table.unsaved.begun:
                 with self.table.lock:

@@ -66,7 +66,7 @@ class OffsetStore(abc.ABC):
     def begin(self, delta: PositionDelta) -> None:
         """Store positions that start, before any of their records is sent.
 
-        A store may return earlier if it guarantees that no record sent from now on is stored before these positions.
+        A store may return earlier if it guarantees that no record of these objects is stored before their positions.
 
         Raises:
             RetriableError: as `save`.

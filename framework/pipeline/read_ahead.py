@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 FILL_SHARE = 8
 """Objects are opened ahead once this part of `prefetch_objects` has room: in turns with the reading they cost more."""
 
+FILL_BYTES_SHARE = 4
+"""The same of `prefetch_bytes`: what is opened together is begun by one record of the log, well before it is sent."""
+
 FILL_SECONDS = 0.02
 """How long objects that were found wait for more of them."""
 
@@ -117,7 +120,10 @@ class ReadAhead:
             wait: whether nothing can be read before an object is found. Else none waits for a listing that finds few.
         """
         room = self._max_objects - len(self._opened)
-        if self._opened and room < self._max_objects // FILL_SHARE:
+        room_bytes = self._max_bytes - self._opened_bytes
+        if self._opened and (
+            room < self._max_objects // FILL_SHARE or room_bytes < self._max_bytes // FILL_BYTES_SHARE
+        ):
             return
         taken: list[tuple[Sequence[Assignment], int]] = []
         until = math.inf if wait else time.monotonic() + FILL_SECONDS

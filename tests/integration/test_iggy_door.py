@@ -548,37 +548,58 @@ def test_it_is_listed_and_ends_with_the_other(address, connection):
     wait_until(lambda: not {one.identity, beside.identity} & {client.identity for client in connection.clients()})
 
 
-def test_a_send_waits_for_what_was_appended_before(address, connection, topic_partition, stream_name, monkeypatch):
+BEGUN = ("lake", "begun")
+ELSEWHERE = ("lake", "elsewhere")
+
+
+def one_record(stream_name):
+    segment = Segment(id_high=1, first_record=1, payloads=[b"record"])
+    return stream_name, "orders", 1, wire.encode_send(stream_name, "orders", 1, [segment])
+
+
+def test_a_send_waits_for_the_append_in_which_its_object_begins(
+    address, connection, topic_partition, stream_name, monkeypatch
+):
     with IggyConnection(address).connect() as both:
         both.open_sending()
         order = []
-        appended = both.submit_append(stream_name, "orders", 0, b"begin", on_stored=lambda _: order.append("appended"))
+        appended = both.submit_append(
+            stream_name, "orders", 0, b"begin", on_stored=lambda _: order.append("appended"), begins={BEGUN}
+        )
         real = both._sending.submit
         monkeypatch.setattr(both._sending, "submit", lambda *names: (order.append("sent"), real(*names))[1])
-        segment = Segment(id_high=1, first_record=1, payloads=[b"record"])
-        both.send_raw(stream_name, "orders", 1, wire.encode_send(stream_name, "orders", 1, [segment]))
+        both.wait(both.submit_send(*one_record(stream_name), iter([ELSEWHERE, BEGUN])))
         assert order == ["appended", "sent"]
-        refused = both.submit_append(stream_name, "no such topic", 0, b"begin")
+        refused = both.submit_append(stream_name, "no such topic", 0, b"begin", begins={BEGUN})
         with pytest.raises(IggyUnavailableError, match="not sent"):
-            both.submit_send(stream_name, "orders", 1, wire.encode_send(stream_name, "orders", 1, [segment]))
+            both.submit_send(*one_record(stream_name), [BEGUN])
         assert appended.result() == 0
         assert isinstance(refused.exception(), IggyUnavailableError)
     assert [one.payload for one in read_partition(connection, stream_name, "orders", 1)] == [b"record"]
 
 
-def test_a_send_behind_an_append_without_an_answer_does_not_go_out(
+def test_a_send_does_not_go_out_before_the_answer_to_the_append_in_which_its_object_begins(
     address, connection, topic_partition, stream_name, monkeypatch
 ):
     monkeypatch.setattr(client, "_GRACE_SECONDS", 0.0)
     with IggyConnection(address).connect() as both:
         both.open_sending()
-        both._append = Future()
+        real = both._submit
+        unanswered = [Future(), Future()]
+        monkeypatch.setattr(both, "_submit", lambda *_, **__: unanswered[0])
+        both.submit_append(stream_name, "orders", 0, b"begin", begins={BEGUN})
+        monkeypatch.setattr(both, "_submit", lambda *_, **__: unanswered[1])
+        both.submit_append(stream_name, "orders", 0, b"begin", begins={ELSEWHERE})
+        monkeypatch.setattr(both, "_submit", real)
         monkeypatch.setattr(type(both._requests), "longest_wait_seconds", 0.1)
-        body = wire.encode_send(stream_name, "orders", 1, [Segment(id_high=1, first_record=1, payloads=[b"record"])])
-        with pytest.raises(IggyUnavailableError, match="not sent, what was appended before"):
-            both.submit_send(stream_name, "orders", 1, body)
-    assert connection.polled_end(stream_name, "orders", 1) == 0
-    assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
+        for objects in ([BEGUN], [ELSEWHERE], [("lake", "other"), BEGUN]):
+            with pytest.raises(IggyUnavailableError, match="not sent, the append of the position"):
+                both.submit_send(*one_record(stream_name), objects)
+        assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
+        both.wait(both.submit_send(*one_record(stream_name), [("lake", "other")]))  # nothing of it is on its way
+        unanswered[0].set_result(0)
+        both.wait(both.submit_send(*one_record(stream_name), [BEGUN]))
+    assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 2
 
 
 def test_a_send_that_fails_there_ends_the_other_too(address, connection, topic_partition, stream_name):

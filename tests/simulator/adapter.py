@@ -150,7 +150,7 @@ class SimConnection(IggyConnection):
         )
         self._server = None
         self._link = None
-        self._appended = None
+        self._begun = []
         self._over = False
 
     def connect(self):
@@ -276,15 +276,15 @@ class SimConnection(IggyConnection):
     def wait(self, future):
         return future.result()
 
-    def submit_append(self, stream, topic, partition, payload, *, on_stored=None):
+    def submit_append(self, stream, topic, partition, payload, *, on_stored=None, begins=()):
         number = runtime.world.rng.getrandbits(128)
         name = runtime.world.current.process.name
         new = [(number, payload, {}, int(runtime._time_of_day() * 1e6))]
         what = f"append {topic} {told(payload)}"
-        self._appended = self._submit(
-            what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored
-        )
-        return self._appended
+        append = self._submit(what, lambda: self._server.store(stream, topic, partition, new, name)[1], on_stored)
+        if begins:
+            self._begun.append((append, begins))
+        return append
 
     def ensure_group(self, stream, topic, group):
         self._call(f"group of {topic}", lambda: self._server.make_group(stream, topic, group))
@@ -304,7 +304,7 @@ class SimConnection(IggyConnection):
     def polled_end(self, stream, topic, partition):
         return self._call(f"end of {topic}", lambda: self._server.polled_end(stream, topic, partition))
 
-    def submit_send(self, stream, topic, partition, body):
+    def submit_send(self, stream, topic, partition, body, objects=()):
         name = runtime.world.current.process.name
         new = decode_send(body)
 
@@ -315,7 +315,7 @@ class SimConnection(IggyConnection):
         what = f"send {topic}/{partition}"
         if self._sending is None or self._over:
             return self._submit(what, op)
-        self.wait_for_appended()
+        self.wait_for_begun(set(objects))
         if self._link.over is not None:
             raise IggyUnavailableError(f"{what}: not sent: {self._link.over}")
         request = Sending(what, op, None)
@@ -325,9 +325,10 @@ class SimConnection(IggyConnection):
     def pull(self, seconds):
         """Nothing to do: the answers come by themselves."""
 
-    def wait_for_appended(self):
-        if self._appended is not None:
-            self._appended.exception()
+    def wait_for_begun(self, objects):
+        for append, begins in self._begun:
+            if not objects.isdisjoint(begins):
+                append.exception()
 
     def send_raw(self, stream, topic, partition, body):
         return self.submit_send(stream, topic, partition, body).result()

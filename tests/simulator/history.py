@@ -163,6 +163,7 @@ class World(Scheduler):
         self.verbose = verbose
         self.tolerated = frozenset()
         self.sends_beside = False  # whether records go over a connection of their own
+        self.kills_at_rest = True  # not where what expired is known only as long as the server forgets nothing
         self.server_kills = []
         self.store_slow = plan.store_slow
         self.server = Server(self, default_required=1)
@@ -1358,7 +1359,10 @@ class World(Scheduler):
             return False  # it takes the last messages that were counted: then nobody knows the rest
         began = int((runtime.EPOCH + life.began) * 1e6)
         saved = self.now_us() - int((2 * life.settings.commit_interval + 2.0) * 1e6)
-        return all(one.payload != b"theirs" and began < one.timestamp_us < saved for one in messages)
+        accounted = all(one.payload != b"theirs" and began < one.timestamp_us < saved for one in messages)
+        if accounted and topic.required_to_save > 1:
+            self.kills_at_rest = False
+        return accounted
 
     def may_kill_server(self):
         return self.plan.fault_rate or self.may_come("server killed", "server forgot")
@@ -1535,7 +1539,7 @@ class World(Scheduler):
                 "STUCK", f"does not stop: {[life.process for life in self.lives if life.ended is None]}"
             )
         for when in ("after a run over everything", "after another one"):
-            if self.rng.random() < self.plan.tuning.get("last_kill", 0.2) and self.server.up:
+            if self.rng.random() < self.plan.tuning.get("last_kill", 0.2) and self.server.up and self.kills_at_rest:
                 self.say("server killed, lost", self.server.kill(0.1))  # what was not safe goes once more
                 self.pass_time(0.5)
             self.last_run(limit)

@@ -583,10 +583,10 @@ def divided_in_any_way():
 
 
 def sent_beside_what_is_begun():
-    """A send does not wait until the positions that were begun before it are stored."""
+    """A send does not wait until the positions of its objects are stored."""
     from tests.simulator import adapter
 
-    adapter.SimConnection.wait_for_appended = lambda self: None
+    adapter.SimConnection.wait_for_begun = lambda self, objects: None
 
 
 def confirmed_at_any_offset():

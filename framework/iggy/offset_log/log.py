@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, check_answering
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
-    from framework.iggy.values import PartitionInfo, StoredMessage
+    from framework.iggy.values import ObjectName, PartitionInfo, StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -223,15 +223,15 @@ class OffsetLog:
         self._check_not_replaced()
         return offset
 
-    def submit(self, payload: bytes) -> Future[int]:
-        """Append one record without waiting. Later requests over the same connection are stored after it.
+    def submit(self, payload: bytes, begins: Collection[ObjectName] = ()) -> Future[int]:
+        """Append one record without waiting. Later records, and messages of the objects that begin in it, are stored after it.
 
-        A connection answers requests in order and ends with the first that is not stored. So nothing submitted after
-        this record can be in a topic without it.
+        A connection answers requests in order and ends with the first that is not stored. So none of them can be in a
+        topic without it.
         """
         size = len(payload)
         return self.connection.submit_append(
-            self.stream, self.topic, 0, payload, on_stored=lambda offset: self._appended(offset, size)
+            self.stream, self.topic, 0, payload, on_stored=lambda offset: self._appended(offset, size), begins=begins
         )
 
     def _appended(self, offset: int, size: int) -> None:

@@ -37,8 +37,8 @@ class LogOffsetStore(OffsetStore):
         state: state of the log, with the positions of the manager.
         epoch: the epoch.
         writer: token of the writer's claim.
-        pipelined: records are sent by the log's own `IggyConnection`, behind what was appended before: a begin need not
-            be waited for.
+        pipelined: records are sent by the log's own `IggyConnection`, behind the append in which their object begins: a
+            begin need not be waited for.
     """
 
     def __init__(
@@ -73,9 +73,13 @@ class LogOffsetStore(OffsetStore):
             lambda entries: codec.encode_begin(self._log.source, self._epoch, entries, delta.selected),
             lambda entry: entry.split_number <= 1,  # the splits of an object begin in one record
         )
-        for payload in payloads:
-            (self._log.submit if self._pipelined else self._log.append)(payload)
-        if not self._pipelined:
+        if self._pipelined:
+            begins = {(entry.bucket, entry.key) for entry in delta.begun}
+            for payload in payloads:
+                self._log.submit(payload, begins)
+        else:
+            for payload in payloads:
+                self._log.append(payload)
             self._state.name(delta.begun)  # progress will refer to them
 
     @override

@@ -14,7 +14,7 @@ import itertools
 import secrets
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ from framework.iggy.values import (
     Confirmation,
     ConnectedClient,
     HeaderScalar,
+    ObjectName,
     PartitionInfo,
     StoredMessage,
     TopicInfo,
@@ -387,7 +388,14 @@ class MemoryConnection(IggyConnection):
 
     @override
     def submit_append(
-        self, stream: str, topic: str, partition: int, payload: bytes, *, on_stored: Callable[[int], None] | None = None
+        self,
+        stream: str,
+        topic: str,
+        partition: int,
+        payload: bytes,
+        *,
+        on_stored: Callable[[int], None] | None = None,
+        begins: Collection[ObjectName] = (),
     ) -> Future[int]:
         self._check()
         self._event("append")
@@ -438,7 +446,7 @@ class MemoryConnection(IggyConnection):
 
     @override
     def submit_send(
-        self, stream: str, topic: str, partition: int, body: bytes | bytearray
+        self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
     ) -> Future[tuple[Confirmation, ...]]:
         self._check()
         future: Future[tuple[Confirmation, ...]] = Future()

@@ -38,6 +38,7 @@ class Connection:
 
     def __init__(self):
         self.sent = []
+        self.objects = []
         self.closed = 0
         self.polls = []
         self.pulled = []
@@ -45,7 +46,8 @@ class Connection:
         self.lost_from = self.lost_until = None
         self.topic = None
 
-    def submit_send(self, stream, topic, partition, body):
+    def submit_send(self, stream, topic, partition, body, objects=()):
+        self.objects.append(list(objects))
         self.sent.append((stream, topic, partition, body, Future()))
         return self.sent[-1][-1]
 
@@ -116,6 +118,16 @@ def test_whoever_asks_for_a_confirmation_has_it_read(producer, connection):
     assert connection.pulled == [0, 5]
     assert future.done()
     assert len(connection.pulled) == 2, "nobody asks for what is there"
+
+
+def test_each_request_tells_its_objects(producer, connection):
+    other = attrs.evolve(NATIVE, key="other")
+    producer.send(PARTITION, [batch(1, [b"a"]), batch(2, [b"b"]), batch(1, [b"c"], native=other)])
+    producer.send(PARTITION, [batch(1, [b"x" * 40_000_000] * 2)])
+    assert [set(objects) for objects in connection.objects] == [
+        {(NATIVE.bucket, NATIVE.key), (NATIVE.bucket, "other")},
+        *[{(NATIVE.bucket, NATIVE.key)}] * 2,
+    ]
 
 
 def test_each_generation_of_an_object_has_ids_of_its_own(producer, connection):
