@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 FILL_SHARE = 8
 """Objects are opened ahead once this part of `prefetch_objects` has room: in turns with the reading they cost more."""
 
-FILL_BYTES_SHARE = 4
-"""The same of `prefetch_bytes`: what is opened together is begun by one record of the log, well before it is sent."""
+TAKE_OBJECTS = 32
+"""How many objects are taken from a feed at once, also if they are too large to be opened: what is taken together begins in one
+record of the log, long before it is sent."""
 
 FILL_SECONDS = 0.02
 """How long objects that were found wait for more of them."""
@@ -81,6 +82,7 @@ class ReadAhead:
         self._max_bytes = limits.prefetch_bytes
         self._prefetcher = Prefetcher(objects=self._max_objects, max_bytes=self._max_bytes)
         self._opened: deque[OpenedObject] = deque()
+        self._taken: deque[tuple[Sequence[Assignment], int]] = deque()
         self._opened_bytes = 0
         self._head: FetchedInput | None = None
         self._next: Assignment | None = None
@@ -90,7 +92,7 @@ class ReadAhead:
     @property
     def is_empty(self) -> bool:
         """Whether everything that was taken from the feed was handed out."""
-        return not self._opened and self._next is None
+        return not self._opened and not self._taken and self._next is None
 
     def next(self) -> OpenedObject | None:
         """Return the next object to read; None when there is none now. `fill` should follow, once its reading began.
@@ -113,22 +115,27 @@ class ReadAhead:
     def fill(self, *, wait: bool = False) -> None:
         """Open objects ahead: up to `prefetch_objects`, and as many as their bytes allow, but always at least one.
 
-        Many at a time: the same steps for some objects in a row cost a sixth less than taking turns with the reading. A
-        failure of the feed is kept until everything before it was handed out.
+        Many at a time: the same steps for some objects in a row cost a sixth less than taking turns with the reading.
 
         Args:
             wait: whether nothing can be read before an object is found. Else none waits for a listing that finds few.
         """
         room = self._max_objects - len(self._opened)
-        room_bytes = self._max_bytes - self._opened_bytes
-        if self._opened and (
-            room < self._max_objects // FILL_SHARE or room_bytes < self._max_bytes // FILL_BYTES_SHARE
-        ):
-            return
-        taken: list[tuple[Sequence[Assignment], int]] = []
+        if not self._taken and not (self._opened and room < self._max_objects // FILL_SHARE):
+            self._take_many(room, wait=wait)
+        while self._taken and room and (not self._opened or self._opened_bytes < self._max_bytes):
+            assignments, planned_bytes = self._taken.popleft()
+            self._opened.append(OpenedObject(assignments, self._fetch(assignments), planned_bytes))
+            self._opened_bytes += planned_bytes
+            self._statistics.objects_opened += 1
+            room -= 1
+
+    def _take_many(self, most: int, *, wait: bool) -> None:
+        """Take the next objects of the feed. A failure of it is kept until everything before it was handed out."""
         until = math.inf if wait else time.monotonic() + FILL_SECONDS
         size_bytes = self._opened_bytes
-        while len(taken) < room and (not (self._opened or taken) or size_bytes < self._max_bytes):
+        least = not self._opened if self._is_handed else TAKE_OBJECTS  # what one worker takes, no other one can read
+        while len(self._taken) < most and (len(self._taken) < least or size_bytes < self._max_bytes):
             if (patience := until - time.monotonic()) <= 0:
                 break
             assignment = self._take_next(patience)
@@ -141,11 +148,7 @@ class ReadAhead:
                 assignments = self._with_parts(assignments[0])
             planned_bytes = self._planned_bytes(assignments[0])
             size_bytes += planned_bytes
-            taken.append((assignments, planned_bytes))
-        for assignments, planned_bytes in taken:
-            self._opened.append(OpenedObject(assignments, self._fetch(assignments), planned_bytes))
-            self._opened_bytes += planned_bytes
-            self._statistics.objects_opened += 1
+            self._taken.append((assignments, planned_bytes))
 
     def note_released(self, entry: OffsetManagerEntry) -> None:
         """Keep how far an object was handed out before its release to the feed, possibly beyond its commits."""

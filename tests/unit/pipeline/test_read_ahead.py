@@ -1,4 +1,4 @@
-"""Objects are opened ahead some at a time, by number and by bytes."""
+"""Objects are taken and opened ahead many at a time, by number and by bytes."""
 
 from collections import deque
 
@@ -8,7 +8,7 @@ from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
-from framework.pipeline.read_ahead import FILL_BYTES_SHARE, FILL_SHARE, ReadAhead
+from framework.pipeline.read_ahead import FILL_SHARE, TAKE_OBJECTS, ReadAhead
 from framework.pipeline.statistics import TaskStatistics
 from framework.transformer import InputOptions
 from transformers import BytesInput, make_transformer
@@ -22,7 +22,7 @@ def assignment(number, size):
 class Rig:
     """Objects of one size, of which `opened` tells how many were opened by each call."""
 
-    def __init__(self, size, count=1000, **limits):
+    def __init__(self, size, count=1000, *, is_handed=False, **limits):
         self.left = deque(assignment(number, size) for number in range(count))
         self.statistics = TaskStatistics()
         self.ahead = ReadAhead(
@@ -32,7 +32,7 @@ class Rig:
             transformer=make_transformer(InputOptions(format="jsonl")),
             offsets=OffsetManager(MemoryOffsetStore()),
             statistics=self.statistics,
-            is_handed=False,
+            is_handed=is_handed,
         )
 
     def opened(self, read=1):
@@ -46,14 +46,36 @@ class Rig:
         return counts
 
 
-def test_large_objects_are_opened_when_a_part_of_the_bytes_is_free():
+def test_large_objects_are_taken_many_at_a_time_and_opened_as_the_bytes_allow():
     size = 1 << 20
-    rig = Rig(size, prefetch_bytes=16 * size)
-    at_once = 16 // FILL_BYTES_SHARE
-    first, *later = rig.opened(1 + 4 * at_once)
-    assert first >= 16
-    assert set(later) == {0, at_once}
-    assert later.count(at_once) == 4
+    rig = Rig(size, prefetch_bytes=4 * size)
+    opened, taken = [], []
+    for _ in range(2 * TAKE_OBJECTS):
+        left = len(rig.left)
+        opened += rig.opened()
+        taken.append(left - len(rig.left))
+    assert opened == [5] + [1] * (len(opened) - 1)
+    assert [count for count in taken if count] == [TAKE_OBJECTS] * 3
+    rig.ahead.close()
+
+
+def test_a_worker_takes_no_more_than_it_opens():
+    """Another one may be idle."""
+    rig = Rig(3 << 20, prefetch_bytes=1 << 20, is_handed=True)
+    for opened in (2, 1, 1, 1):
+        left = len(rig.left)
+        assert rig.opened() == [opened]
+        assert left - len(rig.left) == opened
+    rig.ahead.close()
+
+
+def test_what_was_taken_and_not_opened_is_not_forgotten():
+    rig = Rig(3 << 20, count=5, prefetch_bytes=1 << 20)
+    for number in range(5):
+        assert not rig.ahead.is_empty or not number
+        assert rig.opened()
+    assert rig.ahead.is_empty
+    assert rig.ahead.next() is None
     rig.ahead.close()
 
 
