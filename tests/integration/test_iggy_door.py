@@ -584,17 +584,16 @@ def test_a_send_does_not_go_out_before_the_answer_to_the_append_in_which_its_obj
     monkeypatch.setattr(client, "_GRACE_SECONDS", 0.0)
     with IggyConnection(address).connect() as both:
         both.open_sending()
-        real = both._submit
         unanswered = [Future(), Future()]
-        monkeypatch.setattr(both, "_submit", lambda *_, **__: unanswered[0])
-        both.submit_append(stream_name, "orders", 0, b"begin", begins={BEGUN})
-        monkeypatch.setattr(both, "_submit", lambda *_, **__: unanswered[1])
-        both.submit_append(stream_name, "orders", 0, b"begin", begins={ELSEWHERE})
-        monkeypatch.setattr(both, "_submit", real)
-        monkeypatch.setattr(type(both._requests), "longest_wait_seconds", 0.1)
-        for objects in ([BEGUN], [ELSEWHERE], [("lake", "other"), BEGUN]):
-            with pytest.raises(IggyUnavailableError, match="not sent, the append of the position"):
-                both.submit_send(*one_record(stream_name), objects)
+        waiting = iter(unanswered)
+        with monkeypatch.context() as patch:
+            patch.setattr(both, "_submit", lambda *_, **__: next(waiting))
+            patch.setattr(type(both._requests), "longest_wait_seconds", 0.1)
+            both.submit_append(stream_name, "orders", 0, b"begin", begins={BEGUN})
+            both.submit_append(stream_name, "orders", 0, b"begin", begins={ELSEWHERE})
+            for objects in ([BEGUN], [ELSEWHERE], [("lake", "other"), BEGUN]):
+                with pytest.raises(IggyUnavailableError, match="not sent, the append of the position"):
+                    both.submit_send(*one_record(stream_name), objects)
         assert connection.get_topic(stream_name, "orders").partitions[1].messages_count == 0
         both.wait(both.submit_send(*one_record(stream_name), [("lake", "other")]))  # nothing of it is on its way
         unanswered[0].set_result(0)
