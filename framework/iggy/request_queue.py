@@ -111,9 +111,9 @@ class RequestQueue:
         try:
             inner = asyncio.ensure_future(request.start(client), loop=self._loop)
         except BaseException as error:  # noqa: BLE001  (bad arguments, or a panic of the client: nothing was sent)
-            _fail(request, self._classified(error, request, sending=False))
-            if request.sending:
-                self._end(str(error))
+            self._answer_failed(
+                request, self._classified(error, request, sending=False), error if request.sending else None
+            )
             return
         self._current = request
         request.start = _started  # lets go of the bytes: the next request is encoded into the same memory
@@ -135,19 +135,25 @@ class RequestQueue:
                 answer = request.finish(inner.result())
             except BaseException as wrong:  # noqa: BLE001  (goes to the caller, also a panic of the client)
                 plain = isinstance(wrong, Exception)
-                _fail(request, wrong if plain else self._classified(wrong, request, sending=request.sending))
-                error = wrong if request.sending else None
+                made = wrong if plain else self._classified(wrong, request, sending=request.sending)
+                self._answer_failed(request, made, wrong if request.sending else None)
             else:
                 self._next()  # first: whoever takes the answer would keep the server waiting
                 request.future.set_result(answer)
                 return
         else:
-            _fail(request, self._classified(error, request, sending=request.sending))
-            if not request.sending and answer_of(error) is not Answer.BROKEN:
-                error = None  # refused: the connection is as good as before
-        if error is not None:
-            self._end(str(error))
+            made = self._classified(error, request, sending=request.sending)
+            refused = not request.sending and answer_of(error) is not Answer.BROKEN  # it is as good as before
+            self._answer_failed(request, made, None if refused else error)
         self._next()
+
+    def _answer_failed(self, request: _Request, error: BaseException, ends: BaseException | None) -> None:
+        """Answer a request with an error, after which the connection ends where `ends` is given."""
+        if ends is not None and self.failure is None:
+            self.failure = str(ends)  # first: whoever waits for the answer must send nothing behind it
+        _fail(request, error)
+        if ends is not None:
+            self._end(str(ends))
 
     def _expire(self, request: _Request) -> None:
         if self._current is request:

@@ -165,6 +165,37 @@ def test_a_refused_send_lets_no_later_one_through(queue, client):
     assert len(client.begun) == 1
 
 
+def unreadable(_):
+    raise UnknownOutcomeError("no offset in it")
+
+
+def not_started(_):
+    raise TypeError("bad arguments")
+
+
+@pytest.mark.parametrize(
+    ("start", "finish", "answer"),
+    [
+        (None, str, RuntimeError("refused")),
+        (None, unreadable, b"x"),
+        (not_started, str, None),
+    ],
+)
+def test_whoever_learns_of_a_failed_send_finds_the_queue_ended(queue, client, start, finish, answer):
+    """Records wait in another thread for the append in which their object begins: none may follow one that failed."""
+    blocked, found = threading.Event(), []
+    background_loop().call_soon_threadsafe(blocked.wait, 60)
+    append = queue.submit("append", start or (lambda client: client.call("append")), finish, sending=True)
+    append.add_done_callback(lambda _: found.append(queue.failure))
+    blocked.set()
+    if answer is not None:
+        client.answer(0, answer)
+    assert append.exception(60) is not None
+    assert found[0] is not None
+    with pytest.raises(IggyUnavailableError, match="not sent"):
+        queue.check("send")
+
+
 def test_an_answer_that_cannot_be_read_reaches_the_caller(queue, client):
     def unreadable(_answer):
         raise IggyProtocolError("no sense in it")
