@@ -2,7 +2,7 @@
 
 The official client takes each request through two other threads, and copies it. Without them a record takes a tenth
 less CPU (docs/development/measurements.md). So over TCP without TLS records go this way, beside a connection of the
-official client, which does all else. The layout of the frames is that of `framework.iggy.embedded.protocol`.
+official client, which does all else. The layout of the frames: `framework.iggy.protocol`.
 
 One request at a time. No thread waits for answers: whoever asks for one reads it, or the next request does.
 """
@@ -27,8 +27,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import IggyProtocolError
-from framework.iggy import wire
-from framework.iggy.embedded import protocol
+from framework.iggy import protocol, wire
 from framework.iggy.errors_map import CONNECT, Answer, answer_of, classify, not_sent, text_of
 
 if TYPE_CHECKING:

@@ -28,9 +28,8 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy import client, wire
+from framework.iggy import client, protocol, wire
 from framework.iggy.client import IggyConnection
-from framework.iggy.embedded import protocol
 from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.headers import join_provenance
 from framework.iggy.reader import read_partition, read_topic

@@ -12,9 +12,10 @@ import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
-from framework.iggy.embedded import options, protocol
+from framework.iggy import protocol
+from framework.iggy.embedded import options
 from framework.iggy.embedded.partition import Partition, now_micros
-from framework.iggy.embedded.protocol import RefusedError
+from framework.iggy.protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

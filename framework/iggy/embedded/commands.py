@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from xxhash import xxh32_intdigest
 
-from framework.iggy.embedded import batch, protocol, replies
-from framework.iggy.embedded.protocol import BrokenFrameError, Cursor, RefusedError
+from framework.iggy import protocol
+from framework.iggy.embedded import batch, replies
+from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,10 @@ import socket
 import time
 from typing import Protocol
 
-from framework.iggy.embedded import protocol, replies
+from framework.iggy import protocol
+from framework.iggy.embedded import replies
 from framework.iggy.embedded.notices import warn
-from framework.iggy.embedded.protocol import BrokenFrameError, Cursor, RefusedError, Request
+from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError, Request
 
 _KEPT_BUFFER = 8 << 20
 _OPEN_TO_ALL = frozenset({protocol.PING})

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from typing_extensions import override
 
-from framework.iggy.embedded import protocol
+from framework.iggy import protocol
 
 if TYPE_CHECKING:
     from typing_extensions import Self

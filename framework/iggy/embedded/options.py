@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from framework.iggy.embedded import protocol
-from framework.iggy.embedded.protocol import RefusedError
+from framework.iggy import protocol
+from framework.iggy.protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,10 +9,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from framework.iggy.embedded import batch, protocol
+from framework.iggy import protocol
+from framework.iggy.embedded import batch
 from framework.iggy.embedded.notices import warn
-from framework.iggy.embedded.protocol import RefusedError
 from framework.iggy.embedded.segment import DamagedSegmentError, Segment
+from framework.iggy.protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

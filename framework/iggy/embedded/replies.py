@@ -9,8 +9,9 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from framework.iggy.embedded import options, protocol
-from framework.iggy.embedded.protocol import encode_name, encode_text
+from framework.iggy import protocol
+from framework.iggy.embedded import options
+from framework.iggy.protocol import encode_name, encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
     from framework.iggy.embedded.catalog import Catalog, Stream, Topic
     from framework.iggy.embedded.options import Option
+
+SERVER_VERSION = "0.9.0+embedded"
+SERVER_SEMVER = 9_000  # 0.9.0 as major * 10^6 + minor * 10^3 + patch
 
 _STREAM = struct.Struct("<IQIQQ")
 _TOPIC = struct.Struct("<IQIQBQQQ")
@@ -88,7 +92,7 @@ def client_body(number: int, address: str) -> bytes:
 def login_body(session: int) -> bytes:
     """Return what a successful login answers."""
     fields = struct.pack("<IQI", _ROOT_USER, session, protocol.PROTOCOL_VERSION)
-    return fields + encode_name(protocol.SERVER_VERSION)
+    return fields + encode_name(SERVER_VERSION)
 
 
 def cluster_body(host: str, port: int) -> bytes:
@@ -125,10 +129,8 @@ def stats_body(catalog: Catalog, folder: Path, clients: int, started_at: float) 
         clients,
         0,
     )
-    texts = (socket.gethostname(), system.sysname, system.release, system.version, protocol.SERVER_VERSION)
-    tail = struct.pack(
-        "<IIIQQ", protocol.SERVER_SEMVER, 0, 1, disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    )
+    texts = (socket.gethostname(), system.sysname, system.release, system.version, SERVER_VERSION)
+    tail = struct.pack("<IIIQQ", SERVER_SEMVER, 0, 1, disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize)
     return numbers + b"".join(map(encode_text, texts)) + tail
 
 

@@ -20,8 +20,7 @@ from framework.errors import (
     IggyUnavailableError,
     UnknownOutcomeError,
 )
-from framework.iggy import send_connection
-from framework.iggy.embedded import protocol
+from framework.iggy import protocol, send_connection
 from framework.iggy.send_connection import PulledFuture, SendConnection
 from tests.support.stopwatch import Stopwatch
 

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.iggy.embedded import batch, protocol
+from framework.iggy import protocol
+from framework.iggy.embedded import batch
 from framework.iggy.embedded.catalog import Catalog
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.options import admit
 from framework.iggy.embedded.partition import Partition
-from framework.iggy.embedded.protocol import STRING_KIND, RefusedError
 from framework.iggy.embedded.segment import DamagedSegmentError, Segment
+from framework.iggy.protocol import STRING_KIND, RefusedError
 from tests.support.iggy_batches import decode_batches, encode_batch
 
 NO_SYNC = FileOps(sync=False)

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.iggy.embedded import options, protocol
-from framework.iggy.embedded.protocol import BrokenFrameError, Cursor, RefusedError, Request
+from framework.iggy import protocol
+from framework.iggy.embedded import options
 from framework.iggy.embedded.service import FolderInUseError, Service, check_loopback
+from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError, Request
 
 options_blocks = st.lists(
     st.tuples(st.text(min_size=1, max_size=20), st.integers(0, 255), st.binary(max_size=30)), unique_by=lambda o: o[0]

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-SERVER_VERSION = "0.9.0+embedded"
-SERVER_SEMVER = 9_000  # 0.9.0 as major * 10^6 + minor * 10^3 + patch
 PROTOCOL_VERSION = (0 << 20) | (11 << 10) | 0
 PROTOCOL_VERSION_MIN = PROTOCOL_VERSION
 
