@@ -107,8 +107,11 @@ def new_stream(helper: Contestant, server: Server) -> Iterator[str]:
 
 
 def jsonl_rows(bench: Bench) -> Iterator[Row]:
-    """JSON lines against the official client's loop."""
-    objects, lines = bench.scaled(40, 4), bench.scaled(10_000, 500)
+    """JSON lines against the official client's loop.
+
+    So many that the beginning and the end of a run, some 30 ms of listing, first answers and saving, count little.
+    """
+    objects, lines = bench.scaled(120, 4), bench.scaled(10_000, 500)
     prefix = prefix_of("jsonl")
     for server in bench.servers:
         mine: list[Run] = []

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 
 import pytest
@@ -40,6 +41,10 @@ settings.load_profile("untimed")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # and pytest what it has rewritten: half of the collection, for every worker
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
+
+# A shell that runs them in the background has Ctrl-C ignored, and whatever they start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["tests.support.long_first", "tests.support.no_skips", "tests.support.reruns"]
 
