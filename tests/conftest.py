@@ -42,7 +42,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False  # and pytest what it has rewritten: half of the collection, for every worker
 os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
-# A shell that runs them in the background has Ctrl-C ignored, and whatever they start would inherit that.
+# Started in the background by a shell they ignore Ctrl-C, and so would every program that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -334,9 +334,9 @@ class IggyConnection:
         if sending is None:
             return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
         requests = self._live_requests(what)
-        if open_ := [(append, begun) for append, begun in self._begun if not append.done()]:
+        if unanswered := [(append, begun) for append, begun in self._begun if not append.done()]:
             sent = set(objects)
-            appends = [append for append, begun in open_ if not sent.isdisjoint(begun)]
+            appends = [append for append, begun in unanswered if not sent.isdisjoint(begun)]
             if wait(appends, requests.longest_wait_seconds + _GRACE_SECONDS).not_done:
                 # the loop's thread is gone: the interpreter is ending
                 raise IggyUnavailableError(

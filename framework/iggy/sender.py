@@ -260,8 +260,12 @@ class IggyProducer(Producer):
         count = sum(len(segment.payloads) for segment in segments)
         place = self._stream, topic_partition.topic, topic_partition.partition
         body = wire.encode_send(*place, segments, time_us=sent_us)
-        objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
-        return count, lambda: self._connection.submit_send(*place, body, objects)
+
+        def submit() -> Future[tuple[Confirmation, ...]]:
+            objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
+            return self._connection.submit_send(*place, body, objects)
+
+        return count, submit
 
     # ---- confirmations, in the connection's thread
 

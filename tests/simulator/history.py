@@ -440,8 +440,8 @@ class World(Scheduler):
             pass  # a position is no place in an object that is read in splits
         elif life.began < self.mended_at and not self.causes:
             pass  # it looked before the cause went away
-        elif kind == "refused" and life.settings.offsets != self.settings.offsets:
-            pass  # it waited, or began, with the name of another log
+        elif life.began == self.mended_at and life.settings.offsets != self.settings.offsets and not self.causes:
+            pass  # it began in that moment, still with the name of the other log
         elif (kind == "refused" and not self.causes) or (
             kind == "topic"
             and not self.causes

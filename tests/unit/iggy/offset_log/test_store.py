@@ -171,12 +171,14 @@ def test_positions_that_start_are_one_record(monkeypatch, pipelined, selected):
 
 def test_records_of_an_object_wait_for_the_record_in_which_it_begins(monkeypatch):
     rig = Rig(monkeypatch, pipelined=True)
-    told = []
+    begins = []
     submit = rig.connection.submit_append
-    monkeypatch.setattr(rig.connection, "submit_append", lambda *a, **k: (told.append(k["begins"]), submit(*a, **k))[1])
+    monkeypatch.setattr(
+        rig.connection, "submit_append", lambda *a, **k: (begins.append(k["begins"]), submit(*a, **k))[1]
+    )
     rig.store.begin(PositionDelta(begun=[position("a", split_number=2, split_size=64), position("b", bucket="other")]))
     rig.store.save(PositionDelta(entries=[position("c", 1)]))
-    assert [set(begins) for begins in told] == [{("bucket", "a"), ("other", "b")}, set()]
+    assert [set(names) for names in begins] == [{("bucket", "a"), ("other", "b")}, set()]
 
 
 def test_progress_of_a_position_that_started_here_is_understood(rig):
