@@ -40,7 +40,7 @@ class PageHeader:
     is_packed: bool = True
 
 
-def page_header(data: bytes) -> PageHeader:
+def page_header(data: bytes | memoryview) -> PageHeader:
     """Read a page header (parquet.thrift), in Thrift's compact protocol.
 
     Raises:
@@ -100,22 +100,21 @@ _STOP, _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _M
 class Thrift:
     """Decodes the compact protocol; an offset beyond the data raises IndexError."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         self._data = data
         self.at = 0
 
     def unsigned(self) -> int:
         """Return the next number without a sign."""
         value = shift = 0
-        while True:
-            byte = self._data[self.at]
+        while (byte := self._data[self.at]) >= 0x80:  # noqa: PLR2004
             self.at += 1
             value |= (byte & 0x7F) << shift
-            if byte < 0x80:  # noqa: PLR2004
-                return value
             shift += 7
             if shift > 63:  # noqa: PLR2004
                 raise PagesError("a page header holds a number that is too long")
+        self.at += 1
+        return value | byte << shift
 
     def signed(self) -> int:
         """Return the next number."""

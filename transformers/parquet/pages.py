@@ -203,17 +203,18 @@ class WatchedFile(SeekableFile):
 
     def _look_at(self, column: _Column, at: int, data: bytes) -> None:
         """Parse the page headers in these bytes. Columns with the same start count as the last of them."""
-        end = at + len(data)
+        end, view = at + len(data), memoryview(data)
         if column.words is not None:  # first in a column: these bytes continue it
-            self._collect(column, data)
+            self._collect(column, view)
         while at <= column.next + len(column.head) < end and column.next < column.end:
-            head = column.head + data[column.next + len(column.head) - at :]
+            more = view[column.next + len(column.head) - at :]
+            head = column.head + more if column.head else more
             try:
                 header = page_header(head)
             except IndexError:
                 if len(head) > _MAX_HEADER_BYTES:
                     raise PagesError(f"a page header of column {column.name} has no end") from None
-                column.head = head
+                column.head = bytes(head)
                 return
             column.head = b""
             body = column.next + header.size
@@ -227,7 +228,7 @@ class WatchedFile(SeekableFile):
                 column.ahead.append(header)
             if column.strings and (header.kind == _DICTIONARY_PAGE or self._has_delta_lists(column, header)):
                 column.words, column.collected = b"", header
-                self._collect(column, data[body - at :])
+                self._collect(column, view[body - at :])
 
     def _count(self, column: _Column, header: PageHeader) -> None:
         if header.kind == _DICTIONARY_PAGE:
@@ -273,18 +274,19 @@ class WatchedFile(SeekableFile):
                     f"({self._limit} bytes), from column {column.name} on"
                 )
 
-    def _collect(self, column: _Column, data: bytes) -> None:
+    def _collect(self, column: _Column, data: memoryview) -> None:
         """Collect a page of strings, which these bytes go on with, and measure the longest of a dictionary."""
         page, words = column.collected, column.words
         assert page is not None
         assert words is not None
-        column.words = words = words + data[: page.packed - len(words)]
-        if len(words) < page.packed:
+        data = data[: page.packed - len(words)]
+        if len(words) + len(data) < page.packed:
+            column.words = words + data
             return
-        column.words = None
+        column.words, packed = None, words + data if words else data
         if page.kind != _DICTIONARY_PAGE:
-            self._add_list_strings(column, repeated_bytes(words, page, column.codec))
+            self._add_list_strings(column, repeated_bytes(packed, page, column.codec))
             return
-        column.longest = longest_word(words, page, column.codec)
+        column.longest = longest_word(packed, page, column.codec)
         if not column.repeated and page.unpacked * _BATCH_ROWS * column.times > self._limit // _STRINGS_PART:
             self._check(self._used + column.longest * self._rows * column.times, column)

@@ -20,17 +20,17 @@ class ListStringsError(PagesError):
     """A list could take too many long strings from a dictionary, unless they are left in it."""
 
 
-def _decompressed(packed: bytes, size: int, codec: str) -> bytes | None:
+def _decompressed(packed: bytes | memoryview, size: int, codec: str) -> bytes | None:
     """Return the bytes of a page; None if it cannot be decompressed, which pyarrow cannot either."""
     import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for Parquet
 
     try:
-        return packed if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
+        return bytes(packed) if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
     except (ValueError, OSError, NotImplementedError):
         return None
 
 
-def repeated_bytes(packed: bytes, page: PageHeader, codec: str) -> int:
+def repeated_bytes(packed: bytes | memoryview, page: PageHeader, codec: str) -> int:
     """Return how many bytes the strings of a page in DELTA_BYTE_ARRAY take from the strings before them.
 
     The values begin with the lengths of these parts (Parquet's Encodings.md, "Delta Strings"), behind the levels.
@@ -95,7 +95,7 @@ def _sum_of_deltas(data: bytes, most: int) -> int:
     return total
 
 
-def longest_word(packed: bytes, page: PageHeader, codec: str) -> int:
+def longest_word(packed: bytes | memoryview, page: PageHeader, codec: str) -> int:
     """Return the length of the longest string of a dictionary page, or the page size if it cannot be decompressed."""
     size = page.unpacked
     data = _decompressed(packed, size, codec)
@@ -118,16 +118,18 @@ def longest_word(packed: bytes, page: PageHeader, codec: str) -> int:
 def _longest_short_word(data: bytes) -> int | None:
     """Return the same at once, where all strings are short text; else None.
 
-    Their lengths end with three zeros, which text does not have. If each place of three zeros follows from the one before
-    it, these are all strings there are.
+    Their lengths end with three zeros, which text does not have. Of three zeros in a row exactly two lie in one number
+    of two bytes. If each place of a length follows from the one before it, these are all strings there are.
     """
     import numpy as np  # noqa: PLC0415 - loaded when used
 
     held = np.frombuffer(data, np.uint8)
-    zero = held == 0
-    at = np.flatnonzero(zero[1:-2] & zero[2:-1] & zero[3:])
-    if not len(at) or at[0]:
+    zeros = 2 * np.flatnonzero(np.frombuffer(data, np.uint16, len(data) // 2) == 0)
+    if not len(zeros) or not zeros[0] or zeros[-1] + _LENGTH.size > len(data):
         return None
+    at = zeros - 1 - (held[zeros - 1] == 0)  # the first byte of each length
     lengths = held[at]
     ends = at + _LENGTH.size + lengths
-    return int(lengths.max()) if ends[-1] == len(data) and (ends[:-1] == at[1:]).all() else None
+    if at[0] or ends[-1] != len(data) or (ends[:-1] != at[1:]).any() or held[at + 3].any():
+        return None
+    return int(lengths.max())
