@@ -7,6 +7,7 @@ source that is not an object store subclasses `AbstractSourceRecordIterator` ins
 from __future__ import annotations
 
 import abc
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
@@ -15,6 +16,11 @@ import attrs
 from framework.errors import ConfigError, ListingError, ObjectNotFoundError, RetriableError
 from framework.model.objects import NativeObject, length_only
 from framework.transformer import ReadStream
+
+log = logging.getLogger(__name__)
+
+_EMPTY_PAGES = 1024
+"""Pages in a row without an object before a warning; a power of two. The next warning comes after twice as many."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -35,13 +41,16 @@ class ListPage:
 
 
 class Chain:
-    """Detect a cycle of pages, of any length, while remembering a single page (Brent, 1980)."""
+    """Detect a cycle of pages, of any length, while remembering a single page (Brent, 1980).
+
+    Warns of many empty pages in a row, which a store may send, but which look like an idle source.
+    """
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._kept: tuple[str | None, str, str] | None = None
         self._last: str | None = None
-        self._pages = 0
+        self._pages = self._empty = 0
 
     def check(self, page: ListPage) -> None:
         """Check the next page.
@@ -59,8 +68,20 @@ class Chain:
             )
         self._pages += 1
         self._last = page.continuation
-        if self._pages & (self._pages - 1) == 0:  # 1, 2, 4, 8 ... pages
+        if _is_power_of_two(self._pages):
             self._kept = place
+        self._empty = 0 if page.objects else self._empty + 1
+        if self._empty >= _EMPTY_PAGES and _is_power_of_two(self._empty):
+            log.warning(
+                "%s: the store answered %d pages of the listing without an object, each with a token for the next; "
+                "the listing goes on",
+                self._where,
+                self._empty,
+            )
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
 
 
 class ReadRoom(Protocol):

@@ -25,7 +25,9 @@ def _decompressed(packed: bytes | memoryview, size: int, codec: str) -> bytes | 
     import pyarrow as pa  # noqa: PLC0415 - 50 MB, only for Parquet
 
     try:
-        return bytes(packed) if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
+        return (
+            bytes(packed) if codec == "UNCOMPRESSED" else pa.Codec(codec.lower()).decompress(packed, size, asbytes=True)
+        )
     except (ValueError, OSError, NotImplementedError):
         return None
 

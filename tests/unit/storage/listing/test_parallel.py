@@ -294,6 +294,25 @@ def test_empty_pages_whose_tokens_go_in_a_circle_end_with_an_error(period, concu
     assert len(store.calls) < 100
 
 
+@pytest.mark.parametrize(
+    "read", [lambda store: listed(store)[0], lambda store: [[native.key for native in store.list_all()]]]
+)
+def test_a_listing_of_thousands_of_empty_pages_says_so_and_goes_on(caplog, read):
+    class Empty(SortedStore):
+        def answer(self, prefix, after, continuation, page_size):
+            number = int(continuation or 0)
+            if number < 5000:
+                return ListPage(objects=[], continuation=str(number + 1))
+            return super().answer(prefix, after, None, page_size)
+
+    with caplog.at_level(logging.WARNING, "framework"):
+        assert flat(read(Empty(["a"]))) == ["a"]
+    told = [
+        message.partition("the store answered ")[2].partition(" without an object")[0] for message in caplog.messages
+    ]
+    assert told == [f"{count} pages of the listing" for count in (1024, 2048, 4096)]
+
+
 class Mangling(SortedStore):
     """Shows U+FFFD where a key has a control character: behind that, the next keys would be missing."""
 
