@@ -6,6 +6,7 @@ Shared by the worker processes of the local engine and the Python workers of Spa
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,9 @@ from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.position_map import begin_in
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.store import PositionDelta
-from framework.pipeline.sender import Sender
+from framework.pipeline.sender import STOP_SECONDS, Sender
 from framework.pipeline.statistics import TaskStatistics
+from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -131,6 +133,7 @@ class TaskRun:
         self._log.next_offset = plan.log_from
         self._due = DuePolls(FOLLOW_SECONDS)
         self._sender: Sender
+        self._stop_timer: threading.Timer | None = None
 
     @classmethod
     def start(cls, plan: WorkerPlan, feed: HandedFeed, *, connect: Connect = open_connection) -> TaskRun:
@@ -194,8 +197,10 @@ class TaskRun:
         self._sender.run()
 
     def stop(self) -> None:
-        """End `run` soon, positions saved."""
+        """End `run` soon, positions saved. Requests that Iggy has not answered by then are aborted."""
         self._sender.stop()
+        if self._stop_timer is None:
+            self._stop_timer = start_timer(STOP_SECONDS, self._connection.close)
 
     def statistics(self) -> TaskStatistics:
         """Return the current statistics."""
@@ -203,6 +208,8 @@ class TaskRun:
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
         self.task.stop()
         self._connection.close()
 

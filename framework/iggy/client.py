@@ -148,8 +148,8 @@ class IggyConnection:
     def open_sending(self) -> None:
         """Open the connection beside this one that sends records from now on: over TCP without TLS, to a single server.
 
-        Called before a claim, which names both. Elsewhere, and without this call, the official client sends them: it finds
-        the leader of a cluster.
+        Called before a claim, which names both. Elsewhere, without this call, and where the server does not tell how many
+        there are, the official client sends them: it finds the leader of a cluster.
 
         Raises:
             IggyUnavailableError, IggyAuthError, IggyProtocolError: no connection, or no login.
@@ -157,17 +157,31 @@ class IggyConnection:
         requests = self._requests
         if self.address.transport != "tcp" or self.address.tls or requests is None:
             return
-        if self._command("ask for the servers", wire.CLUSTER_METADATA, b"", wire.parse_node_count) > 1:
+        try:
+            nodes = self._command("ask for the servers", wire.CLUSTER_METADATA, b"", wire.parse_node_count)
+        except (IggyAuthError, IggyProtocolError):
             return
-        self._sending = SendConnection.open(
-            self.address,
-            self._ip,
-            timeout_seconds=self.call_timeout_seconds,
-            loop=background_loop(),
-            on_end=requests.stop,
-        )
+        if nodes > 1:
+            return
+        try:
+            SendConnection.open(
+                self.address,
+                self._ip,
+                connect_timeout_seconds=self.connect_timeout_seconds,
+                timeout_seconds=self.call_timeout_seconds,
+                loop=background_loop(),
+                on_made=self._use_to_send,
+                on_end=requests.stop,
+            )
+        except BaseException:
+            self._sending = None
+            raise
+
+    def _use_to_send(self, connection: SendConnection) -> None:
+        """Let `close` end that connection, too, from the moment that it exists."""
+        self._sending = connection
         if self._closed:  # by another thread, which did not see it yet
-            self._sending.close()
+            connection.close()
 
     def close(self) -> None:
         """Close the connection without waiting for its opening, or for requests in progress. Idempotent, thread-safe."""

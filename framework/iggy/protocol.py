@@ -215,18 +215,25 @@ def missing_bytes(received: bytearray) -> int:
     return size - len(received)
 
 
-def read_reply(frame: bytes) -> tuple[int, bytes]:
-    """Return status and body of a reply.
+def read_reply(frame: bytes, operation: int, number: int) -> tuple[int, bytes]:
+    """Return status and body of the reply to a request.
+
+    Args:
+        frame: as received.
+        operation: of the request.
+        number: the request's.
 
     Raises:
-        BrokenFrameError: the server refused the login, or ends the session; or this is no reply.
+        BrokenFrameError: the server refused the login, or ends the session; or this is no reply, or that to another request.
     """
-    _, command, _, _, _, operation, status = _REPLY.unpack_from(frame)
+    _, command, _, _, answered_number, answered_operation, status = _REPLY.unpack_from(frame)
     if command == COMMAND_EVICTION:
         reason = frame[HEADER_SIZE - 1]
         raise BrokenFrameError(_EVICTIONS.get(reason, f"the server ended the session, reason {reason}"))
     if command != COMMAND_REPLY:
         raise BrokenFrameError(f"a frame of kind {command} is not a reply")
+    if (answered_number, answered_operation) != (number, operation):
+        raise BrokenFrameError("an answer to another request")
     body = frame[HEADER_SIZE:]
     if not status and operation in RESULT_FRAMED and body[:4] != bytes(4):
         if len(body) < _RESULT.size:

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -89,6 +89,12 @@ class _Request:
     sending: bool
     future: PulledFuture[object]
     deadline: float
+    operation: int
+    number: int
+
+    def fail(self, error: Exception) -> None:
+        with contextlib.suppress(InvalidStateError):  # it has ended
+            self.future.set_exception(error)
 
 
 class SendConnection:
@@ -104,18 +110,25 @@ class SendConnection:
         connected: a socket to the server.
         address: for messages.
         timeout_seconds: for each request, from the moment it goes out.
+        timeout_option: that sets it.
         on_end: called with the reason when it ends.
     """
 
     client: ConnectedClient
 
     def __init__(
-        self, connected: socket.socket, address: IggyAddress, *, timeout_seconds: float, on_end: Callable[[str], None]
+        self,
+        connected: socket.socket,
+        address: IggyAddress,
+        *,
+        timeout_seconds: float,
+        timeout_option: str,
+        on_end: Callable[[str], None],
     ) -> None:
         self.failure: str | None = None
         self._socket = connected
         self._server, self._login = address.server, address.login
-        self._timeout_seconds = timeout_seconds
+        self._timeout_seconds, self._timeout_option = timeout_seconds, timeout_option
         self._on_end = on_end
         self._lock = threading.RLock()  # a signal may close it in the middle of a call
         self._current: _Request | None = None
@@ -132,8 +145,10 @@ class SendConnection:
         address: IggyAddress,
         ip: str,
         *,
+        connect_timeout_seconds: float,
         timeout_seconds: float,
         loop: asyncio.AbstractEventLoop,
+        on_made: Callable[[SendConnection], None],
         on_end: Callable[[str], None],
     ) -> SendConnection:
         """Connect and log in.
@@ -141,8 +156,10 @@ class SendConnection:
         Args:
             address: the server, over TCP without TLS, and the credentials.
             ip: the host's address that the other connection uses.
-            timeout_seconds: for each request, from the moment it goes out.
+            connect_timeout_seconds: for connecting, and for each of the two requests of the login.
+            timeout_seconds: for each later request, from the moment it goes out.
             loop: sends heartbeats.
+            on_made: called with the connection before the login, which ends when it is closed.
             on_end: called with the reason when it ends.
 
         Raises:
@@ -150,16 +167,24 @@ class SendConnection:
             IggyAuthError, IggyProtocolError: the login was refused.
         """
         try:
-            connected = socket.create_connection((ip, address.port), timeout_seconds)
+            connected = socket.create_connection((ip, address.port), connect_timeout_seconds)
         except OSError as error:
             raise classify(error, CONNECT, server=address.server, login=address.login) from error
         limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
         connected.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made: SendConnection = cls(connected, address, timeout_seconds=timeout_seconds, on_end=on_end)
+        made: SendConnection = cls(
+            connected,
+            address,
+            timeout_seconds=connect_timeout_seconds,
+            timeout_option="connect_timeout",
+            on_end=on_end,
+        )
+        on_made(made)
         made._session = _session_of(made._ask(CONNECT, _LOGIN, _encode_login(address)))
         made.client = wire.parse_own_client(made._ask("ask for the own client id", _READ, code=wire.OWN_CLIENT))
+        made._timeout_seconds, made._timeout_option = timeout_seconds, "request_timeout"
         loop.call_soon_threadsafe(_keep_alive, weakref.ref(made), loop)
         return made
 
@@ -222,7 +247,15 @@ class SendConnection:
             future: PulledFuture[T] = PulledFuture(self.pull)
             future.set_running_or_notify_cancel()
             self._used = time.monotonic()
-            request = _Request(what, finish, sending, future, self._used + self._timeout_seconds)  # type: ignore[arg-type] # of any type
+            request = _Request(
+                what,
+                finish,
+                sending,
+                future,  # type: ignore[arg-type] # of any type
+                self._used + self._timeout_seconds,
+                operation,
+                self._requests,
+            )
             self._current = request
             head = protocol.request_header(
                 len(body),
@@ -246,7 +279,7 @@ class SendConnection:
 
     @property
     def _no_answer(self) -> str:
-        return f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout"
+        return f"no answer within {self._timeout_seconds:g} s, [iggy] {self._timeout_option}"
 
     def _write(self, head: bytes, body: bytes | bytearray, deadline: float) -> None:
         sent = self._socket.sendmsg((head, body))
@@ -271,9 +304,12 @@ class SendConnection:
                         self._end(self._no_answer)
                     return
                 self._readable.poll(math.ceil(left * 1000))
-            status, answer = protocol.read_reply(frame)
+            status, answer = protocol.read_reply(frame, request.operation, request.number)
         except (OSError, protocol.BrokenFrameError) as error:
             self._end(str(error))
+        except BaseException as error:
+            self._end(f"it was interrupted by {type(error).__name__}")  # perhaps in the middle of a frame
+            raise
         else:
             self._current = None
             self._complete(request, status, answer)
@@ -306,9 +342,10 @@ class SendConnection:
         except Exception as error:  # noqa: BLE001 - goes to the caller
             if request.sending:
                 self._end(str(error))
-            request.future.set_exception(error)
+            request.fail(error)
         else:
-            request.future.set_result(result)
+            with contextlib.suppress(InvalidStateError):  # a signal closed the connection meanwhile
+                request.future.set_result(result)
 
     # ---- the end
 
@@ -326,7 +363,7 @@ class SendConnection:
     def _fail(self, request: _Request, error: Exception) -> None:
         made = classify(error, request.what, server=self._server, login=self._login, sending=request.sending)
         made.__cause__ = error
-        request.future.set_exception(made)
+        request.fail(made)
 
     def _shut(self) -> None:
         with contextlib.suppress(OSError):  # it is closed, or the server closed it

@@ -38,6 +38,8 @@ from framework.pipeline.producer import Producer
 
 # A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
 _MAX_REQUEST_BYTES = 8_000_000
+_MAX_IN_FLIGHT = 2
+"""Sends under way or waiting; one more makes `send` block. At least two: the next one completes that before it."""
 _CACHED_OBJECTS = 256
 _MAX_REQUESTS_AHEAD = 8
 """Requests of one send that wait for the server. Records whose times of origin lie far apart need a request each."""
@@ -52,7 +54,6 @@ class IggyProducer(Producer):
         stream: name of the stream; the partitions name topic and partition.
         source: the source's name, part of every message id.
         headers: `"provenance"` (bucket, key, version, split) or `"none"`.
-        max_in_flight: requests under way or waiting; one more makes `send` block.
         hold_back: partition -> number of last messages that a killed server may lose; 0 when it loses none.
     """
 
@@ -63,7 +64,6 @@ class IggyProducer(Producer):
         stream: str,
         source: str,
         headers: Literal["provenance", "none"] = "provenance",
-        max_in_flight: int = 2,
         hold_back: Callable[[TopicPartition], int] = lambda _: 0,
     ) -> None:
         self._connection = connection
@@ -71,8 +71,8 @@ class IggyProducer(Producer):
         self._source = source
         self._headers = headers
         self._hold_back = hold_back
-        self._slots = threading.BoundedSemaphore(max_in_flight)
-        self._slot_limit_seconds = connection.call_timeout_seconds * (max_in_flight + 1)
+        self._slots = threading.BoundedSemaphore(_MAX_IN_FLIGHT)
+        self._slot_limit_seconds = connection.call_timeout_seconds * (_MAX_IN_FLIGHT + 1)
         self._ends: dict[TopicPartition, int] = {}
         self._confirmed_in: set[TopicPartition] = set()
         self._to_read_back: dict[TopicPartition, int] = {}

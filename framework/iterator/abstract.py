@@ -121,6 +121,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             offsets=self.offsets,
             statistics=self.statistics,
             is_handed=feed is not None,
+            waits_for_store=lambda: self._outage.seconds_left > 0,
         )
         self._listings = 0  # complete ones of the feed, when it last had no object
         self._current: Generator[RecordBatch, None, None] | None = None

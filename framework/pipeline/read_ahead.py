@@ -59,6 +59,7 @@ class ReadAhead:
         offsets: positions.
         statistics: counts the objects that were opened.
         is_handed: whether another process hands out the objects: its positions may be older than those here.
+        waits_for_store: whether the store is away just now, so that nothing is to be opened.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ReadAhead:
         offsets: OffsetManager,
         statistics: TaskStatistics,
         is_handed: bool,
+        waits_for_store: Callable[[], bool],
     ) -> None:
         self._take = take
         self._open_input = open_input
@@ -78,6 +80,7 @@ class ReadAhead:
         self._offsets = offsets
         self._statistics = statistics
         self._is_handed = is_handed
+        self._waits_for_store = waits_for_store
         self._max_objects = limits.prefetch_objects
         self._max_bytes = limits.prefetch_bytes
         self._prefetcher = Prefetcher(objects=self._max_objects, max_bytes=self._max_bytes)
@@ -120,6 +123,8 @@ class ReadAhead:
         Args:
             wait: whether nothing can be read before an object is found. Else none waits for a listing that finds few.
         """
+        if self._waits_for_store():
+            return
         room = self._max_objects - len(self._opened)
         if not self._taken and not (self._opened and room < self._max_objects // FILL_SHARE):
             self._take_many(room, wait=wait)

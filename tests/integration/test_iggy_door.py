@@ -622,6 +622,35 @@ def test_records_go_through_the_client_to_a_cluster_and_over_other_transports(ad
         assert len(one.own_clients()) == 1
 
 
+@pytest.mark.parametrize("refusal", [IggyProtocolError("Feature is unavailable"), IggyAuthError("Unauthorized")])
+def test_records_go_through_the_client_where_the_server_does_not_tell_its_nodes(address, monkeypatch, refusal):
+    def refused(_):
+        raise refusal
+
+    with IggyConnection(address).connect() as one:
+        monkeypatch.setattr(wire, "parse_node_count", refused)
+        one.open_sending()
+        assert len(one.own_clients()) == 1
+
+
+def test_a_close_ends_the_opening_of_the_second_connection(address, monkeypatch):
+    """A source that is stopped does not wait for a server that has frozen between the two."""
+    with IggyConnection(address).connect() as both:
+        begun = both._use_to_send
+
+        def begin(made):
+            monkeypatch.setattr(made, "_write", lambda *_: None)  # no answer comes
+            begun(made)
+            threading.Timer(0.1, both.close).start()
+
+        monkeypatch.setattr(both, "_use_to_send", begin)
+        watch = Stopwatch()
+        with pytest.raises(IggyUnavailableError):
+            both.open_sending()
+        assert watch.seconds < 8
+        assert both._sending is None
+
+
 def test_a_group_has_both(address, connection, stream_name, topic_partition):
     with IggyConnection(address).connect() as both:
         both.open_sending()

@@ -2,11 +2,14 @@
 
 import pickle
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
 
 from framework.discovery.feed import HandedFeed
+from framework.engine import task_run
+from framework.engine.task_run import TaskRun
 from framework.engine.worker import _listen
 from framework.errors import EXIT_PERSON, EXIT_TRY_AGAIN, ReaderFailedError
 
@@ -57,3 +60,19 @@ def test_a_package_that_a_worker_lacks_is_named_as_in_a_run_of_one_task(listened
     assert (failure.exit_code, failure.unexpected) == (EXIT_PERSON, "")
     sent, _ = listened(ModuleNotFoundError("No module named 'framework.gone'", name="framework.gone"))
     assert (sent[0][1].exit_code, sent[0][1].unexpected) == (EXIT_TRY_AGAIN, "ModuleNotFoundError")
+
+
+def test_a_stop_aborts_requests_that_iggy_does_not_answer(monkeypatch):
+    """Else a send that waits on a frozen server would keep the worker until its own limit."""
+    monkeypatch.setattr(task_run, "STOP_SECONDS", 0.05)
+    monkeypatch.setattr(task_run.OffsetLog, "of", lambda *_: SimpleNamespace())
+    done, closed = [], threading.Event()
+    run = TaskRun(
+        SimpleNamespace(config=None, log_from=0), SimpleNamespace(stop=lambda: None), SimpleNamespace(close=closed.set)
+    )
+    run._sender = SimpleNamespace(stop=lambda: done.append("stop"))
+    run.stop()
+    run.stop()
+    assert done == ["stop"] * 2
+    assert closed.wait(20)
+    run.close()

@@ -96,15 +96,26 @@ def loop():
     loop.close()
 
 
+def open_sending(address, loop, on_end, *, on_made=lambda _: None, **seconds):
+    limits = {"timeout_seconds": 20, "connect_timeout_seconds": 20, **seconds}
+    return SendConnection.open(address, "127.0.0.1", loop=loop, on_made=on_made, on_end=on_end, **limits)
+
+
 @pytest.fixture
 def connect(loop):
     opened, servers, ends = [], [], []
 
-    def connect(*answers, timeout_seconds=20, **options):
+    def connect(*answers, timeout_seconds=20, connect_timeout_seconds=20, **options):
         server = FakeServer(*answers, **options)
         servers.append(server)
         address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
-        made = SendConnection.open(address, "127.0.0.1", timeout_seconds=timeout_seconds, loop=loop, on_end=ends.append)
+        made = open_sending(
+            address,
+            loop,
+            ends.append,
+            timeout_seconds=timeout_seconds,
+            connect_timeout_seconds=connect_timeout_seconds,
+        )
         opened.append(made)
         return made, server
 
@@ -148,7 +159,7 @@ def test_the_login_and_the_numbers_of_requests(connect):
 def test_a_token(loop):
     server = FakeServer()
     address = IggyAddress(host="127.0.0.1", port=server.port, token="a-token")
-    SendConnection.open(address, "127.0.0.1", timeout_seconds=20, loop=loop, on_end=print).close()
+    open_sending(address, loop, print, timeout_seconds=20).close()
     assert server.requests[0][3].endswith(b"\x05" + b"0.9.0" + b"\x07a-token" + bytes(4))
     server.close()
 
@@ -303,7 +314,62 @@ def test_nobody_listens(loop):
         port = taken.getsockname()[1]
     address = IggyAddress(host="127.0.0.1", port=port, user="iggy", password="secret")
     with pytest.raises(IggyUnavailableError, match="did not answer"):
-        SendConnection.open(address, "127.0.0.1", timeout_seconds=1, loop=loop, on_end=print)
+        open_sending(address, loop, print, timeout_seconds=1)
+
+
+def test_no_answer_to_the_login_names_the_limit_of_connecting(connect):
+    with pytest.raises(IggyUnavailableError, match=r"no answer within 0\.3 s, \[iggy\] connect_timeout"):
+        connect(login=None, connect_timeout_seconds=0.3)
+
+
+def test_a_close_ends_the_login(loop):
+    server = FakeServer(login=None)
+    address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
+    watch, ends = Stopwatch(), []
+    with pytest.raises(IggyUnavailableError):
+        open_sending(address, loop, ends.append, on_made=lambda made: threading.Timer(0.1, made.close).start())
+    assert watch.seconds < 10
+    assert len(ends) == 1
+    server.close()
+
+
+def test_the_answer_to_another_request_ends_it(connect):
+    """Its offsets would pass for those of records that the server has not confirmed."""
+    again = threading.Event()
+    connection, server = connect((0, b"one"), again, None)
+    assert connection.submit("send", b"1", bytes).result() == b"one"
+    future = connection.submit("send", b"2", bytes)
+    wait_until(lambda: len(server.sent) == 2)
+    operation, number, *_, head = server.requests[-2]
+    assert (operation, number) == (SEND, 1)
+    server.peer.sendall(protocol.reply_header(protocol.Request(head), 3) + b"one")
+    with pytest.raises(UnknownOutcomeError, match="an answer to another request"):
+        future.result(20)
+    again.set()
+
+
+def test_closing_between_an_answer_and_its_result(connect, monkeypatch):
+    connection, _ = connect()
+    read_reply = protocol.read_reply
+    monkeypatch.setattr(protocol, "read_reply", lambda *frame: (connection.close(), read_reply(*frame))[1])
+    with pytest.raises(UnknownOutcomeError, match="was closed"):
+        connection.submit("send", b"x", bytes).result(20)
+
+
+def test_an_interrupted_answer_ends_it(connect, monkeypatch):
+    """The rest of it would pass for the next one."""
+    connection, _ = connect()
+    future = connection.submit("send", b"x", bytes)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(connection, "_read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        future.result(20)
+    assert connection.failure == "it was interrupted by KeyboardInterrupt"
+    with pytest.raises(UnknownOutcomeError):
+        future.result(20)
 
 
 def test_closing_ends_a_wait_in_another_thread(connect):
@@ -361,7 +427,7 @@ def test_one_that_nobody_has_any_more_is_closed(loop):
     """Its heartbeats would keep it, and with it a claim."""
     server = FakeServer()
     address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
-    made = SendConnection.open(address, "127.0.0.1", timeout_seconds=20, loop=loop, on_end=print)
+    made = open_sending(address, loop, print, timeout_seconds=20)
     assert made.submit("send", b"x", bytes).result() == b""
     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # its first turn in the loop is over
     del made

@@ -85,7 +85,7 @@ def connection():
 
 @pytest.fixture
 def producer(connection):
-    return IggyProducer(connection, stream="lake", source="orders", max_in_flight=2)
+    return IggyProducer(connection, stream="lake", source="orders")
 
 
 def batch(first, payloads, *, topic_partition=PARTITION, native=NATIVE):

@@ -25,6 +25,7 @@ class Rig:
     def __init__(self, size, count=1000, *, is_handed=False, **limits):
         self.left = deque(assignment(number, size) for number in range(count))
         self.statistics = TaskStatistics()
+        self.is_away = False
         self.ahead = ReadAhead(
             InputSection(format="jsonl", **limits),
             take=lambda _: self.left.popleft() if self.left else None,
@@ -33,6 +34,7 @@ class Rig:
             offsets=OffsetManager(MemoryOffsetStore()),
             statistics=self.statistics,
             is_handed=is_handed,
+            waits_for_store=lambda: self.is_away,
         )
 
     def opened(self, read=1):
@@ -66,6 +68,20 @@ def test_a_worker_takes_no_more_than_it_opens():
         left = len(rig.left)
         assert rig.opened() == [opened]
         assert left - len(rig.left) == opened
+    rig.ahead.close()
+
+
+def test_nothing_is_opened_while_the_store_is_away():
+    """What was taken before would use up its retries, one object after the other."""
+    rig = Rig(3 << 20, prefetch_bytes=1 << 20)
+    rig.opened()
+    opened, rig.is_away = rig.statistics.objects_opened, True
+    while rig.ahead.next() is not None:
+        rig.ahead.fill()
+    assert rig.statistics.objects_opened == opened
+    assert not rig.ahead.is_empty
+    rig.is_away = False
+    assert rig.opened() == [2]
     rig.ahead.close()
 
 
