@@ -298,7 +298,8 @@ class TooManySkippedError(FatalError):
     """Bad records or objects exceed `errors.max_bad_records` or `errors.max_bad_records_per_hour`."""
 
 
-_SKIP_ADVICE = '; correct it, or go on behind it with [errors] tolerance = "skip_record"'
+_SKIP_RECORD = '; correct it, or go on behind it with [errors] tolerance = "skip_record"'
+_SKIP_OBJECT = '; upload it again, leave it out with [discovery] exclude, or go on without its rest with [errors] tolerance = "skip_record"'
 
 
 class ReaderFailedError(FatalError):
@@ -314,12 +315,15 @@ class ReaderFailedError(FatalError):
 
     @classmethod
     def of(cls, cause: BaseException) -> ReaderFailedError:
-        """Build the error for a reader that failed with `cause`, with its exit code and message; a bad record's with advice."""
+        """Build the error for a reader that failed with `cause`: its exit code, its message, and the way out."""
         if missing := missing_package(cause):
             error = cls(missing)
             error.exit_code = EXIT_PERSON
             return error
-        error = cls(f"{cause}{_SKIP_ADVICE}" if isinstance(cause, RecordError) else str(cause))
+        advice = _SKIP_RECORD if isinstance(cause, RecordError) else ""
+        if isinstance(cause, CorruptObjectError):
+            advice = _SKIP_OBJECT
+        error = cls(f"{cause}{advice}")
         error.exit_code = exit_code_of(cause)
         if not isinstance(cause, SourceError):
             error.unexpected = type(cause).__name__

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import functools
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from framework.errors import ConfigError
 from framework.storage.error_messages import is_loopback
 from framework.storage.http.transfer import HttpOptions
 from s3_source.config import S3Config
@@ -237,18 +239,25 @@ def proxies_of(config: S3Config, endpoint: str) -> dict[str, str]:
 
 
 def http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptions:
-    """Return the options for reading: proxy and certificates as botocore finds them."""
+    """Return the options for reading: proxy and certificates as botocore finds them.
+
+    Raises:
+        ConfigError: the certificates cannot be found.
+    """
     from botocore.httpsession import get_cert_path  # noqa: PLC0415
 
     proxies = proxies_of(config, endpoint)
     proxy = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all") or ""
     ca_bundle: Any = config.ca_bundle or _botocore(session).get_config_variable("ca_bundle")
+    ca_file = get_cert_path(ca_bundle or True) or ""
+    if ca_file and not Path(ca_file).exists():
+        raise ConfigError(f"s3.ca_bundle, or AWS_CA_BUNDLE of the environment: {ca_file} does not exist")
     return HttpOptions(
         connect_seconds=config.connect_timeout,
         read_seconds=config.read_timeout,
         max_connections=config.max_connections,
         proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
-        ca_file=get_cert_path(ca_bundle or True) or "",
+        ca_file=ca_file,
     )
 
 

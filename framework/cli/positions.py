@@ -80,7 +80,7 @@ def reset_offsets(
             objects, records = objects + watermark.objects, records + watermark.records
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
         least = "at least " if unfinished else ""
-        what = f"the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
+        what = f"after the reset the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
         if choice.everything and not objects:
             what = f'no positions are stored in topic "{found.topic}": the next run sends every object whole'
         elif opened and not choice.everything:

@@ -189,9 +189,9 @@ def run_engine(
         except SourceError:
             progress = engine.progress()
             if progress.began:
-                _summary(progress, config.errors.dead_letter_topic)
+                _summary(progress, config)
             raise
-    _summary(last, config.errors.dead_letter_topic)
+    _summary(last, config)
     # a signal that came with the last record stops what comes after, too
     return attrs.evolve(last, state="stopped") if engine.stop_requested else last
 
@@ -311,9 +311,12 @@ def empty_advice(config: SourceCommonConfig) -> str:
     return "check the prefix"
 
 
-def _summary(progress: Progress, dead_letters: str | None) -> None:
+def _summary(progress: Progress, config: SourceCommonConfig) -> None:
+    dead_letters, unit = config.errors.dead_letter_topic, "object" if config.input.split_size is None else "split"
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
-    log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, "object"), before)
+    log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, unit), before)
+    if progress.delivered and not (progress.records or progress.records_filtered or progress.skipped):
+        log.warning("there was no record in %s: check [input] format", counted(progress.delivered, unit))
     if progress.records_filtered:
         level = logging.INFO if progress.records else logging.WARNING
         every = "" if progress.records or progress.skipped else ": every record that was read"

@@ -307,11 +307,6 @@ def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[C
         sections["iggy"]["partitions"] = tasks
         yield ConvertedProperty(name="", to="iggy.partitions", note="at least one for each task")
     yield from add("runner.engine", "local", '"spark" for a cluster')
-    tolerance = sections.get("errors", {}).get("tolerance", "none")
-    if tolerance == "none" and sections.get("errors", {}).pop("dead_letter_topic", None) is not None:
-        yield ConvertedProperty(
-            name="", to="", note="no dead letter topic: with errors.tolerance=none nothing is skipped"
-        )
 
 
 def shown(to: str) -> str:

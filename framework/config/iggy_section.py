@@ -258,8 +258,10 @@ def _tls_errors(parsed: IggyAddress, place: str, tls: IggyTlsSection) -> Iterato
         yield f"url, tls.enabled: url begins with {parsed.scheme}://, which contradicts enabled; leave enabled out"
         return
     useless = [name for name in tls.names if name != "tls.enabled"]
+    if tls.validate_certificate:  # as without the option
+        useless.remove("tls.validate_certificate")
     if useless and not (parsed.tls or tls.enabled):
-        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls]"
+        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls], or leave this out"
         return
     if is_quic and tls.ca_file is not None:
         yield f"tls.ca_file: {QUIC_AUTHORITIES}"

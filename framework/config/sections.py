@@ -231,7 +231,7 @@ class ErrorsSection:
         doc="A topic of the same stream for dead letters: where each skipped record was, why it was skipped, "
         "and its bytes. `dead-letter show` lists them, `dead-letter replay` sends the records again. "
         "Created when missing, with one partition. Sources may share a topic. Absent: skipped records are"
-        " only counted and logged.",
+        ' only counted and logged. With `tolerance = "none"` nothing is skipped, and those commands read what is there.',
         minimum=1,
         maximum=MAX_TOPIC_BYTES,
     )
@@ -327,11 +327,6 @@ class SourceCommonConfig:
         dead_letters = self.errors.dead_letter_topic
         if dead_letters is not None and dead_letters in {topic, self.offsets_topic}:
             yield f'[errors] dead_letter_topic = "{dead_letters}": must be another topic than records and positions go to'
-        if dead_letters is not None and self.errors.tolerance == "none":
-            yield (
-                f'[errors] dead_letter_topic = "{dead_letters}": nothing is skipped with tolerance = "none"; set "skip_record" or '
-                f'"skip_object", or leave the topic out'
-            )
         tasks = self.runner.tasks_max or 1
         if topic is not None and TOPIC_PLACEHOLDER not in topic and tasks > self.iggy.partitions:
             yield (

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from framework import BucketConfig, SourceCommonConfig
-from framework.cli.run import EmptyWatch, empty_advice, place_of, require_pyspark
+from framework.cli.run import EmptyWatch, _summary, empty_advice, place_of, require_pyspark
 from framework.config.discovery_section import DiscoverySection
 from framework.config.loading import structure
 from framework.engine.progress import Progress
@@ -16,13 +16,14 @@ from framework.errors import FatalError
 from s3_source.task import S3SourceConfig
 
 
-def config(**store):
+def config(sections=(), **store):
     return structure(
         {
             "source": {"name": "orders"},
             "s3": {"bucket": "lake", **store},
             "input": {"format": "text"},
             "iggy": {"url": "embedded:x", "stream": "lake", "topic": "orders"},
+            **dict(sections),
         },
         S3SourceConfig,
     )
@@ -110,3 +111,30 @@ def test_the_place_of_a_source_without_addresses_is_its_section(shelf, place):
         "iggy": {"url": "embedded:x", "stream": "lake", "topic": "orders"},
     }
     assert place_of(structure({**common, "shelf": shelf}, ShelfConfig)) == place
+
+
+@pytest.mark.parametrize(
+    ("progress", "said"),
+    [
+        ({"objects": 1}, ["sent 0 records of 1 object", "there was no record in 1 object: check [input] format"]),
+        ({"objects": 2, "records": 5}, ["sent 5 records of 2 objects"]),
+        ({"objects": 0}, ["sent 0 records of 0 objects"]),
+    ],
+)
+def test_objects_without_a_record_are_said_to_be_so(progress, said, caplog):
+    """A page of HTML is a file of CSV with a header and no row."""
+    with caplog.at_level("INFO"):
+        _summary(Progress(state="done", **progress), config())
+    assert caplog.messages == said
+
+
+def test_splits_are_not_called_objects(caplog):
+    split = {"input": {"format": "text", "split_size": "2MiB"}}
+    with caplog.at_level("INFO"):
+        _summary(Progress(state="done", objects=13, records=5), config(split))
+    assert caplog.messages == ["sent 5 records of 13 splits"]
+
+
+def test_a_topic_of_dead_letters_may_stay_when_nothing_is_skipped_any_more():
+    """`dead-letter show` reads what is there."""
+    assert config({"errors": {"dead_letter_topic": "bad"}}).errors.dead_letter_topic == "bad"

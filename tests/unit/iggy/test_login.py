@@ -151,6 +151,11 @@ def test_an_address_in_parts_is_the_same_as_in_a_url(address, host, port):
     assert "hunter22" not in repr(parts)
 
 
+@pytest.mark.parametrize("tls", [{"validate_certificate": True}, {"enabled": False, "validate_certificate": True}])
+def test_the_default_written_out_changes_nothing(tls):
+    assert read(**LOGIN, **PARTS, tls=tls).server() == read(**LOGIN, **PARTS).server()
+
+
 @given(text)
 def test_a_token_is_taken_as_it_is(token):
     for place in ({}, PARTS):

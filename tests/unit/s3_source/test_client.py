@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.loaders import JSONFileLoader, create_loader
 
-from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE
 from framework.store import ListPage
 from s3_source.client import S3Store
@@ -32,6 +32,12 @@ def test_an_answer_that_lacks_what_is_asked_for_is_tried_again(answered):
     with pytest.raises(StoreUnavailableError, match="'Key'"):
         store.tags(native("k"))
     store.close()
+
+
+def test_a_ca_bundle_that_is_not_there_is_named(tmp_path):
+    """libcurl would say that the server's certificate is not trusted."""
+    with pytest.raises(ConfigError, match=rf"s3\.ca_bundle, .*: {tmp_path}/none\.pem does not exist"):
+        S3Store(S3Config(bucket="b", region="eu-west-1", ca_bundle=f"{tmp_path}/none.pem")).open(native("k"))
 
 
 @contextlib.contextmanager

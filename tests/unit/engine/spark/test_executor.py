@@ -110,7 +110,9 @@ def test_a_damaged_object_that_asks_for_too_much_memory_names_no_option(monkeypa
     damaged.__cause__ = MemoryError("malloc of size 4611686018427387904 failed")
     error = ReaderFailedError.of(damaged)
     error.__cause__ = damaged
-    assert str(result_of(monkeypatch, failing(error), channel).failure) == "it cannot be read further"
+    failure = str(result_of(monkeypatch, failing(error), channel).failure)
+    assert failure.startswith("it cannot be read further; upload it again, ")
+    assert "spark.executor" not in failure
 
 
 def test_other_failures_and_low_memory_without_a_limit_name_no_option(monkeypatch, channel):
