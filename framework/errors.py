@@ -299,7 +299,7 @@ class TooManySkippedError(FatalError):
 
 
 _SKIP_RECORD = '; correct it, or go on behind it with [errors] tolerance = "skip_record"'
-_SKIP_OBJECT = '; upload it again, leave it out with [discovery] exclude, or go on without its rest with [errors] tolerance = "skip_record"'
+_SKIP_OBJECT = '; upload it again, leave it out with [discovery] exclude, or set [errors] tolerance = "skip_record"'
 
 
 class ReaderFailedError(FatalError):

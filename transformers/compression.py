@@ -178,7 +178,11 @@ def _check_not_packed(head: bytes, key: str) -> None:
         except UnicodeDecodeError as exc:
             packed = exc.start < len(head) - 3  # behind that it may be a character that was cut
     if packed:
-        known = "not supported" if foreign else "packed in another form of it, which is not supported, or its beginning is damaged"
+        known = (
+            "not supported"
+            if foreign
+            else "packed in another form of it, which is not supported, or its beginning is damaged"
+        )
         if named == "snappy":
             known = "not in its framed form; Hadoop's and Spark's own, and the raw one, are not supported"
         raise CorruptObjectError(
