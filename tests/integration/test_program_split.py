@@ -135,7 +135,7 @@ def test_an_object_in_blocks_killed_at_any_moment(tmp_path, moto_bucket, iggy_ur
     assert [json.loads(one.payload) for one in messages] == written
     assert len({one.id for one in messages}) == 5000
     assert {one.partition for one in messages} == {0, 1, 2}
-    assert "0 records of 0 objects" in program.once().err
+    assert "0 records of 0 splits" in program.once().err
     program.close()
 
 
@@ -174,7 +174,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path, moto_bucket, iggy_url, str
         if headers == "provenance":
             check_split([one for one in messages if one.key in BIG], {key: expected[key] for key in BIG})
         assert len({one.id for one in messages}) == len(messages)
-        assert "0 records of 0 objects" in program.once().err
+        assert "0 records of 0 splits" in program.once().err
         program.close()
 
 
