@@ -106,6 +106,8 @@ class ReadAhead:
         if not self._opened:
             self.fill(wait=True)
         if not self._opened:
+            if self._taken:  # the store is away
+                return None
             failure, self._failure = self._failure, None
             if failure is not None:
                 raise failure

@@ -4,6 +4,7 @@ from collections import deque
 
 from framework.config.input_section import InputSection
 from framework.discovery.feed import Assignment
+from framework.errors import ListingError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
@@ -80,7 +81,9 @@ def test_nothing_is_opened_while_the_store_is_away():
         rig.ahead.fill()
     assert rig.statistics.objects_opened == opened
     assert not rig.ahead.is_empty
-    rig.is_away = False
+    rig.ahead._failure = ListingError("broken")
+    assert rig.ahead.next() is None, "it comes behind what was taken"
+    rig.ahead._failure, rig.is_away = None, False
     assert rig.opened() == [2]
     rig.ahead.close()
 
