@@ -251,7 +251,7 @@ def http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptio
     ca_bundle: Any = config.ca_bundle or _botocore(session).get_config_variable("ca_bundle")
     ca_file = get_cert_path(ca_bundle or True) or ""
     if ca_file and not Path(ca_file).exists():
-        raise ConfigError(f"s3.ca_bundle, or AWS_CA_BUNDLE of the environment: {ca_file} does not exist")
+        raise ConfigError(f"s3.ca_bundle, AWS_CA_BUNDLE, or ca_bundle of the AWS profile: {ca_file} does not exist")
     return HttpOptions(
         connect_seconds=config.connect_timeout,
         read_seconds=config.read_timeout,

@@ -40,6 +40,13 @@ def test_a_ca_bundle_that_is_not_there_is_named(tmp_path):
         S3Store(S3Config(bucket="b", region="eu-west-1", ca_bundle=f"{tmp_path}/none.pem")).open(native("k"))
 
 
+def test_a_ca_bundle_of_the_aws_profile_that_is_not_there_is_named(tmp_path, monkeypatch):
+    (tmp_path / "config").write_text(f"[profile p]\nca_bundle = {tmp_path}/none.pem\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(ConfigError, match=rf"ca_bundle of the AWS profile: {tmp_path}/none\.pem does not exist"):
+        S3Store(S3Config(bucket="b", region="eu-west-1", profile="p")).open(native("k"))
+
+
 @contextlib.contextmanager
 def answering(head):
     store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
