@@ -145,14 +145,16 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
         before = _unfinished(state)
         _accept(state, connection, config)
         after = _unfinished(state)
-        dropped = [key for key, entries in before.items() if _has_begun(entries) and state.positions.find(key) is None]
+        begun = {key for key, entries in before.items() if _has_begun(entries)}
+        given_up = {key for key, entries in after.items() if entries[0].is_given_up}
+        dropped = [key for key in begun if key in given_up or state.positions.find(key) is None]
         renumbered = [
             entries
             for entries in after.values()
             if _has_begun(entries) and not all(is_numbered_by(entry, numbering_options) for entry in entries)
         ]
         restarting = len(dropped) + len(renumbered)
-        uncounted = sum(map(len, renumbered))
+        uncounted = len(given_up) + sum(map(len, renumbered))
 
     done = _change(
         connection,

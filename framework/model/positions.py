@@ -171,6 +171,30 @@ class OffsetManagerEntry:
         division = self.division
         return division.bytes_of(native.size) if division is not None else native.size
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether its partition is gone, and the next listing begins its object again, in another one."""
+        return self.numbering_options == _GIVEN_UP
+
+    def given_up(self) -> Self:
+        """Return what is left of the position of an object whose partition is gone.
+
+        It counts no record. While it is there, the watermark does not hide the object.
+        """
+        return attrs.evolve(
+            self,
+            split_number=0,
+            split_size=0,
+            records_done=0,
+            records_saved=0,
+            total=None,
+            failed=False,
+            skipped=0,
+            mark=None,
+            numbering_options=_GIVEN_UP,
+            extra={},
+        )
+
     def is_of(self, other: OffsetManagerEntry) -> bool:
         """Return whether both cover the same records: the same generation, version and split size."""
         return (self.generation, self.version, self.split_size) == (other.generation, other.version, other.split_size)
@@ -336,6 +360,10 @@ PARTITION_BY = "partition_by"
 
 PARTITION_DIGEST = "partition_rule"
 """The numbering option with a digest of all that chooses the partition of a record; only with `partition_by`."""
+
+
+_GIVEN_UP = '{"given_up":true}'
+"""In place of the numbering options of a position that is given up: no options number its records."""
 
 
 def divides_by_key(numbering_options: str) -> bool:

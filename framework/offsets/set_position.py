@@ -74,6 +74,10 @@ class SetPosition:
         if entry.extra:
             raise PositionError(f"{place}: its position holds data of the source's own code; {self._or_reset}")
         if self.records is not None:
+            if entry.is_given_up:
+                raise PositionError(
+                    f"{place}: its partition is gone, so the next listing reads it from its first record"
+                )
             check_numbering(entry, self.numbering_options)
         self._check_partition(entry, place)
         self._check_count(entry, place)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from framework.cli.app import run
-from framework.cli.positions import count_entries, unknown_text
+from framework.cli.positions import _entry_lines, count_entries, unknown_text
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.reset import Reset
 from s3_source.task import S3SourceTask
+from tests.support.positions import position
 
 COMMANDS = [
     ("offsets", "reset", "--yes"),
@@ -54,3 +55,10 @@ def test_records_of_an_unfinished_object_are_counted_as_the_least_there_is():
     done = begun.advanced(7, state=ObjectState.DONE).changed(records_saved=7)
     assert count_entries([done]) == (1, 7, 0)
     assert count_entries([done, reading]) == (2, 12, 1)
+
+
+def test_an_object_whose_partition_is_gone_is_shown_as_one_that_begins_again():
+    left = position("a", 7, numbering_options='{"format":"jsonl"}').given_up()
+    lines = list(_entry_lines([left]))
+    assert lines[1].startswith("  version v1  records 0  reading")
+    assert lines[2] == "  begins again in another partition: its own is gone"

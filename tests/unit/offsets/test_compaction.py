@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from framework.config.format_registry import make_transformer
 from framework.engine.admin import accept_changes, reset_positions
 from framework.errors import PositionError
 from framework.model.objects import ObjectState
@@ -680,3 +681,47 @@ def test_another_place_is_refused_and_accepted_what_has_no_position_there_is_rea
     assert not one.offsets.selection.scope.changes_accepted
     one.compact()
     assert as_saved(loaded(one.server)).keys() == {("young", 0)}
+
+
+def half_read_in_a_partition_that_goes(**options):
+    """A source that was killed with one record of each object sent, and lost one of its two partitions."""
+    store = old_bucket(*"abcdef")
+    one = leader(store, **options)
+    while one.take() is not None:
+        pass
+    for at in range(len(one.in_flight)):
+        one.send(at)
+    one.compact()
+    moved = {one.native.key for one in one.in_flight if one.entry.topic_partition.partition == 1}
+    one.iterator.close()
+    one.session.close()
+    one.session = None
+    one.server._streams["kit"]["records"].partitions.pop()
+    one.options["partitions"] = 1
+    one.config = source_config(**one.options)
+    return one, moved
+
+
+def accepted(one):
+    connection = one.server.connect()
+    of_format = make_transformer(one.config.input.options()).numbering_options()
+    done = accept_changes(connection, one.config, numbering_options=one.config.numbering_options(of_format))
+    connection.close()
+    return done
+
+
+@pytest.mark.parametrize("window", [f"{WINDOW_S}s", "forever"])
+def test_objects_half_read_in_a_partition_that_is_gone_are_not_taken_for_done(window):
+    """The watermark stands above them: without a position they would look finished."""
+    one, moved = half_read_in_a_partition_that_goes(window=window)
+    with pytest.raises(PositionError, match="To read from the first record, into other partitions"):
+        one.start()
+    done = accepted(one)
+    assert 0 < len(moved) < 6
+    assert (done.restarting, done.positions) == (len(moved), 6 - len(moved))
+    one.start()
+    one.start()  # a start before the first listing changes nothing
+    one.quiet()
+    assert set(one.stored()) == wanted(one.store)
+    one.compact()
+    assert len(one.offsets.table) == (0 if window != "forever" else 6)
