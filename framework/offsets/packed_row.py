@@ -276,6 +276,15 @@ class RowCodec:
         wanted: NDArray[np.bool_] = old | self._of_templates(lambda fields: fields["split_size"] != 0, raw, bodies)
         return wanted
 
+    def failed(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> NDArray[np.bool_]:
+        """Return which rows are of failed objects."""
+        return self._of_templates(operator.itemgetter("failed"), raw, bodies)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether any row may be of a failed object."""
+        return any(fields["failed"] for fields in self._fields)
+
     def _of_templates(
         self, value_of: Callable[[dict[str, Any]], bool], raw: NDArray[np.uint8], bodies: NDArray[np.uint32]
     ) -> NDArray[np.bool_]:
@@ -286,10 +295,11 @@ class RowCodec:
         return values
 
     def whole_version(self, row: bytes) -> str | None:
-        """Return the version of a row's entry, cheaper than the entry; None for the position of a split."""
+        """Return the version of a row's entry, cheaper than the entry; None for the position of a split, or of a failed object."""
         at = _HEAD.size + _HEAD.unpack_from(row)[1]
         flags, template, modified_ms, _ = _BODY.unpack_from(row, at)
-        return None if self._fields[template]["split_size"] else _unpacked_version(row, at, flags, modified_ms)
+        fields = self._fields[template]
+        return None if fields["split_size"] or fields["failed"] else _unpacked_version(row, at, flags, modified_ms)
 
 
 _template_of = attrgetter(*Template.__struct_fields__)

@@ -131,7 +131,7 @@ class FinishedTable:
         return self.codec.entry_of(row) if row is not None else None
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
-        """Return whether that key's entry is of this version and no split; if not, the entry. In one search."""
+        """Return whether that key's entry is of this version, done and no split; if not, the entry. In one search."""
         row = self._row_of(key)
         if row is None:
             return False, None
@@ -379,6 +379,12 @@ class FinishedView:
             wanted = block.live & self._codec.may_be_compacted(block.raw, block.bodies, before_ms)
             for number in wanted.nonzero()[0].tolist():
                 yield (at << self._block_bits) + number, block.rows[block.starts[number] : block.ends[number]]
+
+    def failed(self) -> Iterator[OffsetManagerEntry]:
+        """Yield the entries of failed objects; without a step for each of the others."""
+        for block in map(self._block, range(len(self._blocks)) if self._codec.has_failed else ()):
+            for number in (block.live & self._codec.failed(block.raw, block.bodies)).nonzero()[0].tolist():
+                yield self._codec.entry_of(block.rows[block.starts[number] : block.ends[number]])
 
     def sum_records(self) -> int:
         """Return the total records of the entries, those of an object with parts once."""

@@ -96,6 +96,11 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """Return the entries that are being read, or that a crash of the server could still revert."""
         return [(key, entry) for key, entry in self._objects.items() if not entry.final]
 
+    def lasting(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
+        """Return the entries that no watermark replaces: the pending ones, and those of failed objects."""
+        objects = [(key, entry) for key, entry in self._objects.items() if entry.failed or not entry.final]
+        return objects + [(entry.get_manager_key(), entry) for entry in self._finished.view().failed()]
+
     def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
         """Return the keys that have no pending entry."""
         return {key for key in keys if self.find_pending(key) is None}
@@ -170,10 +175,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return True
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
-        """Return whether that key's entry is final, of this version and no split; if not, the entry. In one search."""
+        """Return whether that key's entry is final, of this version, done and no split; if not, the entry. In one search."""
         entry = self._objects.get(key)
         if entry is not None:
-            is_whole = entry.final and entry.whole and entry.version == version
+            is_whole = entry.final and entry.whole and entry.version == version and not entry.failed
             return is_whole, None if is_whole else entry
         return self._finished.listed(key, version)
 

@@ -78,9 +78,9 @@ class PositionTable:
             return [entry for entry in map(self.positions.find, keys) if entry is not None and entry.is_of(first)]
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
-        """Return whether this version of an object is final and was read whole; if not, the object's position.
+        """Return whether this version of an object was read whole to its end, finally; if not, the object's position.
 
-        A listing calls this for each object that it shows: a final position is not unpacked.
+        A listing calls this for each object that it shows: such a position is not unpacked.
         """
         with self.lock:
             return self.positions.listed(key, version)
@@ -235,13 +235,13 @@ class PositionTable:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
-            shown: listed objects with pending positions.
+            shown: listed objects with pending positions, or failed.
             covers: the prefix.
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.
         """
         with self.lock:
-            for key, entry in self.positions.pending():
+            for key, entry in self.positions.lasting():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
@@ -258,7 +258,7 @@ class PositionTable:
             compacted = self.positions.compact(self.watermark)
             if compacted.objects:
                 self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
-            gone = [key.whole() for key, entry in self.positions.pending() if entry.missing_since_ms and is_gone(entry)]
+            gone = [key.whole() for key, entry in self.positions.lasting() if entry.missing_since_ms and is_gone(entry)]
             missing = sum(map(self.positions.remove_object, dict.fromkeys(gone)))
             return sum(compacted.objects.values()) + missing
 

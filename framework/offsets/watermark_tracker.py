@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN_LIMIT = 10_000
-"""Keys of shown objects that are kept before those with final positions are forgotten."""
+"""Keys of shown objects that are kept before those are forgotten whose positions were finished since."""
 
 
 class WatermarkTracker:
@@ -92,12 +92,12 @@ class WatermarkTracker:
             self._old += 1
 
     def seen_open(self, key: OffsetManagerKey, native: NativeObject) -> None:
-        """Count an object with a position that is not final."""
+        """Count an object with a position that is not final, or that failed."""
         self.show(key)
         self.seen(native)
 
     def show(self, key: OffsetManagerKey) -> None:
-        """Record that an object with a pending position still exists, whether selected or not."""
+        """Record that an object with a pending position, or a failed one, still exists, whether selected or not."""
         self._shown.add(key)
         if len(self._shown) >= self._shown_limit:
             self._prune_shown()
@@ -106,7 +106,7 @@ class WatermarkTracker:
         """Forget shown objects that are final by now, so that a first listing does not keep the keys of a whole bucket."""
         table = self._table
         with table.lock:
-            self._shown &= {key.whole() for key, _ in table.positions.pending()}
+            self._shown &= {key.whole() for key, _ in table.positions.lasting()}
         self._shown_limit = max(SHOWN_LIMIT, 2 * len(self._shown))
 
     def seen_compacted(self, native: NativeObject) -> None:

@@ -725,3 +725,46 @@ def test_objects_half_read_in_a_partition_that_is_gone_are_not_taken_for_done(wi
     assert set(one.stored()) == wanted(one.store)
     one.compact()
     assert len(one.offsets.table) == (0 if window != "forever" else 6)
+
+
+@pytest.mark.parametrize("failed", [False, True], ids=["done", "failed"])
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "objects"])
+def test_objects_that_are_gone_leave_no_positions_also_where_they_failed(failed, packed, monkeypatch):
+    """A bucket that is used as a queue: what was read is deleted, and some of it could not be read."""
+    if not packed:
+        monkeypatch.setattr("framework.offsets.packed_row.MAX_ROW_BYTES", 0)
+    store = ClockStore()
+    one = leader(store)
+    for day in range(6):
+        names = [f"{day}-{number}" for number in range(5)]
+        for name in names:
+            store.put_now(name)
+        while one.take() is not None:
+            while one.in_flight:
+                one.send(0, failed=failed)
+        one.save()
+        for name in names:
+            store.delete(name)
+        for _ in range(3):
+            later(store)
+            one.whole_listing()
+            one.compact()
+        assert len(one.offsets.table) <= len(names), day
+        one.start()
+    store.put_now("0-0")
+    one.quiet()
+    assert [entry.generation > 1 for entry in one.offsets.table.entries() if entry.key == "0-0"] == [True]
+
+
+def test_a_failed_object_that_is_still_there_keeps_its_position():
+    store = old_bucket("a", "b")
+    one = leader(store)
+    one.take()
+    one.send(0, failed=True)
+    one.quiet()
+    for _ in range(4):
+        later(store)
+        one.whole_listing()
+        one.compact()
+    assert [(entry.key, entry.failed) for entry in one.offsets.table.entries()] == [("a", True)]
+    assert one.watermark.objects == 1

@@ -159,9 +159,11 @@ class AgainstADict(RuleBasedStateMachine):
         for key, entry in self.model.items():
             assert key in self.packed
             assert exact(self.packed[key]) == exact(entry)
-            whole = entry.final and not entry.split_size
+            whole = entry.final and not entry.failed and not entry.split_size
             assert self.packed.listed(key, entry.version) == ((True, None) if whole else (False, entry))
             assert self.packed.listed(key, "another") == (False, entry)
+        lasting = {key: entry for key, entry in self.model.items() if entry.failed or not entry.final}
+        assert dict(self.packed.lasting()) == lasting
         assert {key: exact(entry) for key, entry in self.packed.items()} == {
             key: exact(entry) for key, entry in self.model.items()
         }
