@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from framework.errors import PositionError
 from framework.offsets.watermark import Watermark
@@ -55,7 +56,9 @@ class SelectionScope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def left_of(self, before: SelectionScope, watermark: Watermark) -> Watermark:
         """Return the watermark for this selection, given the watermark of `before`: empty after a relevant change."""
-        return Watermark(bucket=self.bucket) if any(self._changes(before, watermark)) else watermark
+        if any(self._changes(before, watermark)):
+            return Watermark(bucket=self.bucket)
+        return watermark or replace(watermark, bucket=self.bucket)  # without ranges it is of no bucket yet
 
     def _moved(self, before: SelectionScope) -> Iterator[str]:
         if before.bucket != self.bucket:

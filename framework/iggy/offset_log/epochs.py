@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -48,9 +49,9 @@ LEASE_SECONDS = 61.0
 
 FENCE_SECONDS = LEASE_SECONDS + 4.0
 
-_OWN_TOKENS: set[str] = set()
-"""Tokens of the claims of this process, and after a fork of its parent. Host and process number alone do not tell: two
-containers may have the same."""
+_OWN_TOKENS: deque[str] = deque(maxlen=1000)
+"""Tokens of the last claims of this process, and after a fork of its parent. Host and process number alone do not tell:
+two containers may have the same. A Python worker of Spark makes one for each job, for months."""
 
 _MAX_GROUP_CHARACTERS = 60
 PAUSE_SECONDS = 0.01
@@ -172,7 +173,7 @@ def make_claim(
 ) -> Claim:
     """Return a claim for this process's connection."""
     token = secrets.token_hex(8)
-    _OWN_TOKENS.add(token)
+    _OWN_TOKENS.append(token)
     return Claim(
         epoch=epoch,
         host=socket.gethostname(),

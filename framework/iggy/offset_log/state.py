@@ -203,7 +203,7 @@ class LogState(LogFacts):
         if progress.selected is not None:
             self._select(progress.selected)
         if progress.skipped:
-            self.skipped.append((at_us, progress.skipped))
+            self.count_skipped(at_us, progress.skipped)
         return changed
 
     def _advance_partitions(self, progress: Progress, writer: str) -> None:
@@ -239,6 +239,12 @@ class LogState(LogFacts):
         since = self.now_us - HOUR_SECONDS * 1e6
         self.skipped = [(at_us, count) for at_us, count in self.skipped if at_us > since]
         return SnapshotFooter(floor=self.positions.floor, **self.facts())
+
+    def count_skipped(self, at_us: int, count: int) -> None:
+        """Add records that were skipped at this time; those of more than an hour before it no longer count."""
+        self.skipped.append((at_us, count))
+        while self.skipped[0][0] <= at_us - HOUR_SECONDS * 1e6:
+            del self.skipped[0]
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the hour before the last record."""

@@ -108,7 +108,7 @@ class LogOffsetStore(OffsetStore):
         if delta.skipped:
             # by the server's clock, as a start finds it in the log: the local clock may be years off
             passed_us = int((time.monotonic() - self._began) * 1e6)
-            self._state.skipped.append((max(self._state.now_us, self._began_us + passed_us), delta.skipped))
+            self._state.count_skipped(max(self._state.now_us, self._began_us + passed_us), delta.skipped)
 
     def _progress(self, progress: Progress) -> Iterator[bytes]:
         """Yield the messages of progress, usually one.

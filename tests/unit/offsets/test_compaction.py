@@ -768,3 +768,20 @@ def test_a_failed_object_that_is_still_there_keeps_its_position():
         one.compact()
     assert [(entry.key, entry.failed) for entry in one.offsets.table.entries()] == [("a", True)]
     assert one.watermark.objects == 1
+
+
+def test_what_another_bucket_left_does_not_keep_the_positions_of_this_one():
+    """Nothing was ever covered there, so the watermark is of no bucket yet."""
+    before = ClockStore()
+    before.bucket = "another"
+    one = leader(before, window="forever")
+    one.quiet()
+    one.compact()
+    one.store = old_bucket("a", "b", "c")
+    one.options["allowed_lateness"] = f"{WINDOW_S}s"
+    one.config = source_config(**one.options)
+    one.start()
+    one.quiet()
+    one.compact()
+    assert set(one.stored()) == wanted(one.store)
+    assert (len(one.offsets.table), one.watermark.bucket, one.watermark.objects) == (0, one.store.bucket, 3)

@@ -697,3 +697,11 @@ def test_a_server_that_has_no_groups_or_a_user_who_may_not_join_goes_without(err
         epochs.lease(log_over(Joining(error)))
     (said,) = caplog.records
     assert (said.levelno, said.getMessage()) == (level, text)
+
+
+def test_a_process_that_makes_claims_for_months_keeps_the_last_ones():
+    """A Python worker of Spark is used for job after job."""
+    for _ in range(3000):
+        last = make_claim(1, (1, "a"), leader=False)
+    assert len(epochs._OWN_TOKENS) == 1000
+    assert epochs._OWN_TOKENS[-1] == last.token

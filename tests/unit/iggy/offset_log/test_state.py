@@ -93,5 +93,13 @@ def test_skips_count_for_an_hour_by_the_time_of_the_last_record():
     assert state.footer().skipped == skipped[2:]
 
 
+def test_a_writer_that_makes_no_snapshots_forgets_what_it_skipped_more_than_an_hour_ago():
+    state, minute_us = LogState(source="kit"), 60_000_000
+    for minute in range(1000):
+        state.count_skipped(minute * minute_us, 1)
+    state.advance(Progress(skipped=3), "a worker", 1000 * minute_us)
+    assert state.skipped == [(minute * minute_us, 1) for minute in range(941, 1000)] + [(1000 * minute_us, 3)]
+
+
 def raised_to(time_ms):
     return Watermark(bucket="b").raised("", [CoveredRange("", None, time_ms)])
