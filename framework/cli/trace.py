@@ -27,8 +27,7 @@ _name: str | None = None
 
 def folder() -> Path:
     """Return the folder of this user's traces; `TMPDIR` moves it."""
-    user = os.getuid() if hasattr(os, "getuid") else "all"
-    return Path(tempfile.gettempdir()) / f"iggy-cloud-sources-{user}"
+    return Path(tempfile.gettempdir()) / f"iggy-cloud-sources-{os.getuid()}"
 
 
 _SECRETS = re.compile(
@@ -61,13 +60,13 @@ def _write(place: Path, trace: str) -> Path:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()
         # anybody may make a folder of that name in a shared one
-        if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             raise PermissionError(1, "the folder belongs to another user")
         if _name is None or not (place / _name).exists():
             _name = f"error-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.getpid()}.txt"
             _forget_old(place)
         path = place / _name
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
             if os.fstat(descriptor).st_size < MAX_BYTES:
                 file.write(f"{trace.rstrip()[-MAX_BYTES:]}\n\n")

@@ -263,9 +263,9 @@ class PartitionReader:
         found = self._poll(topic_partition, counted.offset)
         return any(counted.is_at(message.offset, message.message_id, message.origin_us) for message in found)
 
-    def _poll(self, topic_partition: TopicPartition, offset: Offset, count: int = 1) -> list[StoredMessage]:
+    def _poll(self, topic_partition: TopicPartition, offset: Offset) -> list[StoredMessage]:
         topic, partition = topic_partition.topic, topic_partition.partition
-        return self._connection.poll(self._stream, topic, partition, offset=offset, count=count)
+        return self._connection.poll(self._stream, topic, partition, offset=offset, count=1)
 
     def _read(self, topic_partition: TopicPartition, start: int) -> Iterator[StoredMessage]:
         topic, partition = topic_partition.topic, topic_partition.partition
