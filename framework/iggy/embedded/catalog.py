@@ -12,10 +12,9 @@ import shutil
 import threading
 from typing import TYPE_CHECKING, Any
 
-from framework.iggy import protocol
-from framework.iggy.embedded import options
+from framework.iggy.embedded import fields, options
+from framework.iggy.embedded.fields import RefusedError
 from framework.iggy.embedded.partition import Partition, now_micros
-from framework.iggy.protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +105,7 @@ class Catalog:
             for stream in self.streams.values():
                 if name in (stream.number, stream.name):
                     return stream
-        raise RefusedError(protocol.STREAM_NOT_FOUND)
+        raise RefusedError(fields.STREAM_NOT_FOUND)
 
     def topic(self, stream: int | str, name: int | str) -> Topic:
         """Return a topic by number or name, or raise `RefusedError`."""
@@ -114,7 +113,7 @@ class Catalog:
             for topic in self.stream(stream).topics.values():
                 if name in (topic.number, topic.name):
                     return topic
-        raise RefusedError(protocol.TOPIC_NOT_FOUND)
+        raise RefusedError(fields.TOPIC_NOT_FOUND)
 
     def partition(self, stream: int | str, topic: int | str, number: int) -> Partition:
         """Return a partition, or raise `RefusedError`."""
@@ -122,7 +121,7 @@ class Catalog:
             partitions = self.topic(stream, topic).partitions
             if number < len(partitions):
                 return partitions[number]
-        raise RefusedError(protocol.PARTITION_NOT_FOUND)
+        raise RefusedError(fields.PARTITION_NOT_FOUND)
 
     # -- streams ------------------------------------------------------------------------------------------------
 
@@ -131,7 +130,7 @@ class Catalog:
         with self.lock:
             self._check_stream_name(name, None)
             if given:
-                raise RefusedError(protocol.UNSUPPORTED_OPTION)
+                raise RefusedError(fields.UNSUPPORTED_OPTION)
             stream = Stream(_lowest_free(self.streams), name, now_micros(), given)
             self.streams[stream.number] = stream
             self._save_or(lambda: self.streams.pop(stream.number))
@@ -143,7 +142,7 @@ class Catalog:
             stream = self.stream(which)
             self._check_stream_name(name, stream)
             if given:
-                raise RefusedError(protocol.UNSUPPORTED_OPTION)
+                raise RefusedError(fields.UNSUPPORTED_OPTION)
             before, stream.name = stream.name, name
             self._save_or(lambda: setattr(stream, "name", before))
 
@@ -169,7 +168,7 @@ class Catalog:
             stream = self.stream(which)
             self._check_topic_name(stream, name, None)
             if partitions > _MAX_PARTITIONS_A_REQUEST:
-                raise RefusedError(protocol.TOO_MANY_PARTITIONS)
+                raise RefusedError(fields.TOO_MANY_PARTITIONS)
             topic = Topic(_lowest_free(stream.topics), name, now_micros(), options.admit(given))
             topic.partitions = self._new_partitions(topic, range(partitions))
             stream.topics[topic.number] = topic
@@ -209,7 +208,7 @@ class Catalog:
         with self.lock:
             topic = self.topic(which, name)
             if not 0 < count <= _MAX_PARTITIONS_A_REQUEST:
-                raise RefusedError(protocol.TOO_MANY_PARTITIONS)
+                raise RefusedError(fields.TOO_MANY_PARTITIONS)
             before = topic.partitions
             topic.partitions = before + self._new_partitions(topic, range(len(before), len(before) + count))
             self._save_or(lambda: setattr(topic, "partitions", before))
@@ -220,7 +219,7 @@ class Catalog:
             topic = self.topic(which, name)
             before = topic.partitions
             if not 0 < count <= len(before):
-                raise RefusedError(protocol.INVALID_PARTITIONS_COUNT)
+                raise RefusedError(fields.INVALID_PARTITIONS_COUNT)
             topic.partitions = before[: len(before) - count]
             self._save_or(lambda: setattr(topic, "partitions", before))
             _destroy(before[len(before) - count :])
@@ -234,14 +233,14 @@ class Catalog:
             for number, known in topic.groups.items():
                 if group in (number, known):
                     return topic, number
-        raise RefusedError(protocol.GROUP_NOT_FOUND)
+        raise RefusedError(fields.GROUP_NOT_FOUND)
 
     def create_group(self, which: int | str, name: int | str, group: str) -> tuple[Topic, int]:
         """Make a group with the lowest free number in its topic."""
         with self.lock:
             topic = self.topic(which, name)
             if group in topic.groups.values():
-                raise RefusedError(protocol.GROUP_EXISTS)
+                raise RefusedError(fields.GROUP_EXISTS)
             number = _lowest_free(topic.groups)
             topic.groups[number] = group
             self._save_or(lambda: topic.groups.pop(number))
@@ -258,11 +257,11 @@ class Catalog:
 
     def _check_stream_name(self, name: str, stream: Stream | None) -> None:
         if any(other.name == name and other is not stream for other in self.streams.values()):
-            raise RefusedError(protocol.STREAM_EXISTS)
+            raise RefusedError(fields.STREAM_EXISTS)
 
     def _check_topic_name(self, stream: Stream, name: str, topic: Topic | None) -> None:
         if any(other.name == name and other is not topic for other in stream.topics.values()):
-            raise RefusedError(protocol.TOPIC_EXISTS)
+            raise RefusedError(fields.TOPIC_EXISTS)
 
     def _new_partitions(self, topic: Topic, numbers: range) -> list[Partition]:
         first, self._next_log = self._next_log, self._next_log + len(numbers)
@@ -304,7 +303,7 @@ class Catalog:
                             "id": topic.number,
                             "name": topic.name,
                             "created_at": topic.created_at,
-                            "options": protocol.encode_options(topic.options).hex(),
+                            "options": fields.encode_options(topic.options).hex(),
                             "partitions": [[int(p.folder.name), p.created_at] for p in topic.partitions],
                             "groups": list(topic.groups.items()),
                         }
@@ -318,7 +317,7 @@ class Catalog:
             self._files.replace(self._path, json.dumps(document).encode())
         except OSError as exc:
             restore()
-            raise RefusedError(protocol.CANNOT_WRITE_FILE) from exc
+            raise RefusedError(fields.CANNOT_WRITE_FILE) from exc
 
     def _load(self, document: dict[str, Any]) -> None:
         if document.get("format") != _FORMAT:
@@ -331,7 +330,7 @@ class Catalog:
             stream = Stream(entry["id"], entry["name"], entry["created_at"], [])
             self.streams[stream.number] = stream
             for inner in entry["topics"]:
-                given = protocol.decode_options(memoryview(bytes.fromhex(inner["options"])))
+                given = fields.decode_options(memoryview(bytes.fromhex(inner["options"])))
                 topic = Topic(inner["id"], inner["name"], inner["created_at"], given)
                 for number, (log, created_at) in enumerate(inner["partitions"]):
                     partition = self._partition(topic, number, log, created_at)

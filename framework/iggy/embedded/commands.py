@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from xxhash import xxh32_intdigest
 
 from framework.iggy import protocol
-from framework.iggy.embedded import batch, replies
-from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError
+from framework.iggy.embedded import batch, fields, replies
+from framework.iggy.embedded.fields import Cursor, RefusedError
+from framework.iggy.protocol import BrokenFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +94,7 @@ class Commands:
         """
         command = self._table.get(code)
         if command is None:
-            raise RefusedError(protocol.FEATURE_UNAVAILABLE)
+            raise RefusedError(fields.FEATURE_UNAVAILABLE)
         return command(connection, Cursor(body))
 
     # -- messages -----------------------------------------------------------------------------------------------
@@ -105,7 +106,7 @@ class Commands:
             partition = self._target(topic, body)
         count = body.u32()
         if body.position != metadata_end:
-            raise RefusedError(protocol.INVALID_FORMAT)
+            raise RefusedError(fields.INVALID_FORMAT)
         data = body.rest()
         try:
             header, checksums = batch.verify(data)
@@ -114,22 +115,22 @@ class Commands:
         if header.count != count:
             raise BrokenFrameError(f"a batch of {header.count} messages announced as {count}")
         offset = partition.append(data, header, checksums)
-        confirmation = b"".join(map(protocol.U32.pack, (1, stream, topic.number, partition.number)))
-        return [confirmation + protocol.U64.pack(offset)]
+        confirmation = b"".join(map(fields.U32.pack, (1, stream, topic.number, partition.number)))
+        return [confirmation + fields.U64.pack(offset)]
 
     def _target(self, topic: Topic, body: Cursor) -> Partition:
         kind, value = body.u8(), body.take(body.u8())
         partitions = topic.partitions
-        if kind == protocol.PARTITIONING_ID and len(value) == protocol.U32.size:
+        if kind == fields.PARTITIONING_ID and len(value) == fields.U32.size:
             number = int.from_bytes(value, "little")
-        elif kind == protocol.PARTITIONING_BALANCED and partitions:
+        elif kind == fields.PARTITIONING_BALANCED and partitions:
             topic.turn = number = (topic.turn + 1) % len(partitions)
-        elif kind == protocol.PARTITIONING_KEY and partitions and value:
+        elif kind == fields.PARTITIONING_KEY and partitions and value:
             number = xxh32_intdigest(value) % len(partitions)  # as clients and servers of Iggy do
         else:
-            raise RefusedError(protocol.INVALID_FORMAT)
+            raise RefusedError(fields.INVALID_FORMAT)
         if number >= len(partitions):
-            raise RefusedError(protocol.RESOURCE_NOT_FOUND)
+            raise RefusedError(fields.RESOURCE_NOT_FOUND)
         return partitions[number]
 
     def _existing_topic(self, stream: int | str, topic: int | str) -> tuple[int, Topic]:
@@ -137,7 +138,7 @@ class Commands:
         try:
             return self._catalog.stream(stream).number, self._catalog.topic(stream, topic)
         except RefusedError as exc:
-            raise RefusedError(protocol.RESOURCE_NOT_FOUND) from exc
+            raise RefusedError(fields.RESOURCE_NOT_FOUND) from exc
 
     def _poll(self, _connection: Connection, body: Cursor) -> Body:
         consumer = self._consumer(body)
@@ -147,15 +148,15 @@ class Commands:
         parts, taken, behind = partition.read(offset, count)
         if auto_commit and taken:
             partition.store_offset(consumer, behind - 1)
-        head = protocol.U32.pack(partition.number) + protocol.U64.pack(partition.current_offset)
-        return [head + protocol.U32.pack(taken), *parts]
+        head = fields.U32.pack(partition.number) + fields.U64.pack(partition.current_offset)
+        return [head + fields.U32.pack(taken), *parts]
 
     # -- consumer offsets ---------------------------------------------------------------------------------------
 
     def _consumer(self, body: Cursor) -> str:
         kind, identifier = body.u8(), body.identifier()
-        if kind != protocol.CONSUMER_SINGLE:
-            raise RefusedError(protocol.FEATURE_UNAVAILABLE)
+        if kind != fields.CONSUMER_SINGLE:
+            raise RefusedError(fields.FEATURE_UNAVAILABLE)
         return f"{kind}:{identifier}"
 
     def _get_offset(self, _connection: Connection, body: Cursor) -> Body:
@@ -168,8 +169,8 @@ class Commands:
         stored = partition.stored_offset(consumer)
         if stored is None:
             return []
-        offsets = protocol.U64.pack(partition.current_offset) + protocol.U64.pack(stored)
-        return [protocol.U32.pack(partition.number) + offsets]
+        offsets = fields.U64.pack(partition.current_offset) + fields.U64.pack(stored)
+        return [fields.U32.pack(partition.number) + offsets]
 
     def _store_offset(self, _connection: Connection, body: Cursor) -> Body:
         consumer = self._consumer(body)
@@ -186,7 +187,7 @@ class Commands:
         try:
             return self._catalog.partition(stream, topic, number)
         except RefusedError as exc:
-            raise RefusedError(protocol.RESOURCE_NOT_FOUND) from exc
+            raise RefusedError(fields.RESOURCE_NOT_FOUND) from exc
 
     # -- streams ------------------------------------------------------------------------------------------------
 
@@ -221,7 +222,7 @@ class Commands:
                 topics = list(self._catalog.stream(stream).topics.values())
             except RefusedError:
                 topics = []  # As Iggy answers for a missing stream.
-            return [protocol.U32.pack(len(topics)), *map(replies.topic_body, topics)]
+            return [fields.U32.pack(len(topics)), *map(replies.topic_body, topics)]
 
     def _create_topic(self, _connection: Connection, body: Cursor) -> Body:
         stream, partitions, name = body.identifier(), body.u32(), body.name()
@@ -257,7 +258,7 @@ class Commands:
 
     def _join_group(self, _connection: Connection, body: Cursor) -> Body:
         self._catalog.group(body.identifier(), body.identifier(), body.identifier())
-        raise RefusedError(protocol.FEATURE_UNAVAILABLE)
+        raise RefusedError(fields.FEATURE_UNAVAILABLE)
 
     # -- the server ---------------------------------------------------------------------------------------------
 
@@ -291,11 +292,11 @@ def _change(
 
 
 def _options(body: Cursor) -> list[Option]:
-    return protocol.decode_options(body.rest())
+    return fields.decode_options(body.rest())
 
 
 def _nothing_if_missing(refusal: RefusedError) -> Body:
     # Iggy answers a look-up of something missing with an empty body; the client makes None of it.
-    if refusal.status in (protocol.STREAM_NOT_FOUND, protocol.TOPIC_NOT_FOUND, protocol.GROUP_NOT_FOUND):
+    if refusal.status in (fields.STREAM_NOT_FOUND, fields.TOPIC_NOT_FOUND, fields.GROUP_NOT_FOUND):
         return []
     raise refusal

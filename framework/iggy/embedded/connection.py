@@ -8,9 +8,10 @@ import time
 from typing import Protocol
 
 from framework.iggy import protocol
-from framework.iggy.embedded import replies
+from framework.iggy.embedded import fields, replies
+from framework.iggy.embedded.fields import Cursor, RefusedError
 from framework.iggy.embedded.notices import warn
-from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError, Request
+from framework.iggy.protocol import BrokenFrameError, Request
 
 _KEPT_BUFFER = 8 << 20
 _OPEN_TO_ALL = frozenset({protocol.PING})
@@ -125,7 +126,7 @@ class Connection:
         if request.code == protocol.LEASE:
             self.leased = self.leased or hmac.compare_digest(bytes(body), self._credentials[1])
         elif not self.logged_in and request.code not in _OPEN_TO_ALL:
-            self._peer.sendall(protocol.reply_header(request, 0, protocol.UNAUTHENTICATED))
+            self._peer.sendall(protocol.reply_header(request, 0, fields.UNAUTHENTICATED))
             return True
         try:
             parts = self._commands.run(request.code, self, body)
@@ -133,7 +134,7 @@ class Connection:
             self._peer.sendall(protocol.reply_header(request, 0, exc.status))
             return True
         if request.operation in protocol.RESULT_FRAMED:
-            parts.insert(0, protocol.U32.pack(0))
+            parts.insert(0, fields.U32.pack(0))
         self._reply(request, parts)
         return True
 
@@ -152,7 +153,7 @@ class Connection:
             self._peer.sendall(protocol.eviction(request.client, reason))
             return False
         self.logged_in = self.listed = True
-        self._reply(request, [protocol.U32.pack(0), replies.login_body(self.number)])
+        self._reply(request, [fields.U32.pack(0), replies.login_body(self.number)])
         return True
 
     def _check_login(self, body: memoryview) -> int:

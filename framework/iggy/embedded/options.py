@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from framework.iggy import protocol
-from framework.iggy.protocol import RefusedError
+from framework.iggy.embedded import fields
+from framework.iggy.embedded.fields import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -35,15 +35,15 @@ _RANGES = {
 
 
 def _u32(value: int) -> tuple[int, bytes]:
-    return protocol.UINT32_KIND, protocol.U32.pack(value)
+    return fields.UINT32_KIND, fields.U32.pack(value)
 
 
 def _u64(value: int) -> tuple[int, bytes]:
-    return protocol.UINT64_KIND, protocol.U64.pack(value)
+    return fields.UINT64_KIND, fields.U64.pack(value)
 
 
 def _text(value: str) -> tuple[int, bytes]:
-    return protocol.STRING_KIND, value.encode()
+    return fields.STRING_KIND, value.encode()
 
 
 DEFAULTS: dict[str, tuple[int, bytes]] = {
@@ -53,7 +53,7 @@ DEFAULTS: dict[str, tuple[int, bytes]] = {
     "max_topic_size": _u64(UNLIMITED),
     "message_expiry": _u64(UNLIMITED),
     "messages_required_to_save": _u32(1024),
-    "preallocate_segments": (protocol.BOOL_KIND, b"\0"),
+    "preallocate_segments": (fields.BOOL_KIND, b"\0"),
     "segment_size": _u64(1 << 30),
     "size_of_messages_required_to_save": _u64(1 << 20),
 }
@@ -75,7 +75,7 @@ def admit(options: list[Option], *, update: bool = False) -> list[Option]:
     admitted: list[Option] = []
     for key, kind, value in options:
         if key not in DEFAULTS or (update and key not in _UPDATABLE):
-            raise RefusedError(protocol.UNSUPPORTED_OPTION)
+            raise RefusedError(fields.UNSUPPORTED_OPTION)
         canonical = _canonical(key, kind, value)
         if canonical is not None:
             admitted.append((key, *canonical))
@@ -103,27 +103,27 @@ def compression_code(options: list[Option]) -> int:
 
 def _canonical(key: str, kind: int, value: bytes) -> tuple[int, bytes] | None:
     """Return the value in the key's own kind, or None for zero, which means the default."""
-    text = str(value, "utf-8", "replace").strip().lower() if kind == protocol.STRING_KIND else None
+    text = str(value, "utf-8", "replace").strip().lower() if kind == fields.STRING_KIND else None
     default_kind, _ = DEFAULTS[key]
-    if default_kind == protocol.STRING_KIND:
+    if default_kind == fields.STRING_KIND:
         return _text(_known(text, _NAMES[key]))
-    if default_kind == protocol.BOOL_KIND:
+    if default_kind == fields.BOOL_KIND:
         on = value not in (b"", b"\0") if text is None else _known(text, ("false", "true")) == "true"
-        return protocol.BOOL_KIND, bytes((on,))
+        return fields.BOOL_KIND, bytes((on,))
     amount = int.from_bytes(value, "little") if text is None else _parse_number(key, text)
     low, high = _RANGES.get(key, (0, UNLIMITED))
     if key == "segment_size" and amount == 0:
         return None
     if not low <= amount <= high or (key == "segment_size" and amount % 512):
-        raise RefusedError(protocol.INVALID_OPTION_VALUE)
-    if default_kind == protocol.UINT32_KIND:
+        raise RefusedError(fields.INVALID_OPTION_VALUE)
+    if default_kind == fields.UINT32_KIND:
         return _u32(amount)
     return _u64(amount) if amount else None
 
 
 def _known(name: str | None, names: Collection[str]) -> str:
     if name is None or name not in names:
-        raise RefusedError(protocol.INVALID_OPTION_VALUE)
+        raise RefusedError(fields.INVALID_OPTION_VALUE)
     return name
 
 
@@ -136,10 +136,10 @@ def _parse_number(key: str, text: str) -> int:
     units = _TIME_UNITS if key == "message_expiry" else _SIZE_UNITS
     match = re.fullmatch(r"(\d{1,20})\s*([a-z]*)", text, re.ASCII)
     if match is None:
-        raise RefusedError(protocol.INVALID_OPTION_VALUE)
+        raise RefusedError(fields.INVALID_OPTION_VALUE)
     amount, unit = int(match[1]), match[2]
     if unit not in units:
         unit = unit.removesuffix("s")
     if unit not in units:
-        raise RefusedError(protocol.INVALID_OPTION_VALUE)
+        raise RefusedError(fields.INVALID_OPTION_VALUE)
     return amount * units[unit]

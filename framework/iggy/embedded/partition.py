@@ -9,11 +9,10 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from framework.iggy import protocol
-from framework.iggy.embedded import batch
+from framework.iggy.embedded import batch, fields
+from framework.iggy.embedded.fields import RefusedError
 from framework.iggy.embedded.notices import warn
 from framework.iggy.embedded.segment import DamagedSegmentError, Segment
-from framework.iggy.protocol import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +163,7 @@ class Partition:
         """
         with self._lock:
             if self._closed:
-                raise RefusedError(protocol.RESOURCE_NOT_FOUND)
+                raise RefusedError(fields.RESOURCE_NOT_FOUND)
             try:
                 segment = self._writable_segment()
                 offset = segment.end_offset
@@ -173,7 +172,7 @@ class Partition:
                 segment.append(data, offset + header.count, timestamp)
             except OSError as exc:
                 warn(f"{self.folder}: a batch was not stored: {exc}")
-                raise RefusedError(protocol.CANNOT_APPEND) from exc
+                raise RefusedError(fields.CANNOT_APPEND) from exc
             return offset
 
     def resolve(self, strategy: int, value: int, count: int, consumer: Consumer) -> int:
@@ -186,22 +185,22 @@ class Partition:
             consumer: Whose stored offset `NEXT` goes on from.
         """
         first, end = self.first_offset, self.end_offset
-        if strategy == protocol.STRATEGY_OFFSET:
+        if strategy == fields.STRATEGY_OFFSET:
             return max(value, first)
-        if strategy == protocol.STRATEGY_FIRST:
+        if strategy == fields.STRATEGY_FIRST:
             return first
-        if strategy == protocol.STRATEGY_LAST:
+        if strategy == fields.STRATEGY_LAST:
             return max(end - count, first)
-        if strategy == protocol.STRATEGY_NEXT:
+        if strategy == fields.STRATEGY_NEXT:
             stored = self._consumers.get(consumer)
             return first if stored is None else max(stored + 1, first)
-        if strategy == protocol.STRATEGY_TIMESTAMP:
+        if strategy == fields.STRATEGY_TIMESTAMP:
             for segment in self._segments:
                 found = segment.first_at_or_after(value)
                 if found is not None:
                     return found
             return end
-        raise RefusedError(protocol.INVALID_COMMAND)
+        raise RefusedError(fields.INVALID_COMMAND)
 
     def read(self, offset: int, count: int) -> tuple[list[bytes | memoryview], int, int]:
         """Return up to `count` messages from `offset` on as stored batches.
@@ -274,7 +273,7 @@ class Partition:
             RefusedError: There is no message with that offset yet, or the disk refused.
         """
         if offset >= self.end_offset:
-            raise RefusedError(protocol.INVALID_OFFSET)
+            raise RefusedError(fields.INVALID_OFFSET)
         self._save_consumers(lambda consumers: consumers.update({consumer: offset}))
 
     def delete_offset(self, consumer: Consumer) -> None:
@@ -284,19 +283,19 @@ class Partition:
             RefusedError: There is none, or the disk refused.
         """
         if consumer not in self._consumers:
-            raise RefusedError(protocol.CONSUMER_OFFSET_NOT_FOUND)
+            raise RefusedError(fields.CONSUMER_OFFSET_NOT_FOUND)
         self._save_consumers(lambda consumers: consumers.pop(consumer, None))
 
     def _save_consumers(self, change: Callable[[dict[Consumer, int]], object]) -> None:
         with self._lock:
             if self._closed:
-                raise RefusedError(protocol.RESOURCE_NOT_FOUND)
+                raise RefusedError(fields.RESOURCE_NOT_FOUND)
             consumers = dict(self._consumers)
             change(consumers)
             try:
                 self._files.replace(self.folder / "consumers.json", json.dumps(consumers).encode())
             except OSError as exc:
-                raise RefusedError(protocol.CANNOT_WRITE_FILE) from exc
+                raise RefusedError(fields.CANNOT_WRITE_FILE) from exc
             self._consumers = consumers
 
     def _writable_segment(self) -> Segment:
@@ -319,6 +318,6 @@ def _read_exactly(fd: int, size: int, position: int) -> bytes:
     while len(data) < size:
         more = os.pread(fd, size - len(data), position + len(data))
         if not more:
-            raise RefusedError(protocol.RESOURCE_NOT_FOUND)
+            raise RefusedError(fields.RESOURCE_NOT_FOUND)
         data += more
     return data

@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from framework.iggy import protocol
-from framework.iggy.embedded import options
-from framework.iggy.protocol import encode_name, encode_text
+from framework.iggy.embedded import fields, options
+from framework.iggy.embedded.fields import encode_name, encode_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,8 @@ def stream_body(stream: Stream) -> bytes:
     """Return a stream's own fields."""
     partitions = [partition for topic in stream.topics.values() for partition in topic.partitions]
     size, messages = sum(p.size for p in partitions), sum(p.messages for p in partitions)
-    fields = _STREAM.pack(stream.number, stream.created_at, len(stream.topics), size, messages)
-    return fields + encode_name(stream.name) + _block(stream.options)
+    fixed = _STREAM.pack(stream.number, stream.created_at, len(stream.topics), size, messages)
+    return fixed + encode_name(stream.name) + _block(stream.options)
 
 
 def stream_details_body(stream: Stream) -> bytes:
@@ -53,7 +53,7 @@ def group_body(topic: Topic, number: int) -> bytes:
 
 def topic_body(topic: Topic) -> bytes:
     """Return a topic's own fields with its options, those given and those derived from defaults."""
-    fields = _TOPIC.pack(
+    fixed = _TOPIC.pack(
         topic.number,
         topic.created_at,
         len(topic.partitions),
@@ -63,7 +63,7 @@ def topic_body(topic: Topic) -> bytes:
         sum(partition.size for partition in topic.partitions),
         sum(partition.messages for partition in topic.partitions),
     )
-    return fields + encode_name(topic.name) + _block(topic.options) + _block(options.derived(topic.options))
+    return fixed + encode_name(topic.name) + _block(topic.options) + _block(options.derived(topic.options))
 
 
 def topic_details_body(topic: Topic) -> bytes:
@@ -77,28 +77,28 @@ def topic_details_body(topic: Topic) -> bytes:
 def option_catalog_body(scope: int) -> bytes:
     """Return the description of the options that a topic (scope 1) may carry; other scopes have none."""
     entries = options.DEFAULTS.items() if scope == 1 else ()
-    parts = [protocol.U32.pack(len(entries))]
+    parts = [fields.U32.pack(len(entries))]
     for key, (kind, value) in entries:
-        parts += (encode_name(key), bytes((kind,)), protocol.U32.pack(len(value)), value, encode_text(""))
+        parts += (encode_name(key), bytes((kind,)), fields.U32.pack(len(value)), value, encode_text(""))
     return b"".join(parts)
 
 
 def client_body(number: int, address: str) -> bytes:
     """Return one connected client's fields; it is in no consumer group."""
-    fields = struct.pack("<IIB", number, _ROOT_USER, _TCP)
-    return fields + encode_text(address) + protocol.U32.pack(0)
+    fixed = struct.pack("<IIB", number, _ROOT_USER, _TCP)
+    return fixed + encode_text(address) + fields.U32.pack(0)
 
 
 def login_body(session: int) -> bytes:
     """Return what a successful login answers."""
-    fields = struct.pack("<IQI", _ROOT_USER, session, protocol.PROTOCOL_VERSION)
-    return fields + encode_name(SERVER_VERSION)
+    fixed = struct.pack("<IQI", _ROOT_USER, session, protocol.PROTOCOL_VERSION)
+    return fixed + encode_name(SERVER_VERSION)
 
 
 def cluster_body(host: str, port: int) -> bytes:
     """Return the description of a cluster of one healthy leader: this server."""
     node = encode_text("embedded") + encode_text(host) + _NODE.pack(port, 0, 0, 0, 0, 0)
-    return encode_text("embedded") + protocol.U32.pack(1) + node
+    return encode_text("embedded") + fields.U32.pack(1) + node
 
 
 def stats_body(catalog: Catalog, folder: Path, clients: int, started_at: float) -> bytes:
@@ -135,5 +135,5 @@ def stats_body(catalog: Catalog, folder: Path, clients: int, started_at: float) 
 
 
 def _block(entries: Iterable[Option]) -> bytes:
-    block = protocol.encode_options(entries)
-    return protocol.U32.pack(len(block)) + block
+    block = fields.encode_options(entries)
+    return fields.U32.pack(len(block)) + block

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.iggy import protocol
-from framework.iggy.embedded import options
+from framework.iggy.embedded import fields, options
+from framework.iggy.embedded.fields import Cursor, RefusedError
 from framework.iggy.embedded.service import FolderInUseError, Service, check_loopback
-from framework.iggy.protocol import BrokenFrameError, Cursor, RefusedError, Request
+from framework.iggy.protocol import BrokenFrameError, Request
 
 options_blocks = st.lists(
     st.tuples(st.text(min_size=1, max_size=20), st.integers(0, 255), st.binary(max_size=30)), unique_by=lambda o: o[0]
@@ -43,22 +44,22 @@ def test_a_frame_that_is_no_request_or_too_large_is_refused(wrong):
 
 @given(options_blocks)
 def test_an_options_block_comes_back_as_it_was(entries):
-    assert protocol.decode_options(memoryview(protocol.encode_options(entries))) == entries
+    assert fields.decode_options(memoryview(fields.encode_options(entries))) == entries
 
 
 @given(options_blocks.filter(bool), st.data())
 def test_an_options_block_cut_anywhere_inside_an_entry_is_refused(entries, data):
-    block = protocol.encode_options(entries)
-    borders = {len(protocol.encode_options(entries[:n])) for n in range(len(entries) + 1)}
+    block = fields.encode_options(entries)
+    borders = {len(fields.encode_options(entries[:n])) for n in range(len(entries) + 1)}
     cut = data.draw(st.integers(0, len(block)).filter(lambda n: n not in borders))
     with pytest.raises(RefusedError):
-        protocol.decode_options(memoryview(block[:cut]))
+        fields.decode_options(memoryview(block[:cut]))
 
 
 def test_an_option_given_twice_is_refused():
-    block = protocol.encode_options([("k", 2, b"a"), ("k", 2, b"b")])
+    block = fields.encode_options([("k", 2, b"a"), ("k", 2, b"b")])
     with pytest.raises(RefusedError):
-        protocol.decode_options(memoryview(block))
+        fields.decode_options(memoryview(block))
 
 
 @given(st.binary(max_size=30))
@@ -84,7 +85,7 @@ def test_a_cursor_never_reads_beyond_the_body(body):
     ],
 )
 def test_options_given_as_text_become_numbers(key, text, number):
-    admitted = options.admit([(key, protocol.STRING_KIND, text.encode())])
+    admitted = options.admit([(key, fields.STRING_KIND, text.encode())])
     assert options.number(admitted, key) == number
     assert key not in {name for name, _, _ in options.derived(admitted)}
 
@@ -104,15 +105,15 @@ def test_options_given_as_text_become_numbers(key, text, number):
 )
 def test_option_values_out_of_range_are_refused(key, text):
     with pytest.raises(RefusedError) as refused:
-        options.admit([(key, protocol.STRING_KIND, text.encode())])
-    assert refused.value.status == protocol.INVALID_OPTION_VALUE
+        options.admit([(key, fields.STRING_KIND, text.encode())])
+    assert refused.value.status == fields.INVALID_OPTION_VALUE
 
 
 def test_unknown_options_and_ones_fixed_at_creation_are_refused():
     for given_options, update in (([("nope", 2, b"1")], False), ([("segment_size", 2, b"2 MiB")], True)):
         with pytest.raises(RefusedError) as refused:
             options.admit(given_options, update=update)
-        assert refused.value.status == protocol.UNSUPPORTED_OPTION
+        assert refused.value.status == fields.UNSUPPORTED_OPTION
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "example.org", ""])

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.iggy import protocol
-from framework.iggy.embedded import batch
+from framework.iggy.embedded import batch, fields
 from framework.iggy.embedded.catalog import Catalog
+from framework.iggy.embedded.fields import STRING_KIND, RefusedError
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.options import admit
 from framework.iggy.embedded.partition import Partition
 from framework.iggy.embedded.segment import DamagedSegmentError, Segment
-from framework.iggy.protocol import STRING_KIND, RefusedError
 from tests.support.iggy_batches import decode_batches, encode_batch
 
 NO_SYNC = FileOps(sync=False)
@@ -146,7 +145,7 @@ def test_a_full_disk_refuses_the_batch_and_keeps_the_rest(tmp_path, allowed):
     disk.allowed = allowed
     with pytest.raises(RefusedError) as refused:
         append(partition, [b"x" * 500])
-    assert refused.value.status == protocol.CANNOT_APPEND
+    assert refused.value.status == fields.CANNOT_APPEND
     path = next((tmp_path / "p").glob("*.log"))
     assert path.stat().st_size == 256 + 48 + 4, "the partial write was cut back"
     disk.allowed = None
@@ -194,7 +193,7 @@ def test_a_full_disk_leaves_catalog_and_offsets_as_they_were(tmp_path):
     for change in changes:
         with pytest.raises(RefusedError) as refused:
             change()
-        assert refused.value.status == protocol.CANNOT_WRITE_FILE
+        assert refused.value.status == fields.CANNOT_WRITE_FILE
     for view in (catalog, reopened(tmp_path)):
         assert [s.name for s in view.streams.values()] == ["s"]
         assert [t.name for t in view.stream("s").topics.values()] == ["t"]
@@ -216,19 +215,19 @@ def test_everything_named_is_there_after_a_restart(tmp_path):
     for name in ("a", "b", "c"):
         catalog.create_stream(name, [])
     catalog.delete_stream("b")
-    given = [("segment_size", protocol.STRING_KIND, b"2 MiB"), ("messages_required_to_save", 11, b"\1\0\0\0")]
+    given = [("segment_size", fields.STRING_KIND, b"2 MiB"), ("messages_required_to_save", 11, b"\1\0\0\0")]
     catalog.create_topic("c", "t", 3, given)
-    catalog.update_topic("c", "t", "renamed", [("message_expiry", protocol.STRING_KIND, b"7 days")])
+    catalog.update_topic("c", "t", "renamed", [("message_expiry", fields.STRING_KIND, b"7 days")])
     append(catalog.partition("c", "renamed", 2), [b"m"])
     catalog.close()
     again = reopened(tmp_path)
     assert {s.number: s.name for s in again.streams.values()} == {0: "a", 2: "c"}
     topic = again.topic(2, "renamed")
-    week = protocol.U64.pack(7 * 86400 * 10**6)
+    week = fields.U64.pack(7 * 86400 * 10**6)
     assert topic.options == [
-        ("message_expiry", protocol.UINT64_KIND, week),
-        ("messages_required_to_save", protocol.UINT32_KIND, b"\1\0\0\0"),
-        ("segment_size", protocol.UINT64_KIND, protocol.U64.pack(2 << 20)),
+        ("message_expiry", fields.UINT64_KIND, week),
+        ("messages_required_to_save", fields.UINT32_KIND, b"\1\0\0\0"),
+        ("segment_size", fields.UINT64_KIND, fields.U64.pack(2 << 20)),
     ]
     assert [messages(p) for p in topic.partitions] == [[], [], [(0, b"m")]]
     assert again.create_stream("d", []).number == 1, "the lowest free number, as in Iggy"
@@ -281,7 +280,7 @@ def test_deleted_segments_are_the_oldest_sealed_ones_and_stay_deleted(tmp_path):
     partition.delete_segments(2)
     assert [offset for offset, _ in messages(partition)] == [4, 5, 6]
     assert (partition.messages, partition.first_offset, partition.current_offset) == (3, 4, 6)
-    assert partition.resolve(protocol.STRATEGY_OFFSET, 0, 10, "1:1") == 4
+    assert partition.resolve(fields.STRATEGY_OFFSET, 0, 10, "1:1") == 4
     partition.store_offset("1:1", 4)
     partition.delete_segments(9)
     assert partition.first_offset == 4, "a consumer still has to read them"
@@ -309,7 +308,7 @@ def test_polls_by_time_begin_at_the_first_batch_stored_then_or_later(tmp_path):
     partition = open_partition(tmp_path / "p", segment_size=600, clock=lambda: next(times))
     for number in range(4):
         append(partition, [b"%d" % number * 100] * 2)
-    begins = {t: partition.resolve(protocol.STRATEGY_TIMESTAMP, t, 1, "1:1") for t in (0, 100, 101, 200, 201, 300, 301)}
+    begins = {t: partition.resolve(fields.STRATEGY_TIMESTAMP, t, 1, "1:1") for t in (0, 100, 101, 200, 201, 300, 301)}
     parts, _, _ = partition.read(0, 8)
     assert [batch.read_header(part).base_timestamp for part in parts] == [100, 200, 200, 300]
     # The clock stepped back to 150; the third batch counts as stored at 200, so that times never go back.
