@@ -392,6 +392,26 @@ def test_objects_and_records_as_frames(session, bucket, iggy_url, stream_name):
     assert [bytes(row.payload) for row in first] == [b'{"object":3,"line":2}']
 
 
+def test_a_frame_of_objects_whose_pages_are_lost_fails_rather_than_lists_again(session, bucket, iggy_url, stream_name):
+    """A second listing has other pages: keys between those of the first waves would be missing, or there twice."""
+    from py4j.protocol import Py4JJavaError
+
+    from framework.engine.spark import list_objects
+
+    config = configured(bucket, iggy_url, stream_name, name="frames", engine="spark")
+    config = attrs.evolve(config, s3=attrs.evolve(config.s3, page_size=1))
+    kept = set(session.sparkContext._jsc.getPersistentRDDs())
+    frame = list_objects(session, S3SourceTask, config)
+    assert frame.count() == OBJECTS
+    held = session.sparkContext._jsc.getPersistentRDDs()
+    lost = set(held) - kept
+    assert lost
+    for number in lost:
+        held[number].unpersist(True)
+    with pytest.raises(Py4JJavaError, match="Checkpoint block"):
+        frame.count()
+
+
 def test_without_java_one_sentence_says_what_to_do(monkeypatch, tmp_path):
     from framework.engine.spark.jvm import require_java
 

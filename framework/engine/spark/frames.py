@@ -62,8 +62,8 @@ def list_objects(
     """Return the objects that the source would read: its listing with its filters.
 
     Executors list, in parallel, before this returns, and keep the result, compressed (`df.unpersist()`
-    does not free it; the session's end does). The driver holds no keys. Pages that are lost with an
-    executor are listed again.
+    does not free it; the session's end does). The driver holds no keys. When an executor is lost with
+    its part, a later job of the frame fails ("Checkpoint block ... not found"): call this again.
 
     Args:
         spark: the session.
@@ -118,6 +118,8 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
 
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         listed = context.parallelize(wave, len(wave)).flatMap(list_batch).persist(StorageLevel.MEMORY_AND_DISK)
+        # Spark would list a lost part again, and find other pages than those that the next wave follows on
+        listed.localCheckpoint()
         reports = listed.map(RangeListing.report).collect()
         kept.append(listed)
         return reports
