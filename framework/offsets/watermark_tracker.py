@@ -173,6 +173,18 @@ class WatermarkTracker:
         # later compactions may have been counted in this listing, or not: the estimate may be too low, never too high
         self._expected[self._prefix] = self._without_position, self._compacted_before
 
+    def end_key_list(self) -> None:
+        """Log which objects of a key list were taken for done by the watermark alone: a late one looks so, too."""
+        if self._youngest is not None:
+            log.info(
+                "%s of the key list %s no position, and every object last modified before a later time was done when "
+                "the bucket was listed: taken for done, for example %s. If it appeared late, read it: offsets reset --key",
+                counted(self._without_position, "object"),
+                "has" if self._without_position == 1 else "have",
+                self._youngest.location,
+            )
+        self._without_position, self._youngest = 0, None
+
     # ---- queries of the leader
 
     @property

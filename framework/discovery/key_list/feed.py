@@ -48,6 +48,7 @@ class KeyListFeed(ListingFeed):
         filtered = self.counts.filtered
         if self._named.whole:
             self._whole_filtered = dict(filtered)
+            self._objects.offsets.tracker.end_key_list()
         else:
             # each that was too young was looked at in this pass, too
             kept = {reason: count for reason, count in self._whole_filtered.items() if reason != _YOUNG}

@@ -785,3 +785,24 @@ def test_what_another_bucket_left_does_not_keep_the_positions_of_this_one():
     one.compact()
     assert set(one.stored()) == wanted(one.store)
     assert (len(one.offsets.table), one.watermark.bucket, one.watermark.objects) == (0, one.store.bucket, 3)
+
+
+def test_a_key_list_tells_which_objects_the_watermark_alone_calls_done(tmp_path, caplog):
+    """One that came late is not read in mode list, so a user names it: silence would look as if it had been read."""
+    one = leader(old_bucket("a", "b"))
+    one.quiet()
+    one.compact()
+    one.store.put_now("late", late_ms=60_000)
+    (tmp_path / "keys.txt").write_text("late\nyoung\n")
+    one.store.put_now("young")
+    one.options |= {"mode": "keys", "keys": str(tmp_path / "keys.txt")}
+    one.config = source_config(**one.options)
+    one.start()
+    with caplog.at_level(logging.INFO):
+        one.quiet()
+    (said,) = {line.getMessage() for line in caplog.records if "taken for done" in line.getMessage()}
+    assert said.startswith("1 object of the key list has no position")
+    assert f"{one.store.scheme}://{one.store.bucket}/late" in said
+    assert said.endswith("offsets reset --key")
+    assert not any("late@" in payload for payload in one.stored())
+    assert sum("young@" in payload for payload in one.stored()) == 2
