@@ -36,6 +36,9 @@ REPLAY_BYTES = 2 << 20
 PAUSE_PARTS = 4
 """Pause after a part, in multiples of the part's duration."""
 
+SHARED_BYTES = 100_000_000
+"""Size from which on a log that cannot be cut, since others write to its topic, is told of."""
+
 SLACK_BYTES = 1 << 16
 
 
@@ -77,6 +80,7 @@ class SnapshotWriter:
         self._since = since_bytes
         self._since_offset = since
         self._number = 0
+        self._told = False
         self._at = self._at_bytes = 0
         self._parts: Iterator[bytes] | None = None
         self._goes_on_at = 0.0
@@ -140,6 +144,15 @@ class SnapshotWriter:
 
     def _complete(self) -> None:
         before = self._log.total_bytes
+        if self._log.foreign and before >= SHARED_BYTES and not self._told:
+            self._told = True
+            log.warning(
+                'offsets topic "%s" of stream "%s" has %d MB, and nothing of it can be deleted, since others write to it, too: '
+                "each start reads all of it. Give each source an [offsets] topic of its own",
+                self._log.topic,
+                self._log.stream,
+                before // 1_000_000,
+            )
         trim(self._log, self._at, self._at_bytes)
         self._since -= before - self._log.total_bytes  # sizes count from the present beginning of the log
 

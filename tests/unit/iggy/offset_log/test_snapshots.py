@@ -434,6 +434,20 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     assert leader.log.foreign == 2
 
 
+def test_a_shared_log_that_only_grows_is_told_of_once(caplog, monkeypatch):
+    leader = busy(150)
+    leader.writer.write()
+    epoch_of(leader.server, source="other")
+    leader.writer.write()
+    assert not caplog.messages
+    monkeypatch.setattr(snapshots, "SHARED_BYTES", 1000)
+    for _ in range(2):
+        leader.writer.write()
+    (said,) = caplog.messages
+    assert said.startswith(f'offsets topic "{LOG}" of stream "kit" has 0 MB, and nothing of it can be deleted')
+    assert said.endswith("Give each source an [offsets] topic of its own")
+
+
 @pytest.mark.parametrize("segment_bytes", [None, 1 << 30])
 def test_large_segments_or_ones_of_unknown_size_are_left_alone(segment_bytes):
     leader = busy(150, segment_bytes)
