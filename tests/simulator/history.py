@@ -715,7 +715,8 @@ class World(Scheduler):
         for found in self.data_topics():
             self.causes["partitions"] = None
             self.hand_changes += 1
-            self.forget_records(found.partitions.pop().messages)
+            whole = self.whole_contents()
+            self.forget_records(found.partitions.pop().messages, only=whole)
 
     def nothing_runs(self):
         """Whether no life goes on, also none of a worker that outlives its leader."""
@@ -853,11 +854,24 @@ class World(Scheduler):
                 version.tag for at, key, version in bucket.became if key in changed and version and at < left["at"]
             }
 
-    def forget_records(self, messages):
-        """People took them away: whatever was there may or may not be sent again."""
+    def forget_records(self, messages, only=None):
+        """People took them away: whatever was there may or may not be sent again; of some contents, if only those are free."""
         for message in messages:
-            self.free |= {tag for _, tag, _ in tell(message.payload)}
+            tags = {tag for _, tag, _ in tell(message.payload)}
+            self.free |= tags if only is None else tags & only
             self.count_again([message])
+
+    def whole_contents(self):
+        """The contents of which every record is there: only they can be finished."""
+        there = {
+            place
+            for topic in self.data_topics()
+            for part in topic.partitions
+            for m in part.messages
+            for place in tell(m.payload)
+        }
+        versions = {version.tag: version for bucket in self.buckets for _, _, version in bucket.became if version}
+        return {tag for tag, one in versions.items() if all((one.key, tag, number) in there for number in one.good)}
 
     def take_way_out(self, then):
         """After a refusal that had a cause: what the error advises."""
@@ -934,7 +948,8 @@ class World(Scheduler):
         if way == "reset":
             self.resets.append((begun, None, lambda _: True))  # it may come to its end and be killed before it says so
         elif way == "accept":
-            self.accept_losses()  # so may this
+            demanding = self.causes.keys() == {"partitions"}
+            self.accept_losses(demanding=demanding)  # so may this
 
         def done(life):
             if life.outcome.kind == "done":
@@ -947,7 +962,7 @@ class World(Scheduler):
                     self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
                 elif way == "accept":
-                    self.accept_losses()
+                    self.accept_losses(demanding=demanding)
                 then()
             elif cause == "log" and "first records of source" in life.outcome.text:
                 self.name_another_log()  # what ran has written to the purged one
@@ -963,8 +978,10 @@ class World(Scheduler):
             self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
 
-    def accept_losses(self):
-        """From here on nothing is demanded of what was in the bucket so far."""
+    def accept_losses(self, *, demanding=False):
+        """From here on nothing is demanded of what was in the bucket so far; all that was there without a lost partition."""
+        if demanding:
+            return
         self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
 
     # ---- what people do

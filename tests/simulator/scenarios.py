@@ -439,6 +439,37 @@ def fewer_partitions(seed, **more):
         stage.finish()
 
 
+def old_objects_in_a_partition_that_goes(seed, **more):
+    """They are half read, and the watermark is above them, when their partition is taken away: accepted, they come again."""
+    with Stage(
+        seed,
+        tuning=FOLDING,
+        settings={
+            "distribution": "object_hash",
+            "partitions": 2,
+            "prefetch_objects": 8,
+            "window": 6.0,
+            "commit_interval": 0.3,
+            "batch_length": 1,
+            "batch_bytes": WIDTH,
+        },
+        bucket_options=SLOWLY,
+        **more,
+    ) as stage:
+        for name in "cdefgh":
+            stage.put(f"0-{name}", 30, age=100)
+        life = stage.start()
+        stage.until(lambda: stage.count(1) >= 1)
+        stage.wait(0.5)
+        stage.kill(life)
+        world = stage.world
+        world.remove_partition()
+        world.by_hand("accept", "partitions", lambda: None)
+        stage.until(lambda: not world.causes)
+        stage.live()
+        stage.finish()
+
+
 def a_reset_after_a_kill_without_headers(seed, **more):
     """Records without headers were found behind the last position; all is read since: a reset of one object works."""
     with Stage(
@@ -734,6 +765,7 @@ SCENARIOS = {
     function.__name__: function
     for function in (
         an_object_that_seems_gone,
+        old_objects_in_a_partition_that_goes,
         numbering_changed_after_a_kill,
         another_endpoint,
         two_kills_of_a_forgetting_server,
