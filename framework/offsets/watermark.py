@@ -89,6 +89,11 @@ class Watermark(Struct, frozen=True, kw_only=True):
         """Return the number of ranges."""
         return sum(map(len, self.prefixes.values()))
 
+    @property
+    def is_full(self) -> bool:
+        """Whether there can be no more ranges."""
+        return len(self) >= MAX_RANGES
+
     def place_of(self, key: str) -> tuple[str, CoveredRange] | None:
         """Return the prefix and the range that contain a key; None outside of all ranges."""
         for prefix, ranges in self.prefixes.items():

@@ -46,6 +46,7 @@ class WatermarkTracker:
         # of all listings
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
         self._compactable = self._final_before = 0
+        self._told_full = False
         self._expected: dict[str, tuple[int, int]] = {}
 
     def open(self, window_ms: int | None) -> None:
@@ -151,7 +152,16 @@ class WatermarkTracker:
         self._store_begun()
         table = self._table
         with table.lock:
-            table.watermark = table.watermark.raised(self._prefix, [CoveredRange(after, until, time_ms)])
+            before = table.watermark
+            table.watermark = before.raised(self._prefix, [CoveredRange(after, until, time_ms)])
+        if table.watermark is before and before.is_full and not self._told_full:
+            self._told_full = True
+            log.warning(
+                "prefix %r: its finished objects keep their positions in memory and in the offsets log, since %d other ranges "
+                "of keys are done up to a time and there can be no more; list fewer prefixes",
+                self._prefix,
+                len(before),
+            )
         self._compactable += self._old
         self._old = 0
 

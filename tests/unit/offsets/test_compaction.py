@@ -806,3 +806,14 @@ def test_a_key_list_tells_which_objects_the_watermark_alone_calls_done(tmp_path,
     assert said.endswith("offsets reset --key")
     assert not any("late@" in payload for payload in one.stored())
     assert sum("young@" in payload for payload in one.stored()) == 2
+
+
+def test_a_prefix_for_which_the_watermark_has_no_room_is_told_of_once(monkeypatch, caplog):
+    monkeypatch.setattr("framework.offsets.watermark.MAX_RANGES", 2)
+    one = leader(old_bucket("a/1", "b/1", "c/1", "d/1"), prefixes=("a/", "b/", "c/", "d/"))
+    one.quiet()
+    one.compact()
+    assert {entry.key for entry in one.offsets.table.entries()} == {"c/1", "d/1"}
+    (said,) = [line.getMessage() for line in caplog.records if "keep their positions in memory" in line.getMessage()]
+    assert said.startswith("prefix 'c/': ")
+    assert "2 other ranges" in said
