@@ -214,6 +214,8 @@ def explained(failure: Exception, location: str, record: int) -> Exception:
             return failure
         reason = f" ({failure})" if str(failure) else ""
         return MemoryError(f"{location}, record {record}: there is not enough memory to read it{reason}")
+    if isinstance(failure, SkippableError):
+        _locate(failure, location, record)
     if isinstance(failure, SourceError) or is_of_machine(failure):
         return failure
     return CorruptObjectError(
@@ -316,7 +318,15 @@ def _owned(run: PayloadBatch | SkippedRecord, of: object, location: str) -> Payl
     """Return what a format yielded, independent of what the format does next with its lists and buffers."""
     if isinstance(run, PayloadBatch):
         return _owned_batch(run, of, location)
+    _locate(run.error, location, run.record_number)
     return run if type(run.raw) is bytes else attrs.evolve(run, raw=bytes(run.raw))
+
+
+def _locate(error: SkippableError, location: str, record: int) -> None:
+    """Let an error that names no object, as a format of one's own may raise it, name object and record."""
+    if not error.location:
+        error.location = location
+        error.record_number = record if error.record_number is None else error.record_number
 
 
 def _owned_batch(run: PayloadBatch, of: object, location: str) -> PayloadBatch:

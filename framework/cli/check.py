@@ -5,6 +5,7 @@ It fails where a run would fail, with the same exit code. It sends nothing, and 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import socket
@@ -17,6 +18,8 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
 from framework.cli.text import printable
 from framework.discovery.filters import FilterReason, RoutedSelection, Selector
+from framework.discovery.listing_feed import iterated
+from framework.discovery.new_objects import check_listed
 from framework.discovery.routing import Router
 from framework.errors import (
     EXIT_CONFIGURATION,
@@ -165,52 +168,50 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
             ok = ok and result.ok
             yield result
         if ok:
-            yield from _selection(task, config)
+            yield from _selection(task_class, config)
     except SourceError as error:
         yield CheckResult.failed("store", error)
     finally:
         task.close_resources()
 
 
-def _selection(task: AbstractSourceTask, config: SourceCommonConfig) -> Iterator[CheckResult]:
+def _selection(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     """Check that the filters select objects from the beginning of the listing, and the records of the first of them."""
     from framework.cli.first_records import check_records  # noqa: PLC0415 - each command loads what it needs
-    from framework.task import SourceContext  # noqa: PLC0415
+    from framework.task import SourceContext, iterator_of  # noqa: PLC0415
 
     chosen: list[tuple[NativeObject, TopicPartition]] = []
     unfit: Counter[str] = Counter()
     examples: dict[str, str] = {}
     listed = 0
-    iterator = task.get_iterator(SourceContext(config=config, once=True))
     try:
-        logs = list(iterator.get_table_log_keys())
-        selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
-        selector.remember_logs(logs)
-        selection = RoutedSelection(selector, Router(config))
-        natives = iterator.get_native_item_stream(iterator.start_key)
-        while listed < LOOKED_AT or (listed < 10 * LOOKED_AT and not chosen):
-            native = next(natives, None)
-            if native is None:
-                break
-            listed += 1
-            try:
-                topic_partition = selection.partition_for(native)
-            except ObjectError as error:
-                unfit[error.message] += 1
-                examples.setdefault(error.message, native.key)
-            else:
-                chosen += [(native, topic_partition)] if topic_partition is not None else []
-        reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
-        reasons += [f"{text}: {count:,}, the first {examples[text]}" for text, count in unfit.most_common(3)]
-        passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
-        yield _selected(config, listed, len(chosen), reasons, passing=passing, unfit=bool(unfit))
-        if chosen:
-            yield check_records(iterator, *chosen[0])
+        context = SourceContext(config=config, once=True)
+        with iterator_of(task_class, context) as iterator, contextlib.ExitStack() as stack:
+            stack.callback(iterator.leave)
+            logs = list(iterator.get_table_log_keys())
+            selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
+            selector.remember_logs(logs)
+            selection = RoutedSelection(selector, Router(config))
+            for native in iterated(iterator.get_native_item_stream(iterator.start_key)):
+                check_listed(native)
+                listed += 1
+                try:
+                    topic_partition = selection.partition_for(native)
+                except ObjectError as error:
+                    unfit[error.message] += 1
+                    examples.setdefault(error.message, native.key)
+                else:
+                    chosen += [(native, topic_partition)] if topic_partition is not None else []
+                if listed >= LOOKED_AT and (chosen or listed >= 10 * LOOKED_AT):
+                    break
+            reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
+            reasons += [f"{text}: {count:,}, the first {examples[text]}" for text, count in unfit.most_common(3)]
+            passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
+            yield _selected(config, listed, len(chosen), reasons, passing=passing, unfit=bool(unfit))
+            if chosen:
+                yield check_records(iterator, *chosen[0])
     except SourceError as error:
         yield CheckResult.failed("selection", error)
-    finally:
-        iterator.leave()
-        iterator.close()
 
 
 def _selected(

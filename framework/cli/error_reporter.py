@@ -39,9 +39,14 @@ WAYS_OUT = {
     ),
     "can't start new thread": "raise the limit of threads (ulimit -u, TasksMax of systemd, pids of a container) or of memory",
     "Too many open files": "raise the limit of open files (ulimit -n, LimitNOFILE of systemd)",
+    "No usable temporary directory": "set TMPDIR to a folder that can be written",
     "'ascii' codec can't encode": "set PYTHONUTF8=1, or a locale of UTF-8 (LC_ALL=C.UTF-8)",
 }
 """What to do when the system refuses something, by its words; any library may be the one that is refused."""
+
+
+def _ways_out(text: str) -> str:
+    return "".join(f"; {way}" for way in dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text))
 
 
 class _ReportedLines(logging.Handler):
@@ -108,7 +113,10 @@ class ErrorReporter:
         # a reader's error only carries another one
         cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
         shown_error = cause if isinstance(cause, ConfigError) else error
-        self._report(str(error), shown=error_text(shown_error), error=type(cause).__name__, code=error.exit_code)
+        ways = _ways_out(str(error))
+        self._report(
+            f"{error}{ways}", shown=error_text(shown_error) + ways, error=type(cause).__name__, code=error.exit_code
+        )
         return error.exit_code
 
     def _foreign(self, error: BaseException) -> int:
@@ -120,8 +128,7 @@ class ErrorReporter:
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
         trace = traces.scrub(trace)
-        ways = "".join(f"; {way}" for way in dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text))
-        sentence = f"unexpected {traces.scrub(text)}{ways}; {traces.keep(trace)}"
+        sentence = f"unexpected {traces.scrub(text)}{_ways_out(text)}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 

@@ -40,6 +40,17 @@ class _End:
 _END = _End()
 
 
+def iterated(listing: object) -> Iterator[NativeObject]:
+    """Return the objects of a listing.
+
+    Raises:
+        ListingError: it is none.
+    """
+    if not isinstance(listing, Iterable):
+        raise ListingError(f"get_native_item_stream returned {type(listing).__name__}, not an iterator of NativeObject")
+    return iter(listing)
+
+
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
 class ListingFeed(ObjectFeed):
     """Repeated listings: gives every new or unfinished object once.
@@ -129,12 +140,7 @@ class ListingFeed(ObjectFeed):
         )
         self._objects.begin_listing()
         self._ordered = {}
-        listing = self._list()
-        if not hasattr(listing, "__iter__"):
-            raise ListingError(
-                f"get_native_item_stream returned {type(listing).__name__}, not an iterator of NativeObject"
-            )
-        self._current = iter(listing)
+        self._current = iterated(self._list())
         return True
 
     def _list(self) -> Iterable[NativeObject]:

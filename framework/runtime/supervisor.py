@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -40,6 +41,9 @@ SOUND_SECONDS = 60.0
 """A source that ran so long before it failed is started again after the shortest pause."""
 
 _TICK_SECONDS = 0.5
+
+_STOPPED = frozenset({EXIT_TRY_AGAIN, -signal.SIGTERM, -signal.SIGINT})
+"""How a source ends, beside `EXIT_DONE`, that is asked to stop while it still loads."""
 
 Start = Callable[[Configuration, Callable[[], None]], "ChildProcess"]
 """Starts the source of a configuration; the second argument is called when it ends."""
@@ -230,6 +234,7 @@ class Supervisor:
         source.past = attrs.evolve(source.progress.without_state(), state="stopped")
         source.child, source.running, source.stop_at = None, None, None
         if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
+            code = EXIT_DONE if code in _STOPPED else code
             log.info("%s: stopped", source.key)
         elif code == EXIT_DONE:
             source.held = may_hold

@@ -86,6 +86,9 @@ class AbstractSourceTask:
     def configure(self, props: Mapping[str, Any]) -> SourceCommonConfig:
         """Build the configuration from sections and options, validated in full, before any I/O.
 
+        For `start` with a dict, and for DataFrames. The program makes the configuration from `config_class` itself: checks
+        of options belong into the `validate_options` of its sections.
+
         Args:
             props: `{"source": {"name": ...}, "iggy": {...}, ...}`, as in a TOML file.
 

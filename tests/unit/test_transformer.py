@@ -8,6 +8,7 @@ from framework.errors import (
     CorruptObjectError,
     FormatContractError,
     ObjectChangedError,
+    ObjectError,
     RecordError,
     TruncatedObjectError,
 )
@@ -229,3 +230,17 @@ def test_an_object_that_unfolds_without_end_ends(monkeypatch, packed):
     assert len(list(make_transformer(InputOptions(**options)).records(source))) == 20_000
     options["max_expansion"] = 0
     assert len(list(make_transformer(InputOptions(**options)).records(source))) == 20_000
+
+
+def test_an_error_without_a_place_names_object_and_record():
+    """A format of one's own need not know where it reads."""
+
+    def read():
+        yield skipped(error=RecordError("why"))
+        yield skipped(5, error=RecordError("which", location="s3://b/other", record_number=7))
+        raise ObjectError("its end is missing", byte_offset=9)
+
+    found = []
+    with pytest.raises(ObjectError, match=r"^s3://b/k, record 6 \(byte 9\): its end is missing$"):
+        found.extend(guarded(read, "s3://b/k", 3, of=None))
+    assert [str(one.error) for one in found] == ["s3://b/k, record 4: why", "s3://b/other, record 7: which"]

@@ -14,6 +14,7 @@ import pytest
 
 from framework.cli import version
 from framework.cli.app import run
+from framework.errors import FatalError, StoreUnavailableError
 from s3_source.demo import demo
 from s3_source.task import S3SourceTask
 
@@ -138,6 +139,7 @@ import signal, sys
 import typer
 from framework.cli.app import run
 from framework.cli import version
+from framework.errors import FatalError, StoreUnavailableError
 from s3_source.task import S3SourceTask
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 interrupt = lambda *_, **__: signal.raise_signal(signal.SIGINT)
@@ -223,6 +225,29 @@ def test_a_limit_of_the_machine_is_named_with_the_way_to_raise_it(failure, said,
     err = capsys.readouterr().err
     assert said in err
     assert "; the trace is in " in err
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        (
+            StoreUnavailableError("s3://b: [Errno 24] Too many open files"),
+            "files; raise the limit of open files (ulimit -n",
+        ),
+        (
+            FatalError("[Errno 2] No usable temporary directory found in ['/tmp']"),
+            "; set TMPDIR to a folder that can be w",
+        ),
+    ],
+)
+def test_such_a_limit_behind_an_error_of_its_own_has_the_same_way_out(failure, said, monkeypatch, tmp_path, capsys):
+    def fail(*_, **__):
+        raise failure
+
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+    assert run("s3_source", S3SourceTask, ["--config", str(tmp_path / "s3.toml")]) == failure.exit_code
+    assert said in capsys.readouterr().err
 
 
 def test_a_panic_of_a_library_is_an_error_like_any_other(monkeypatch, tmp_path, capsys):

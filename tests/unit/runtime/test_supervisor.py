@@ -435,6 +435,21 @@ def test_a_single_source_ends_the_program_with_its_exit_code(tmp_path, code):
     assert ended == (1 if code < 0 else code)
 
 
+@pytest.mark.parametrize(("code", "ended"), [(0, 0), (1, 0), (-15, 0), (-2, 0), (-9, 1), (3, 3)])
+def test_a_single_source_that_is_stopped_while_it_loads_was_stopped(tmp_path, code, ended):
+    """It cannot say so yet: the signal ends it. A kill, after a stop that it did not obey, is an error."""
+    rig = Rig(tmp_path, single=True)
+    rig.write()
+    rig.tick()
+    rig.supervisor.stop()
+    rig.tick()
+    rig.children[0].code = code
+    assert rig.tick()
+    found = rig.supervisor.run()
+    rig.close()
+    assert found == ended
+
+
 def test_a_single_source_that_is_paused_keeps_the_program(tmp_path):
     rig = Rig(tmp_path, single=True)
     rig.write()
