@@ -46,7 +46,8 @@ WAYS_OUT = {
 
 
 def _ways_out(text: str) -> str:
-    return "".join(f"; {way}" for way in dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text))
+    ways = dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text and way not in text)
+    return "".join(f"; {way}" for way in ways)
 
 
 class _ReportedLines(logging.Handler):

@@ -146,7 +146,7 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
         _accept(state, connection, config)
         after = _unfinished(state)
         begun = {key for key, entries in before.items() if _has_begun(entries)}
-        given_up = {key for key, entries in after.items() if entries[0].is_given_up}
+        given_up = {key for key, entries in after.items() if any(entry.is_given_up for entry in entries)}
         dropped = [key for key in begun if key in given_up or state.positions.find(key) is None]
         renumbered = [
             entries
