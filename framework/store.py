@@ -30,8 +30,8 @@ class ListPage:
     Attributes:
         objects: in the store's order; may be empty although more pages follow.
         continuation: opaque token for the next call; None after the last page.
-        server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when not reported: the
-            positions of finished objects are then kept for ever, since no other clock tells which objects are late.
+        server_time_ms: the store's clock when it answered, milliseconds since 1970 UTC; None when not reported:
+            the positions of finished objects then stay, since no other clock shows which objects are late.
         exact: whether keys are shown unchanged. After a changed key a listing resumes by continuation only.
     """
 

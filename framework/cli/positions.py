@@ -261,7 +261,7 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
         yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
         if entry.skipped:
             yield f"  skipped {counted(entry.skipped, 'bad record')}"
-        if entry.is_given_up:
+        if entry.is_abandoned:
             yield "  begins again in another partition: its own is gone"
         elif entry.numbering_options:
             yield f"  depends on {entry.numbering_options}"

@@ -153,7 +153,7 @@ class OffsetsSection:
     topic: str | None = option(
         None,
         doc="The topic that stores the positions. Absent: the source's name with `-offsets`. Sources may "
-        "share a topic, each sees its own positions; but nothing is then deleted from it, and starts read all of it.",
+        "share a topic: each sees its own positions. A shared topic is never trimmed, and each start reads all of it.",
         minimum=1,
         maximum=MAX_TOPIC_BYTES,
     )

@@ -146,15 +146,15 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
         _accept(state, connection, config)
         after = _unfinished(state)
         begun = {key for key, entries in before.items() if _has_begun(entries)}
-        given_up = {key for key, entries in after.items() if any(entry.is_given_up for entry in entries)}
-        dropped = [key for key in begun if key in given_up or state.positions.find(key) is None]
+        abandoned = {key for key, entries in after.items() if any(entry.is_abandoned for entry in entries)}
+        dropped = [key for key in begun if key in abandoned or state.positions.find(key) is None]
         renumbered = [
             entries
             for entries in after.values()
             if _has_begun(entries) and not all(is_numbered_by(entry, numbering_options) for entry in entries)
         ]
         restarting = len(dropped) + len(renumbered)
-        uncounted = len(given_up) + sum(map(len, renumbered))
+        uncounted = len(abandoned) + sum(map(len, renumbered))
 
     done = _change(
         connection,

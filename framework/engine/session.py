@@ -198,7 +198,7 @@ class Session:
             PositionError: messages that positions count as saved are gone.
         """
         topic_partitions = self._partitions_of(
-            lambda entry: not (entry.finished or entry.is_given_up or is_numbered_by(entry, numbering_options))
+            lambda entry: not (entry.finished or entry.is_abandoned or is_numbered_by(entry, numbering_options))
         )
         if topic_partitions:
             self._open_partitions(topic_partitions)

@@ -172,11 +172,11 @@ class OffsetManagerEntry:
         return division.bytes_of(native.size) if division is not None else native.size
 
     @property
-    def is_given_up(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether its partition is gone, and the next listing begins its object again, in another one."""
-        return self.numbering_options == _GIVEN_UP
+        return self.numbering_options == _ABANDONED
 
-    def given_up(self) -> Self:
+    def abandoned(self) -> Self:
         """Return what is left of the position of an object whose partition is gone.
 
         It counts no record. While it is there, the watermark does not hide the object.
@@ -191,7 +191,7 @@ class OffsetManagerEntry:
             failed=False,
             skipped=0,
             mark=None,
-            numbering_options=_GIVEN_UP,
+            numbering_options=_ABANDONED,
             extra={},
         )
 
@@ -362,8 +362,8 @@ PARTITION_DIGEST = "partition_rule"
 """The numbering option with a digest of all that chooses the partition of a record; only with `partition_by`."""
 
 
-_GIVEN_UP = '{"given_up":true}'
-"""In place of the numbering options of a position that is given up: no options number its records."""
+_ABANDONED = '{"abandoned":true}'
+"""In place of the numbering options of an abandoned position: no options number its records."""
 
 
 def divides_by_key(numbering_options: str) -> bool:

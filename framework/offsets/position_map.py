@@ -96,7 +96,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """Return the entries that are being read, or that a crash of the server could still revert."""
         return [(key, entry) for key, entry in self._objects.items() if not entry.final]
 
-    def lasting(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
+    def uncompactable(self) -> list[tuple[OffsetManagerKey, OffsetManagerEntry]]:
         """Return the entries that no watermark replaces: the pending ones, and those of failed objects."""
         objects = [(key, entry) for key, entry in self._objects.items() if entry.failed or not entry.final]
         return objects + [(entry.get_manager_key(), entry) for entry in self._finished.view().failed()]

@@ -74,7 +74,7 @@ class SetPosition:
         if entry.extra:
             raise PositionError(f"{place}: its position holds data of the source's own code; {self._or_reset}")
         if self.records is not None:
-            if entry.is_given_up:
+            if entry.is_abandoned:
                 raise PositionError(
                     f"{place}: its partition is gone, so the next listing reads it from its first record"
                 )

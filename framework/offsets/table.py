@@ -78,7 +78,7 @@ class PositionTable:
             return [entry for entry in map(self.positions.find, keys) if entry is not None and entry.is_of(first)]
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
-        """Return whether this version of an object was read whole to its end, finally; if not, the object's position.
+        """Return whether this version of an object is done, finally and without splits; if not, the object's position.
 
         A listing calls this for each object that it shows: such a position is not unpacked.
         """
@@ -241,7 +241,7 @@ class PositionTable:
             now_ms: start of the listing, by the store's clock.
         """
         with self.lock:
-            for key, entry in self.positions.lasting():
+            for key, entry in self.positions.uncompactable():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
@@ -258,7 +258,11 @@ class PositionTable:
             compacted = self.positions.compact(self.watermark)
             if compacted.objects:
                 self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
-            gone = [key.whole() for key, entry in self.positions.lasting() if entry.missing_since_ms and is_gone(entry)]
+            gone = [
+                key.whole()
+                for key, entry in self.positions.uncompactable()
+                if entry.missing_since_ms and is_gone(entry)
+            ]
             missing = sum(map(self.positions.remove_object, dict.fromkeys(gone)))
             return sum(compacted.objects.values()) + missing
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SHOWN_LIMIT = 10_000
-"""Keys of shown objects that are kept before those are forgotten whose positions were finished since."""
+"""Number of shown keys at which those of finished objects are dropped."""
 
 
 class WatermarkTracker:
@@ -46,7 +46,7 @@ class WatermarkTracker:
         # of all listings
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
         self._compactable = self._final_before = 0
-        self._told_full = False
+        self._full_reported = False
         self._expected: dict[str, tuple[int, int]] = {}
 
     def open(self, window_ms: int | None) -> None:
@@ -107,7 +107,7 @@ class WatermarkTracker:
         """Forget shown objects that are final by now, so that a first listing does not keep the keys of a whole bucket."""
         table = self._table
         with table.lock:
-            self._shown &= {key.whole() for key, _ in table.positions.lasting()}
+            self._shown &= {key.whole() for key, _ in table.positions.uncompactable()}
         self._shown_limit = max(SHOWN_LIMIT, 2 * len(self._shown))
 
     def seen_compacted(self, native: NativeObject) -> None:
@@ -154,11 +154,11 @@ class WatermarkTracker:
         with table.lock:
             before = table.watermark
             table.watermark = before.raised(self._prefix, [CoveredRange(after, until, time_ms)])
-        if table.watermark is before and before.is_full and not self._told_full:
-            self._told_full = True
+        if table.watermark is before and before.is_full and not self._full_reported:
+            self._full_reported = True
             log.warning(
-                "prefix %r: its finished objects keep their positions in memory and in the offsets log, since %d other ranges "
-                "of keys are done up to a time and there can be no more; list fewer prefixes",
+                "prefix %r: the positions of its finished objects stay in memory and in the offsets log, since the watermark "
+                "has %d other ranges, its maximum; list fewer prefixes",
                 self._prefix,
                 len(before),
             )
@@ -184,13 +184,12 @@ class WatermarkTracker:
         self._expected[self._prefix] = self._without_position, self._compacted_before
 
     def end_key_list(self) -> None:
-        """Log which objects of a key list were taken for done by the watermark alone: a late one looks so, too."""
+        """Log the objects of a key list that count as done only by the watermark: one that appeared late does, too."""
         if self._youngest is not None:
             log.info(
-                "%s of the key list %s no position, and every object last modified before a later time was done when "
-                "the bucket was listed: taken for done, for example %s. If it appeared late, read it: offsets reset --key",
+                "%s of the key list without a position: listings of the bucket passed them, so they count as done, for "
+                "example %s. To read one that appeared late: offsets reset --key",
                 counted(self._without_position, "object"),
-                "has" if self._without_position == 1 else "have",
                 self._youngest.location,
             )
         self._without_position, self._youngest = 0, None

@@ -948,8 +948,9 @@ class World(Scheduler):
         if way == "reset":
             self.resets.append((begun, None, lambda _: True))  # it may come to its end and be killed before it says so
         elif way == "accept":
-            demanding = self.causes.keys() == {"partitions"}
-            self.accept_losses(demanding=demanding)  # so may this
+            loses_records = self.causes.keys() != {"partitions"}  # what a partition held half read is sent again
+            if loses_records:
+                self.accept_losses()  # so may this
 
         def done(life):
             if life.outcome.kind == "done":
@@ -961,8 +962,8 @@ class World(Scheduler):
                 if way == "reset":
                     self.resets = [one for one in self.resets if one[0] != begun]
                     self.resets.append((begun, self.now_us(), lambda _: True))
-                elif way == "accept":
-                    self.accept_losses(demanding=demanding)
+                elif way == "accept" and loses_records:
+                    self.accept_losses()
                 then()
             elif cause == "log" and "first records of source" in life.outcome.text:
                 self.name_another_log()  # what ran has written to the purged one
@@ -978,10 +979,8 @@ class World(Scheduler):
             self.forget_records(self.causes.get("expired", ()))
         self.helper = self.start(way, then=done)
 
-    def accept_losses(self, *, demanding=False):
-        """From here on nothing is demanded of what was in the bucket so far; all that was there without a lost partition."""
-        if demanding:
-            return
+    def accept_losses(self):
+        """From here on nothing is demanded of what was in the bucket so far."""
         self.free |= {version.tag for bucket in self.buckets for _, _, version in bucket.became if version}
 
     # ---- what people do

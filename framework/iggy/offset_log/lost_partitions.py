@@ -70,12 +70,12 @@ def abandon_partitions(state: LogState, topic_partitions: Iterable[TopicPartitio
         state.forget(topic_partition)
     for key, entry in state.positions.pending():
         if entry.topic_partition in gone:
-            _give_up(state, key.whole())
+            _abandon_object(state, key.whole())
 
 
-def _give_up(state: LogState, key: OffsetManagerKey) -> None:
+def _abandon_object(state: LogState, key: OffsetManagerKey) -> None:
     """Drop the positions of an object; one without records stays where the watermark would hide it."""
     known = state.positions.find(key)
     state.positions.remove_object(key)
     if known is not None and state.watermark.covers(known.bucket, known.key, known.modified_ms):
-        state.positions[key] = known.given_up()
+        state.positions[key] = known.abandoned()

@@ -37,7 +37,7 @@ PAUSE_PARTS = 4
 """Pause after a part, in multiples of the part's duration."""
 
 SHARED_BYTES = 100_000_000
-"""Size from which on a log that cannot be cut, since others write to its topic, is told of."""
+"""Size from which a warning says that the log cannot be trimmed, because others write to its topic."""
 
 SLACK_BYTES = 1 << 16
 
@@ -80,7 +80,7 @@ class SnapshotWriter:
         self._since = since_bytes
         self._since_offset = since
         self._number = 0
-        self._told = False
+        self._shared_reported = False
         self._at = self._at_bytes = 0
         self._parts: Iterator[bytes] | None = None
         self._goes_on_at = 0.0
@@ -144,8 +144,8 @@ class SnapshotWriter:
 
     def _complete(self) -> None:
         before = self._log.total_bytes
-        if self._log.foreign and before >= SHARED_BYTES and not self._told:
-            self._told = True
+        if self._log.foreign and before >= SHARED_BYTES and not self._shared_reported:
+            self._shared_reported = True
             log.warning(
                 'offsets topic "%s" of stream "%s" has %d MB, and nothing of it can be deleted, since others write to it, too: '
                 "each start reads all of it. Give each source an [offsets] topic of its own",

@@ -139,7 +139,6 @@ import signal, sys
 import typer
 from framework.cli.app import run
 from framework.cli import version
-from framework.errors import FatalError, StoreUnavailableError
 from s3_source.task import S3SourceTask
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 interrupt = lambda *_, **__: signal.raise_signal(signal.SIGINT)

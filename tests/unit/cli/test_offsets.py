@@ -58,7 +58,7 @@ def test_records_of_an_unfinished_object_are_counted_as_the_least_there_is():
 
 
 def test_an_object_whose_partition_is_gone_is_shown_as_one_that_begins_again():
-    left = position("a", 7, numbering_options='{"format":"jsonl"}').given_up()
+    left = position("a", 7, numbering_options='{"format":"jsonl"}').abandoned()
     lines = list(_entry_lines([left]))
     assert lines[1].startswith("  version v1  records 0  reading")
     assert lines[2] == "  begins again in another partition: its own is gone"

@@ -800,20 +800,20 @@ def test_a_key_list_tells_which_objects_the_watermark_alone_calls_done(tmp_path,
     one.start()
     with caplog.at_level(logging.INFO):
         one.quiet()
-    (said,) = {line.getMessage() for line in caplog.records if "taken for done" in line.getMessage()}
-    assert said.startswith("1 object of the key list has no position")
+    (said,) = {line.getMessage() for line in caplog.records if "count as done" in line.getMessage()}
+    assert said.startswith("1 object of the key list without a position")
     assert f"{one.store.scheme}://{one.store.bucket}/late" in said
     assert said.endswith("offsets reset --key")
     assert not any("late@" in payload for payload in one.stored())
     assert sum("young@" in payload for payload in one.stored()) == 2
 
 
-def test_a_prefix_for_which_the_watermark_has_no_room_is_told_of_once(monkeypatch, caplog):
+def test_a_prefix_for_which_the_watermark_has_no_room_is_reported_once(monkeypatch, caplog):
     monkeypatch.setattr("framework.offsets.watermark.MAX_RANGES", 2)
     one = leader(old_bucket("a/1", "b/1", "c/1", "d/1"), prefixes=("a/", "b/", "c/", "d/"))
     one.quiet()
     one.compact()
     assert {entry.key for entry in one.offsets.table.entries()} == {"c/1", "d/1"}
-    (said,) = [line.getMessage() for line in caplog.records if "keep their positions in memory" in line.getMessage()]
+    (said,) = [line.getMessage() for line in caplog.records if "stay in memory" in line.getMessage()]
     assert said.startswith("prefix 'c/': ")
     assert "2 other ranges" in said

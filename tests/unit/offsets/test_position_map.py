@@ -162,8 +162,8 @@ class AgainstADict(RuleBasedStateMachine):
             whole = entry.final and not entry.failed and not entry.split_size
             assert self.packed.listed(key, entry.version) == ((True, None) if whole else (False, entry))
             assert self.packed.listed(key, "another") == (False, entry)
-        lasting = {key: entry for key, entry in self.model.items() if entry.failed or not entry.final}
-        assert dict(self.packed.lasting()) == lasting
+        uncompactable = {key: entry for key, entry in self.model.items() if entry.failed or not entry.final}
+        assert dict(self.packed.uncompactable()) == uncompactable
         assert {key: exact(entry) for key, entry in self.packed.items()} == {
             key: exact(entry) for key, entry in self.model.items()
         }

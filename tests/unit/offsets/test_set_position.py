@@ -55,9 +55,9 @@ def test_a_set_position_is_saved_up_to_its_count_in_a_generation_of_its_own(befo
     )
 
 
-def test_a_position_that_is_given_up_can_only_be_set_done():
+def test_a_position_that_is_abandoned_can_only_be_set_done():
     """Its partition is gone: a count of records there would be refused at the next start."""
-    left = HALF.given_up()
+    left = HALF.abandoned()
     with pytest.raises(PositionError, match="/a: its partition is gone, so the next listing reads it from its first"):
         change(0).find([left])
     made = change().applied(change().find([left]), 2)

@@ -434,7 +434,7 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     assert leader.log.foreign == 2
 
 
-def test_a_shared_log_that_only_grows_is_told_of_once(caplog, monkeypatch):
+def test_a_shared_log_that_only_grows_is_reported_once(caplog, monkeypatch):
     leader = busy(150)
     leader.writer.write()
     epoch_of(leader.server, source="other")
