@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from framework.errors import PositionError
@@ -39,22 +39,35 @@ def load(offset_log: OffsetLog) -> LogState:
 def _load(offset_log: OffsetLog) -> LogState:
     offset_log.rewind()
     heads: list[LogMessage] = []
-    sizes: dict[int, int] = {}
+    snapshot_bytes = 0
     for message in offset_log.follow_to_end():
-        if message.kind == "snapshot":
-            sizes[message.offset] = offset_log.total_bytes
         heads.append(message.head)
+        if message.kind == "snapshot" and message.header.get("last"):
+            snapshot = newest_snapshot(heads)
+            if snapshot and snapshot[-1].offset == message.offset:
+                snapshot_bytes = offset_log.total_bytes
+                heads = _still_needed(heads, snapshot)
     snapshot = newest_snapshot(heads)
     if snapshot:
         state = _restore(offset_log, snapshot)
         at = state.snapshot_at = snapshot[0].header["at"]
-        state.snapshot_end, state.snapshot_bytes = snapshot[-1].offset + 1, sizes[snapshot[-1].offset]
+        state.snapshot_end, state.snapshot_bytes = snapshot[-1].offset + 1, snapshot_bytes
     else:
         _check_front(offset_log, heads)
         state, at = LogState(source=offset_log.source), 0
     for message in offset_log.read(head for head in heads if head.offset >= at and head.kind != "snapshot"):
         state.apply(message)
     return state
+
+
+def _still_needed(heads: Iterable[LogMessage], newest: Sequence[LogMessage]) -> list[LogMessage]:
+    """Drop the heads of what this snapshot stands for: a log that others share is never truncated."""
+    at, name = newest[0].header["at"], _snapshot_name(newest[0])
+    return [head for head in heads if head.offset >= at or (head.kind == "snapshot" and _snapshot_name(head) >= name)]
+
+
+def _snapshot_name(head: LogMessage) -> tuple[int, int]:
+    return head.epoch, head.header["number"]
 
 
 def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
@@ -93,7 +106,7 @@ def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
         if head.kind == "opening":
             opened = max(opened, head.epoch)
         elif head.kind == "snapshot" and head.epoch >= opened and head.header["at"] <= head.offset:
-            name = head.epoch, head.header["number"]
+            name = _snapshot_name(head)
             parts = begun.setdefault(name, [])
             if head.header["part"] == len(parts) + 1:
                 parts.append(head)

@@ -14,7 +14,7 @@ from framework.errors import IggyTopicError, PositionError
 from framework.iggy.embedded import batch
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.partition import Partition
-from framework.iggy.offset_log import codec, forms, framing, record_size
+from framework.iggy.offset_log import codec, forms, framing, loading, record_size
 from framework.iggy.offset_log.epochs import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
 from framework.iggy.offset_log.log import RecordGoneError
@@ -524,36 +524,57 @@ def test_a_load_beside_an_instance_that_writes_a_snapshot_and_deletes_what_is_be
     ends = [message.offset + 1 for message in decoded if message.header.get("last")]
     server = server_with_log(*written[: ends[-2]])
     newest = [message for message in decoded if message.kind == "snapshot" and message.offset < ends[-1]][-1]
-    calls = []
+    restore = loading._restore
+    restored = []
 
-    def meanwhile(heads):
-        parts = newest_snapshot(heads)
-        if not calls:
+    def meanwhile(offset_log, parts):
+        if not restored:
             connection = server.connect()
             for payload in written[ends[-2] :]:
                 append(connection, "kit", LOG, 0, payload)
             server.drop_head("kit", LOG, 0, int(newest.header["at"]))
-        calls.append([part.offset for part in parts])
-        return parts
+        restored.append([part.offset for part in parts])
+        return restore(offset_log, parts)
 
-    monkeypatch.setattr("framework.iggy.offset_log.loading.newest_snapshot", meanwhile)
+    monkeypatch.setattr(loading, "_restore", meanwhile)
     with caplog.at_level("DEBUG", logger="framework.iggy.offset_log.loading"):
-        assert everything(loaded(server)) == state_of(*written)
-    assert len(calls) == 2 + 1, "the first snapshot was gone when it was to be read"
+        state = loaded(server)
+    monkeypatch.undo()
+    assert everything(state) == state_of(*written)
+    assert len(restored) == 2, "the first snapshot was gone when it was to be read"
     assert [text.partition(" offsets topic, message ")[0] for text in caplog.messages] == ["attempt 1 to load the log:"]
 
 
 def test_a_log_that_loses_records_in_each_of_five_loads_is_an_error(written, monkeypatch):
     loads = []
 
-    def gone(heads):
-        loads.append(len(heads))
+    def gone(offset_log, parts):
+        loads.append(offset_log.messages)
         raise RecordGoneError("it was there a moment ago")
 
-    monkeypatch.setattr("framework.iggy.offset_log.loading.newest_snapshot", gone)
+    monkeypatch.setattr(loading, "_restore", gone)
     with pytest.raises(PositionError, match="a moment ago"):
         loaded(server_with_log(*written))
     assert loads == [len(written)] * 5
+
+
+def test_a_load_keeps_nothing_of_what_its_newest_snapshot_stands_for(written, monkeypatch):
+    """A log that others share is never truncated: its records before the newest snapshot may be millions."""
+    kept = []
+    chosen = loading.newest_snapshot
+
+    def seen(heads):
+        kept.append([head.offset for head in heads])
+        return chosen(heads)
+
+    monkeypatch.setattr(loading, "newest_snapshot", seen)
+    state = loaded(server_with_log(*written))
+    monkeypatch.undo()
+    ends = [at for at, payload in enumerate(written) if framing.decode(at, payload).header.get("last")]
+    assert len(ends) > 1
+    parts = [head.offset for head in newest_snapshot([framing.decode(*each) for each in enumerate(written)])]
+    assert kept[-1] == sorted({*parts, *range(state.snapshot_at, len(written))})
+    assert state.snapshot_bytes == sum(map(len, written[: parts[-1] + 1]))
 
 
 def test_a_load_that_begins_again_counts_its_messages_once(written):
