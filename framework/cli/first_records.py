@@ -85,7 +85,7 @@ def _look(iterator: AbstractSourceRecordIterator, native: NativeObject, topic_pa
     Raises:
         SourceError: the object cannot be read.
     """
-    source, transformer, chain = iterator.get_input_stream(native), iterator.transformer, iterator.transforms
+    source, transformer, chain = iterator.open_input(native), iterator.transformer, iterator.transforms
     entry = iterator.create_offset_manager_entry(native, topic_partition, iterator.numbering_options)
     context = context_of(iterator, native, entry)
 

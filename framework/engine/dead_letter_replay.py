@@ -364,7 +364,7 @@ class DeadLetterReplay:
             yield from itertools.repeat(unreadable, len(dead_letters))
             return
         split, skip = dead_letters[0].division, dead_letters[0].record - 1
-        source, transformer = FetchedInput(self._iterator.get_input_stream(native), 0, None), self._iterator.transformer
+        source, transformer = FetchedInput(self._iterator.open_input(native), 0, None), self._iterator.transformer
         read = transformer.read
         if isinstance(split, Split):
             read = partial(transformer.read_split, split=split)

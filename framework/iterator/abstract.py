@@ -116,7 +116,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._ahead = ReadAhead(
             config.input,
             take=self.take,
-            open_input=self._open_input,
+            open_input=self.open_input,
             transformer=transformer,
             offsets=self.offsets,
             statistics=self.statistics,
@@ -510,7 +510,12 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Keep how far an object was handed out before its release to the feed."""
         self._ahead.note_released(entry)
 
-    def _open_input(self, native: NativeObject) -> ObjectInput:
+    def open_input(self, native: NativeObject) -> ObjectInput:
+        """Return `get_input_stream` of an object.
+
+        Raises:
+            StoreContractError: it returned something else.
+        """
         source = self.get_input_stream(native)
         if not hasattr(source, "open"):
             raise StoreContractError(

@@ -45,3 +45,21 @@ def test_a_task_without_an_iterator_is_named():
     (result,) = _selection(Task, source_config())
     assert not result.ok
     assert result.detail == "Task.get_iterator returned NoneType, not an AbstractSourceRecordIterator"
+
+
+def test_an_input_that_is_none_fails_as_in_a_run():
+    store = MemoryStore()
+    store.put("a", b"1\n")
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+        def get_iterator(self, context):
+            iterator = super().get_iterator(context)
+            iterator.get_input_stream = lambda native: None
+            return iterator
+
+    *_, result = _selection(Task, source_config())
+    assert (result.step, result.ok, result.exit_code) == ("records", False, 1)
+    assert result.detail.endswith("a: StoreRecordIterator.get_input_stream returned NoneType, not an ObjectInput")
