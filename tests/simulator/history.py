@@ -196,6 +196,7 @@ class World(Scheduler):
         self.resets = []
         self.sets = []
         self.free = set()
+        self.skipped_in_archive = set()
         self.extra = {}
         self.take_overs = []
         self.lost_hosts = []
@@ -809,6 +810,9 @@ class World(Scheduler):
             self.kill(life)
         self.begun_ways.add("log")
         del self.server.streams["lake"][self.settings.offsets]
+        self.log_since[self.settings.offsets] = (
+            self.server.serial
+        )  # a later one of its name knows nothing of what it knew
         name = OFFSETS_TOPICS[self.settings.offsets == OFFSETS_TOPICS[0]]
         if self.server.find("lake", name) is None:
             self.settings = attrs.evolve(self.settings, offsets=name)
@@ -1350,7 +1354,7 @@ class World(Scheduler):
         key, seconds = self.a_key(), self.rng.uniform(0.2, 6.0)
         if self.settings.archived == "skip" and key in self.bucket.objects:
             # whoever has listed it before skips it as a failed object: the reference says so of `archived`
-            self.free.add(self.bucket.objects[key].tag)
+            self.skipped_in_archive.add(self.bucket.objects[key].tag)
         self.lied_about.add(key)
         self.bucket.archived[key] = self.now + seconds
         self.event("archived", key, seconds)
@@ -1659,14 +1663,14 @@ class World(Scheduler):
             some_filtered=False in self.filtered,
             replays=self.replays,
             bad_is_bad=self.formats == {"jsonl"},
-            free=self.free,
+            free=self.free | self.skipped_in_archive,
             extra=self.extra,
             named=self.named(),
             order=self.order(),
         )
 
     def facts_of_neighbour(self):
-        """The same of the second source: whatever was done to the other one is no excuse."""
+        """The same of the second source: whatever was done to the other one is no excuse, what the store did is one."""
         neighbour = self.neighbour
         return Facts(
             **self.facts_for(neighbour.prefixes, neighbour.settings, is_neighbours),
@@ -1677,7 +1681,7 @@ class World(Scheduler):
             some_filtered=False,
             replays=(),
             bad_is_bad=True,
-            free=(),
+            free=self.skipped_in_archive,
             extra={},
             named=None,
             order=None,
