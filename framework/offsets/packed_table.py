@@ -13,6 +13,7 @@ is Python's, which has a secret in each process: keys with one hash that someone
 
 from __future__ import annotations
 
+import mmap
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 BLOCK_BITS = 12
 """4,096 rows per block: about 300 kB."""
+
+ROOM_BYTES = 4 << 20
+"""Some ten blocks: what one of them takes goes back to the system with the last of them."""
 
 _HASH_BITS = 32
 _LOW = (1 << _HASH_BITS) - 1
@@ -50,6 +54,22 @@ class RowChunk:
     ends: bytes | memoryview
 
 
+class _Room:
+    """Memory outside of the heap, which messages of the log come to and leave meanwhile: they would leave holes, 10 % of all."""
+
+    def __init__(self) -> None:
+        self._left = memoryview(b"")
+
+    def keep(self, data: bytes | memoryview) -> memoryview:
+        """Return a copy."""
+        size = len(data)
+        if size > len(self._left):
+            self._left = memoryview(mmap.mmap(-1, max(size, ROOM_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        kept, self._left = self._left[:size], self._left[size:]
+        kept[:] = data
+        return kept
+
+
 class _Block:
     """A block of rows.
 
@@ -65,11 +85,11 @@ class _Block:
         self.ends = array("I")
 
     @classmethod
-    def of(cls, chunk: RowChunk) -> _Block:
-        """Return a block over the bytes of a snapshot: a copy of each would leave holes in the heap."""
+    def of(cls, chunk: RowChunk, room: _Room) -> _Block:
+        """Return a block over the bytes of a snapshot, kept in that room."""
         block = cls()
-        block.rows = chunk.rows
-        block.ends = memoryview(chunk.ends).cast("I")  # type: ignore[assignment] # reads like an array
+        block.rows = room.keep(chunk.rows)
+        block.ends = room.keep(chunk.ends).cast("I")  # type: ignore[assignment] # reads like an array
         return block
 
     def __len__(self) -> int:
@@ -171,10 +191,10 @@ class FinishedTable:
         """
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        self._blocks, self._absent = [], None
+        self._blocks, self._absent, room = [], None, _Room()
         whole = self._in_block + 1
         for chunk in chunks:
-            block = _Block.of(chunk)
+            block = _Block.of(chunk, room)
             if len(block) > whole or len(self._others) % whole:  # a row's number says its block
                 raise ValueError("rows that do not fill a block")
             ends = np.frombuffer(chunk.ends, np.uint32)

@@ -229,6 +229,20 @@ def test_positions_of_a_snapshot_and_those_that_come_later_are_found(hash_of):
         assert (len(one), one.records_done) == (1200, 400 + 9 * 800)
 
 
+@pytest.mark.parametrize("room", [1, 100, 1000])
+def test_rows_of_a_snapshot_are_whole_whatever_room_they_are_kept_in(room, monkeypatch):
+    """A block may be larger than the room for several, fill it, or leave too little for the next one."""
+    monkeypatch.setattr("framework.offsets.packed_table.ROOM_BYTES", room)
+    positions, back = small_map(), small_map()
+    positions.update({(entry := done(f"{number:03}")).get_manager_key(): entry for number in range(50)})
+    chunks = [RowChunk(bytearray(chunk.rows), bytearray(chunk.ends)) for chunk in positions.view().chunks()]
+    back.load(positions.view().tables, chunks)
+    for chunk in chunks:  # the message that they came in is gone
+        chunk.rows[:] = bytes(len(chunk.rows))
+        chunk.ends[:] = bytes(len(chunk.ends))
+    assert dict(back) == dict(positions)
+
+
 def test_a_snapshot_with_a_field_of_an_earlier_build_is_read_without_it():
     positions, back = small_map(), small_map()
     model = {(entry := done(f"{number}", generation=number)).get_manager_key(): entry for number in range(9)}
