@@ -95,7 +95,7 @@ class KeyedRead(ObjectRead):
         payloads = list(batch.payloads)
         column = isinstance(batch.payloads, PayloadColumn)
         last, reading = batch.entry.records_done, not batch.entry.finished
-        counts = True
+        counts = bool(self._counted)
         for number, entry in self._parts.items():
             rows = order[bounds[number - 1] : bounds[number]]
             if len(rows) and numbers[rows[0]] <= entry.records_done:  # another part was further behind

@@ -294,6 +294,8 @@ class ObjectRead:
 
     def _failed(self, error: SourceError) -> Iterator[RecordBatch]:
         """Handle what ended the reading of the object, unless the tolerance does not skip it: then raise it."""
+        if self._skipped:  # their dead letters do not depend on what becomes of the rest
+            yield self._batch(None, ObjectState.READING)
         yield from self._handled(error)
         drop_tracebacks(error)
 
@@ -312,7 +314,7 @@ class ObjectRead:
             log.warning("left out an object that is gone: %s", error)
             self._give_back(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
-            statistics.changed += 1
+            statistics.changed += self._counted
             log.warning(
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
@@ -324,13 +326,14 @@ class ObjectRead:
         elif not self._owner.error_policy.skips_rest_after(error):
             raise error
         else:
-            number = self._entry.records_done + len(self._skipped) + 1
+            number = self._entry.records_done + 1
             if isinstance(error, ObjectArchivedError):  # says nothing about the format
                 error = self._with_class(error)
-            else:
+            elif self._counted:
                 self._owner.error_policy.skip_rest(self._native.location, number)
-            statistics.failed += 1
-            self._count(error)
+            statistics.failed += self._counted
+            if self._counted:
+                self._count(error)
             log.warning("skipped the rest of an object after record %d: %s", number - 1, error)
             yield self._batch(None, ObjectState.FAILED, ObjectFailure(record_number=number, error=error))
 
