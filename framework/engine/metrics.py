@@ -56,14 +56,15 @@ def _gauge(attribute: str, name: str, doc: str, *, label: str = "", **labels: st
 
 
 _UP = "1 while the other side answers; 0 while it is away, or the connection is being recovered."
-_SKIPPED = "Bad records, and objects whose rest was skipped."
+_AGAIN = "What is read again, after Iggy was away, counts again."
+_SKIPPED = f"Bad records, and objects whose rest was skipped. {_AGAIN}"
 
 METRICS = (
     _counter("records", "records", "Records confirmed by Iggy."),
     _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy."),
     _counter("send_requests", "send_requests", "Confirmed requests to Iggy that held records."),
     _counter("delivered", "objects", "Objects, or splits of them, of which every record is confirmed."),
-    _counter("records_filtered", "records_filtered", "Records that a transform filtered; they are not bad."),
+    _counter("records_filtered", "records_filtered", f"Records that a transform filtered; they are not bad. {_AGAIN}"),
     _counter("skipped", "skipped", _SKIPPED, what="record"),
     _counter("failed", "skipped", _SKIPPED, what="object"),
     _counter("vanished", "vanished_objects", "Objects deleted between list and read; they are not bad data."),

@@ -22,7 +22,8 @@ class TaskStatistics:
     """Work of a task so far, and its state now. Plain numbers with one writer each; a reader may lag by a moment.
 
     The iterator counts what it reads, the pipeline what it sends, each in a value of its own; progress, log lines and
-    metrics read the sum. Each split of an object counts as an object. Picklable: worker processes send theirs.
+    metrics read the sum. Each split of an object counts as an object. What was read and not confirmed before Iggy was away
+    is read again, and counts again in what the iterator counts. Picklable: worker processes send theirs.
 
     Attributes:
         objects_opened: objects with at least one requested byte.
