@@ -152,7 +152,27 @@ class Session:
             check=partial(check_topics, connection, config),
         )
         epoch.open(offset_log)
-        return cls(connection, config, offset_log, epoch, several_writers=several_writers)
+        made = cls(connection, config, offset_log, epoch, several_writers=several_writers)
+        made._report_former_topics()
+        return made
+
+    def _report_former_topics(self) -> None:
+        """Log what was begun under another `[iggy] topic`: all records of an object are in one topic."""
+        topic = Router(self.config).fixed_topic
+        if topic is None:
+            return
+        begun: dict[str, set[str]] = {}
+        for entry in self.offsets.table.unfinished():
+            if not entry.is_abandoned:
+                begun.setdefault(entry.topic_partition.topic, set()).add(entry.key)
+        for former, keys in sorted(begun.items()):
+            if former != topic:
+                log.warning(
+                    'the rest of %s goes to topic "%s", where it began; what begins from now on goes to [iggy] topic "%s"',
+                    counted(len(keys), "object"),
+                    former,
+                    topic,
+                )
 
     def known_partitions(self) -> set[TopicPartition]:
         """Return every partition that was ever written, and those of the configured topic."""

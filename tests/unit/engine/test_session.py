@@ -6,6 +6,8 @@ from framework.errors import PositionError
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject, TopicPartition
 from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.kit.crash import Bench, CrashPoint
+from tests.conformance.rigs import MemoryRig
 from tests.support.positions import kinds, loaded, position, session_of
 
 
@@ -71,3 +73,28 @@ def test_what_was_sent_first_is_read_back_until_the_server_cannot_hold_it_in_mem
         producer.check_delivered()
     assert looked_at == [0, 0, 0]
     session.close()
+
+
+def test_what_goes_on_in_a_topic_that_is_no_longer_configured_is_said(caplog):
+    rig = MemoryRig()
+    for key in ("a", "b"):
+        rig.store.put(key, b"".join(b'{"n":%d}\n' % number for number in range(60)))
+    events = len(record_events(rig))
+    bench = Bench(rig, topic="first", batch_length=5, queue_records=5)
+    bench.live(CrashPoint(events // 2))
+    assert "goes to topic" not in caplog.text
+    rig.store.put("c", b'{"n":1}\n')
+    Bench(rig, server=bench.server, topic="second").live(CrashPoint())
+    assert 'the rest of 2 objects goes to topic "first", where it began' in caplog.text
+    assert 'what begins from now on goes to [iggy] topic "second"' in caplog.text
+    numbers = {topic: len(bench.server.messages("kit", topic)) for topic in ("first", "second")}
+    assert numbers == {"first": 120, "second": 1}, "an object is in one topic"
+    caplog.clear()
+    Bench(rig, server=bench.server, topic="second").live(CrashPoint())
+    assert "goes to topic" not in caplog.text
+
+
+def record_events(rig):
+    crash = CrashPoint()
+    Bench(rig, topic="first", batch_length=5, queue_records=5).live(crash)
+    return crash.events
