@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from pyspark import StorageLevel
+from xxhash import xxh3_64_intdigest
 
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
@@ -78,7 +79,7 @@ def list_objects(
             of Spark Connect.
         SourceError: the bucket cannot be listed.
     """
-    chosen = _chosen(spark, _described(task_class, config))
+    chosen, _ = _chosen(spark, _described(task_class, config))
     return spark.createDataFrame(chosen.map(_row), OBJECTS_SCHEMA)
 
 
@@ -96,17 +97,24 @@ def read_records(
         SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
     described = _described(task_class, config)
-    numbered = _chosen(spark, described).zipWithIndex().map(lambda pair: (pair[1] // OBJECTS_PER_TASK, pair[0]))
-    rows = numbered.groupByKey().flatMap(lambda group: _read(described, group[1]))
+    chosen, choice = _chosen(spark, described)
+    groups = max(1, chosen.count() // OBJECTS_PER_TASK)
+    # not by place: what Spark computes again, of a lost executor, comes in another order
+    grouped = chosen.keyBy(lambda native: _group_of(native, groups)).groupByKey()
+    rows = grouped.flatMap(lambda group: _read(described[0], choice, group[1]))
     return spark.createDataFrame(rows, RECORDS_SCHEMA)
+
+
+def _group_of(native: NativeObject, groups: int) -> int:
+    return xxh3_64_intdigest(native.key.encode(errors="surrogatepass")) % groups
 
 
 def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig) -> Source:
     return task_class, task_class().configure(config) if isinstance(config, Mapping) else config
 
 
-def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
-    """Return the listing after the source's filters. Executors list it now, and keep it."""
+def _chosen(spark: SparkSession, source: Source) -> tuple[RDD[NativeObject], _Choice]:
+    """Return the listing after the source's filters, and these. Executors list it now, and keep it."""
     task_class, config = source
     try:
         context = spark.sparkContext
@@ -118,8 +126,10 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
 
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         listed = context.parallelize(wave, len(wave)).flatMap(list_batch).persist(StorageLevel.MEMORY_AND_DISK)
-        # Spark would list a lost part again, and find other pages than those that the next wave follows on
+        # Spark would list a lost part again, and find other pages than those that the next wave follows on. What is kept
+        # is known once a job has ended, which may list parts twice: so the reports are of what it kept.
         listed.localCheckpoint()
+        listed.foreachPartition(_nothing)
         reports = listed.map(RangeListing.report).collect()
         kept.append(listed)
         return reports
@@ -128,13 +138,9 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
         kept.clear()
         on_driver.clear()
 
+    began = time.monotonic()
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
-        choice = _Choice(
-            config=config,
-            prefixes=iterator.prefixes,
-            logs=list(iterator.get_table_log_keys()),
-            ahead_seconds=iterator.store_clock() - time.time(),
-        )
+        logs = list(iterator.get_table_log_keys())
         if isinstance(iterator, StoreRecordIterator):
             capacity = Capacity(context)
             executors = Executors(width=lambda: capacity.slots, run=run)
@@ -142,13 +148,22 @@ def _chosen(spark: SparkSession, source: Source) -> RDD[NativeObject]:
         stream = iterator.get_native_item_stream(iterator.start_key)
         while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
             on_driver.append(packed(page))
+        # a store may tell its clock with the first page
+        now = iterator.store_clock() - (time.monotonic() - began)
+        choice = _Choice(config=config, prefixes=iterator.prefixes, logs=logs, now=now)
     pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
     pages += [listed.flatMap(lambda page_set: page_set.pages) for listed in kept]
     chosen = context.union(pages).mapPartitions(choice.of)
     if config.discovery.mode != "keys":
-        return chosen
+        return chosen, choice
     # A supplied list may name an object twice, also in two versions.
-    return chosen.keyBy(lambda native: native.key).reduceByKey(_later).values()
+    return chosen.keyBy(lambda native: native.key).reduceByKey(_later).values(), choice
+
+
+def _nothing(listings: Iterable[RangeListing]) -> None:
+    """Take what a partition keeps."""
+    for _ in listings:
+        pass
 
 
 def _later(left: NativeObject, right: NativeObject) -> NativeObject:
@@ -157,47 +172,53 @@ def _later(left: NativeObject, right: NativeObject) -> NativeObject:
 
 @attrs.frozen(kw_only=True)
 class _Choice:
-    """The source's filters, for executors."""
+    """The source's filters, for executors, at one time for all of them: a part that is computed again is the same.
+
+    Attributes:
+        config: the configuration.
+        prefixes: what was listed.
+        logs: the logs of tables.
+        now: when the listing began, by the store's clock, seconds since 1970.
+    """
 
     config: SourceCommonConfig
     prefixes: Sequence[str]
     logs: Sequence[str]
-    ahead_seconds: float
+    now: float
 
     def of(self, pages: Iterable[bytes]) -> Iterator[NativeObject]:
         """Yield the selected objects of some pages."""
-        selector = Selector(self.config, lambda: time.time() + self.ahead_seconds, prefixes=self.prefixes)
-        selector.remember_logs(self.logs)
-        partition_for = _partition_chooser(self.config, selector)
+        partition_for = self.partition_chooser()
         return (native for page in pages for native in unpacked(page) if partition_for(native) is not None)
 
+    def partition_chooser(self) -> Callable[[NativeObject], TopicPartition | None]:
+        """Return a function object -> partition; None for a filtered object, or a tolerated invalid name."""
+        config = self.config
+        selector = Selector(config, lambda: self.now, prefixes=self.prefixes)
+        selector.remember_logs(self.logs)
+        selection = RoutedSelection(selector, Router(config))
 
-def _partition_chooser(
-    config: SourceCommonConfig, selector: Selector
-) -> Callable[[NativeObject], TopicPartition | None]:
-    """Return a function object -> partition; None for a filtered object, or a tolerated invalid name."""
-    selection = RoutedSelection(selector, Router(config))
+        def partition_for(native: NativeObject) -> TopicPartition | None:
+            try:
+                return selection.partition_for(native)
+            except ObjectError as error:
+                if config.errors.tolerance == "none":
+                    raise
+                log.warning("skipped: %s", error)
+                return None
 
-    def partition_for(native: NativeObject) -> TopicPartition | None:
-        try:
-            return selection.partition_for(native)
-        except ObjectError as error:
-            if config.errors.tolerance == "none":
-                raise
-            log.warning("skipped: %s", error)
-            return None
-
-    return partition_for
+        return partition_for
 
 
 def _row(native: NativeObject) -> tuple[object, ...]:
     return native.bucket, native.key, native.size, native.version, native.last_modified, native.storage_class
 
 
-def _read(source: Source, natives: Iterable[NativeObject]) -> Iterator[tuple[object, ...]]:
+def _read(
+    task_class: type[AbstractSourceTask], choice: _Choice, natives: Iterable[NativeObject]
+) -> Iterator[tuple[object, ...]]:
     """Yield the records of some objects, on an executor."""
-    task_class, config = source
-    partition_for = _partition_chooser(config, Selector(config))
+    config, partition_for = choice.config, choice.partition_chooser()
     topic_partitions = ((native, partition_for(native)) for native in natives)
     looked = Counter[str]()
 

@@ -2,17 +2,48 @@
 
 import gc
 import inspect
+import pickle
+from collections import Counter
 
 import pytest
 from pyspark.errors import PySparkAttributeError
 
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.engine.spark.frames import _read, list_objects, read_records
+from framework.engine.spark.frames import _Choice, _group_of, _read, list_objects, read_records
+from framework.engine.spark.range_batch import packed
 from framework.errors import ConfigError, ObjectError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from tests.support.core import store_of
+
+
+def choice_of(config, now=2_000_000_000.0):
+    return _Choice(config=config, prefixes=("",), logs=(), now=now)
+
+
+def test_a_part_that_is_computed_again_chooses_the_same_objects_at_a_later_time():
+    """Others would move to groups that were read already, or are read twice."""
+    store = store_of(**{f"{number}": 1 for number in range(9)})
+    natives = list(store.list_all())
+    now = natives[4].modified_ms / 1000 + 60.0
+    choice = pickle.loads(pickle.dumps(choice_of(source_config(min_age="1m"), now)))
+    chosen = list(choice.of([packed(natives)]))
+    assert [native.key for native in chosen] == [one.key for one in natives[:5]]
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+    assert {row[1] for row in _read(Task, choice, chosen)} == {native.key for native in chosen}
+
+
+def test_the_group_of_an_object_is_told_by_its_key_alone():
+    store = store_of(**{f"{number}": 1 for number in range(2000)})
+    natives = list(store.list_all())
+    groups = {native.key: _group_of(native, 10) for native in natives}
+    assert {native.key: _group_of(native, 10) for native in reversed(natives)} == groups
+    assert all(140 < count < 270 for count in Counter(groups.values()).values())
 
 
 def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
@@ -30,7 +61,7 @@ def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
     made = []
     gc.disable()
     try:
-        rows = _read((Task, source_config(batch_length=1)), store.list_all())
+        rows = _read(Task, choice_of(source_config(batch_length=1)), store.list_all())
         assert next(rows)[3] == 1
         rows.close()
         assert inspect.getgeneratorstate(made[0]._current) == inspect.GEN_CLOSED
@@ -70,6 +101,6 @@ def test_a_name_that_no_topic_can_have_is_a_bad_object_of_a_table_too(tolerance)
     )
     if tolerance == "none":
         with pytest.raises(ObjectError, match="17/b"):
-            list(_read((Task, config), store.list_all()))
+            list(_read(Task, choice_of(config), store.list_all()))
     else:
-        assert {row[1] for row in _read((Task, config), store.list_all())} == {"t/a"}
+        assert {row[1] for row in _read(Task, choice_of(config), store.list_all())} == {"t/a"}
