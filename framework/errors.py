@@ -103,7 +103,13 @@ class SparkUnavailableError(RetriableError, ConnectionError):
 
 
 class IggyUnavailableError(RetriableError, ConnectionError):
-    """The Iggy server is down, or its connection broke; the failed call sent nothing."""
+    """The Iggy server is down, or its connection broke; the failed call sent nothing.
+
+    Attributes:
+        connecting: whether no connection could be made.
+    """
+
+    connecting: bool = False
 
 
 class UnknownOutcomeError(IggyUnavailableError):

@@ -19,6 +19,7 @@ from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError
 from framework.model.open_files import allow_open_files
+from framework.runtime.commands import end_commands
 from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerConfig
 from framework.runtime.state import StateFolder
@@ -164,6 +165,7 @@ def _serve(worker: Worker, http: HttpSection) -> int:
         worker.supervisor.tick()  # the first answer already shows the sources
         if server is not None:
             stack.enter_context(server)
+            stack.callback(end_commands)  # before the server closes: each request gets its answer
             log.info("HTTP API at %s", server.url)
         return worker.supervisor.run()
 

@@ -1,9 +1,9 @@
 """Restart policy: how long a run recovers after its work broke off, and when it fails.
 
-There are three limits. Iggy may be away for five minutes, once it has answered; a break during a start's recovery
-counts like any other. A server that has never answered gets some seconds, enough for a restart: most often its address
-is wrong, and the user is waiting. Repeated breaks without progress, such as a worker that runs out of memory over one
-object, do not resolve by themselves: the run fails soon.
+There are three limits. Iggy may be away for five minutes, once it has answered, also for processes that send while this
+one reaches it; a break during a start's recovery counts like any other. A server that has never answered gets some
+seconds, enough for a restart: most often its address is wrong, and the user is waiting. Repeated breaks without progress,
+such as a worker that runs out of memory over one object, do not resolve by themselves: the run fails soon.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class RestartPolicy:
     _lost_at: float | None = attrs.field(default=None, init=False)
     _tries: int = attrs.field(default=0, init=False)
     _fruitless: int = attrs.field(default=0, init=False)
+    _fruitless_since: float = attrs.field(default=0.0, init=False)
     _before: int = attrs.field(default=0, init=False)
     _stored: int | None = attrs.field(default=None, init=False)
     at_work: bool = attrs.field(default=False, init=False)
@@ -119,8 +120,16 @@ class RestartPolicy:
             self.at_work = False
             self._lost_at = self._clock()
             done = self._work_done()
-            self._fruitless = 0 if done.idle or done.count > self._before else self._fruitless + 1
-            if self._fruitless > FRUITLESS_RECOVERIES:
+            if done.idle or done.count > self._before:
+                self._fruitless = 0
+            elif self._fruitless == 0:
+                self._fruitless, self._fruitless_since = 1, self._lost_at
+            else:
+                self._fruitless += 1
+            if error.connecting:  # a process that sends has no way to Iggy, and this one has
+                if self._fruitless and self._lost_at - self._fruitless_since > RECONNECT_SECONDS:
+                    raise error
+            elif self._fruitless > FRUITLESS_RECOVERIES:
                 advice = _SIZE_ADVICE if isinstance(error, UnknownOutcomeError) else ""
                 raise FatalError(
                     f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "

@@ -42,6 +42,19 @@ def interpreter() -> list[str]:
 
 _ERROR = re.compile(r"^error: ", re.MULTILINE)
 _running = threading.BoundedSemaphore(MAX_COMMANDS)
+_processes: dict[subprocess.Popen[bytes], list[str]] = {}
+"""Those that run, and why each was ended, if it was."""
+
+
+def end_commands() -> None:
+    """End what runs: a change that goes on after the worker has answered nobody expects. Each is whole, or not begun."""
+    for process in list(_processes):
+        _end(process, "was ended, since the worker stops")
+
+
+def _end(process: subprocess.Popen[bytes], why: str) -> None:
+    _processes.get(process, []).append(why)
+    process.kill()
 
 
 def run_command(
@@ -80,13 +93,8 @@ def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int,
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
         ) as process:
             assert process.stdout is not None
-            expired = threading.Event()
-
-            def expire() -> None:
-                expired.set()
-                process.kill()
-
-            limit = start_timer(limit_seconds, expire)
+            ended = _processes[process] = []
+            limit = start_timer(limit_seconds, lambda: _end(process, f"did not end within {limit_seconds:g} seconds"))
             try:
                 lines = [line.rstrip(b"\n") for line in itertools.islice(process.stdout, max_lines)]
                 if len(lines) == max_lines:
@@ -98,8 +106,9 @@ def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int,
                 raise
             finally:
                 limit.cancel()
-        if expired.is_set():
-            raise CommandError(EXIT_TRY_AGAIN, f"{arguments[0]} did not end within {limit_seconds:g} seconds")
+                del _processes[process]
+        if ended and code != EXIT_DONE:
+            raise CommandError(EXIT_TRY_AGAIN, f"{arguments[0]} {ended[0]}")
         if code != EXIT_DONE:
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()

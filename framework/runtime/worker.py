@@ -92,7 +92,8 @@ class Worker:
         if known is None or known[0] != data or known[1].mistake:
             if known is None:  # a new one: former ones may have been deleted
                 self._stored = {other: read for other, read in self._stored.items() if other.exists()}
-            known = self._stored[path] = data, self._read(path, key)
+            # a wrong one may not tell its own number
+            known = self._stored[path] = data, attrs.evolve(self._read(path, key), version=version)
         return known[1]
 
     # ---- configurations

@@ -1,5 +1,7 @@
 """When a run gives up: Iggy away for too long, or work that breaks off again and again and gets no further."""
 
+import pickle
+
 import attrs
 import pytest
 from hypothesis import given
@@ -54,6 +56,25 @@ def test_work_that_gets_no_further_is_given_up_with_its_cause():
     assert "lower [iggy] batch_bytes" in str(caught.value), (
         "a server that limits requests ends the connection without a word"
     )
+
+
+def test_processes_that_cannot_connect_while_this_one_can_have_as_long_as_iggy_has():
+    """Executors on machines that a network cut off: nothing is wrong with the work."""
+    cut_off = IggyUnavailableError("Iggy at iggy:8090 did not answer")
+    cut_off.connecting = True
+    run = Run()
+    while run.now <= RECONNECT_SECONDS:
+        run.policy.connected(run.stored)
+        pause = run.policy.broke(pickle.loads(pickle.dumps(cut_off)))
+        assert pause in RECONNECT_PAUSES
+        run.now += pause + 1
+    assert pause == RECONNECT_PAUSES[-1]
+    run.policy.connected(run.stored)
+    with pytest.raises(IggyUnavailableError) as raised:
+        run.policy.broke(cut_off)
+    assert raised.value is cut_off
+    run.policy.connected(run.stored + 1)
+    assert run.policy.broke(cut_off) == RECONNECT_PAUSES[0], "a record got further"
 
 
 @pytest.mark.parametrize("fruit", [{"records": 1}, {"records": 1, "unseen": 1}, {"idle": True}])

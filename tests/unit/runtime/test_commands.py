@@ -1,9 +1,11 @@
 """Commands of a source's program, which the API runs."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import attrs
@@ -69,6 +71,28 @@ def test_a_command_that_stands_still_is_ended(tmp_path):
             limit_seconds=0.2,
         )
     assert caught.value.exit_code == 1
+
+
+def test_what_runs_when_the_worker_stops_is_ended_and_said(tmp_path):
+    """A reset that goes on alone would be done after its request had failed."""
+    said = []
+
+    def run():
+        with pytest.raises(CommandError) as caught:
+            run_command(program(tmp_path, "import time\ntime.sleep(3600)"), ["offsets", "reset"])
+        said.append(caught.value)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while not commands._processes:
+        time.sleep(0.01)
+    (process,) = commands._processes
+    commands.end_commands()
+    thread.join(30)
+    assert [(one.exit_code, one.message) for one in said] == [(1, "offsets was ended, since the worker stops")]
+    assert process.returncode == -signal.SIGKILL
+    assert not commands._processes
+    commands.end_commands()
 
 
 def test_a_command_that_cannot_be_started_is_named(tmp_path, monkeypatch):
