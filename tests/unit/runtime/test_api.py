@@ -314,6 +314,23 @@ def test_a_version_is_read_again_when_a_file_that_it_includes_has_changed(orders
     assert read("orders")[1].mapping["input"]["max_record_bytes"] == 2000
 
 
+def test_a_version_keeps_its_number_when_a_file_that_it_includes_is_wrong(orders, tmp_path):
+    common = tmp_path / "common.inc"
+    common.write_text("[input]\nmax_record_bytes = 1000\n")
+    content = {"include": [str(common)], **SECTIONS}
+    assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": content})[0] == 200
+    orders.ask("PUT", "/sources/orders/configs/active", {"version": 1})
+    look(orders)
+    common.write_text("[input]\nmax_record_bytes =\n")
+    look(orders)
+    assert orders.ask("GET", "/sources/orders")[1]["refused_config"]["version"] == 1
+    assert orders.ask("GET", "/sources/orders/configs/active")[1]["version"] == 1
+    shown = orders.ask("GET", "/sources/orders/configs")[1]
+    assert [(one["version"], one["active"]) for one in shown] == [(0, False), (1, True)]
+    status, answer = orders.ask("DELETE", "/sources/orders/configs?version=1")
+    assert status == 204, answer
+
+
 def test_deleted_versions_take_no_memory(orders):
     def known():
         gc.collect()
