@@ -147,7 +147,8 @@ class StateFolder:
     def _read(self) -> dict[str, KeptState]:
         path = self._path / "state.json"
         for draft in self._path.glob("*.tmp"):  # of a worker that was killed
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a folder is no draft
+                draft.unlink(missing_ok=True)
         try:
             sources = json.loads(path.read_bytes())["sources"]
             return {key: KeptState(**kept) for key, kept in sources.items()}
@@ -155,7 +156,7 @@ class StateFolder:
             return {}
         except OSError as error:
             raise ConfigError(f"{self._option}: {path} cannot be read: {error.strerror}") from None
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise ConfigError(
                 f"{self._option}: {path} is damaged: restore it, or delete it; paused sources then run"
             ) from None

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_EXECUTOR = (
-    "an executor: has the cluster free cores and memory for this application, and do its machines reach the driver "
-    "(spark.driver.host)?"
+    "an executor: has a machine of the cluster free what this application asks for (spark.executor.cores, spark.task.cpus, "
+    "spark.executor.memory), and does it reach the driver (spark.driver.host)?"
 )
 """What a run waits for that no executor serves."""
 

@@ -10,6 +10,7 @@ import importlib.metadata
 import importlib.util
 import logging
 import marshal
+import re
 import sys
 import threading
 import zipfile
@@ -53,6 +54,8 @@ NEEDED = (
     "zstandard",
 )
 """Modules that the framework imports on an executor, for every source and format."""
+
+_WRONG_PYTHON = re.compile("Cannot run program|[Vv]ersion|VERSION|exited unexpectedly|No module named")
 
 CHECK_GROUP = "iggy-cloud-sources check"
 
@@ -187,10 +190,8 @@ def require_packages(
     except Exception as exc:
         if is_stopped(context):
             raise _no_answer(context, exc, "") from exc
-        raise FatalError(
-            f"Spark's executors run no Python task: {sentence(exc)}. PYSPARK_PYTHON ({context.pythonExec}) must name a "
-            f"Python {sys.version_info[0]}.{sys.version_info[1]} there, the driver's version"
-        ) from exc
+        said = sentence(exc)
+        raise FatalError(f"Spark's executors run no Python task: {said}{_advice(context, said)}") from exc
     finally:
         if channel is not None:
             channel.close()
@@ -199,6 +200,16 @@ def require_packages(
         return False
     _judge(found)
     return not found["channel"]
+
+
+def _advice(context: SparkContext, said: str) -> str:
+    """Return the way out that fits the cause, if one does."""
+    if "exited unexpectedly" in said and context.getConf().contains("spark.executor.pyspark.memory"):
+        return f"; {MORE_MEMORY}"
+    if _WRONG_PYTHON.search(said) is None:
+        return ""
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return f". PYSPARK_PYTHON ({context.pythonExec}) must name a Python {version} there, the driver's version"
 
 
 def _require_here(modules: Sequence[str]) -> None:

@@ -157,6 +157,27 @@ def test_another_interpreter_is_asked():
         require_packages(context, S3SourceTask, source_config())
 
 
+@pytest.mark.parametrize(
+    ("said", "conf", "advice"),
+    [
+        ('Cannot run program "/nowhere/python"', {}, "PYSPARK_PYTHON"),
+        ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", {}, "PYSPARK_PYTHON"),
+        ("Python worker exited unexpectedly (crashed)", {}, "PYSPARK_PYTHON"),
+        (
+            "Python worker exited unexpectedly (crashed)",
+            {"spark.executor.pyspark.memory": "180m"},
+            "; raise spark.executor.pyspark.memory, or leave it out",
+        ),
+        ("Total size of serialized results of 1 tasks is bigger than spark.driver.maxResultSize (1024.0 B)", {}, ""),
+    ],
+)
+def test_the_advice_fits_the_cause(said, conf, advice):
+    context = SimpleNamespace(pythonExec="python3", getConf=lambda: SimpleNamespace(contains=conf.__contains__))
+    found = packages._advice(context, said)
+    assert advice in found
+    assert bool(found) == bool(advice)
+
+
 def asked_for(*modules):
     return {"modules": modules, "input": {}, "channel": None}
 
