@@ -254,6 +254,10 @@ def replay_dead_letters(
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
+    if counts.delivered:
+        lines.append(
+            f"not sent, because the source has sent them as good records since: {counted(counts.delivered, 'record')}"
+        )
     if counts.filtered:
         lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
     if counts.superseded:

@@ -300,6 +300,69 @@ def test_dead_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_
     assert waited
 
 
+def in_splits():
+    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
+    return source.put("a", *[number % 5 for number in range(170)])
+
+
+@pytest.mark.parametrize(("made", "step"), [(usual, 3), (in_splits, 11)])
+def test_a_record_that_its_source_found_good_after_a_kill_is_not_replayed(made, step):
+    """Killed behind the dead letter, before the position had passed it; the cause is fixed; the source reads it again."""
+    total = len(made().live().events)
+    delivered = 0
+    for at in range(1, total + 1, step):
+        source = made()
+        source.live(at)
+        source.live(validate=False)
+        if source.server.topic_info("kit", DEAD) is not None:
+            counts, _ = replay(source, validate=False)
+            delivered += counts.delivered
+            assert open_dead_letters(source) == []
+        assert source.payloads() == as_text(source)
+    assert delivered
+
+
+def test_a_record_of_an_object_divided_by_key_that_its_source_found_good_after_a_kill_is_not_replayed():
+    """Its dead letter names the first part; the record can be of any."""
+    made = [b'{"key": "%d", "n": %d}' % (n % 5, n) + b" " * (40 if n % 3 == 0 else 0) for n in range(30)]
+    options = {"transforms": [{"type": "partition_by", "field": "key"}], "partitions": 3, "max_record_bytes": 30}
+
+    def by_key():
+        source = Source(**options)
+        source.rig.store.put("a", b"".join(line + b"\n" for line in made))
+        return source
+
+    delivered = 0
+    for at in range(1, len(by_key().live().events) + 1, 3):
+        source = by_key()
+        source.live(at)
+        source.live(max_record_bytes=1000)
+        if source.server.topic_info("kit", DEAD) is not None:
+            counts, _ = replay(source, max_record_bytes=1000)
+            delivered += counts.delivered
+            assert open_dead_letters(source) == []
+        assert source.payloads() == collections.Counter(made)
+    assert delivered
+
+
+def test_the_search_for_records_that_are_there_begins_where_the_first_dead_letter_was_stored(monkeypatch):
+    monkeypatch.setattr(dead_letter_replay, "CLOCK_STEP_SECONDS", 0)
+    source = Source(partitions=1).put("a", *[1] * 40).put("b", 1, 0, 1)
+    source.live()
+    starts = []
+
+    def read(*place, start):
+        starts.append(start)
+        return read_topic(*place, start=start)
+
+    read_topic = dead_letter_replay.read_topic
+    monkeypatch.setattr(dead_letter_replay, "read_topic", read)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.delivered) == (1, 0)
+    assert len(starts) == 1
+    assert 40 <= starts[0] <= 42
+
+
 def test_dead_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     monkeypatch.setattr("framework.engine.dead_letter_replay.BATCH_SIZE", 2)
     source = usual()
