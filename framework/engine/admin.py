@@ -166,7 +166,7 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
 
 
 def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:
-    """Reopen failed objects, so that they resume where they failed; return how many.
+    """Reopen failed objects, so that they resume where they failed; return how many: splits and parts are of one.
 
     Args:
         session: an epoch of this process; nothing else runs in it.
@@ -179,7 +179,7 @@ def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool
             session.state.replace(entry.reopened())
     if found:
         session.write_snapshot()
-    return len(found)
+    return len({entry.get_manager_key().whole() for entry in found})
 
 
 def _change(

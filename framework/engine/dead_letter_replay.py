@@ -49,7 +49,7 @@ from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
 from framework.model.objects import NativeObject, TopicPartition, length_only
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, numbers_alike
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.pipeline.object_reader import context_of
@@ -204,6 +204,7 @@ class DeadLetterReplay:
 
     def _reopen(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Reopen positions before marking: a dead letter that was only marked would never be replayed."""
+        dead_letters = [dead_letter for dead_letter in dead_letters if self._can_resume(dead_letter)]
         places = {
             (dead_letter.bucket, dead_letter.key, dead_letter.split_number, dead_letter.version, dead_letter.record - 1)
             for dead_letter in dead_letters
@@ -213,6 +214,25 @@ class DeadLetterReplay:
             lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
         )
         self._mark(dead_letters)
+
+    def _can_resume(self, dead_letter: StoredDeadLetter) -> bool:
+        """Return whether the next run can resume the object; it stops at records that other options numbered."""
+        now = self._iterator.numbering_options
+        entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key().whole())
+        if entry is None:
+            return True
+        entries = [entry, *(self._session.offsets.table.splits_of(entry) if entry.split_size else ())]
+        others = [each for each in entries if not is_numbered_by(each, now)]
+        if not others or not any(each.records_done for each in entries):
+            return True
+        self._stays(
+            RecordError(
+                f"records of its object were read under {others[0].numbering_options or 'no options'}, and the configuration "
+                f"now says {now}: set [input] and [[transforms]] back, or read the object again from its first record with "
+                f"`offsets reset --key`"
+            )
+        )
+        return False
 
     def _mark(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Mark dead letters as replayed."""

@@ -449,6 +449,54 @@ def test_an_object_that_was_given_up_goes_on_where_it_was():
     assert [(x.key, x.kind, x.record) for x in open_dead_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
 
 
+def array_cut_short(content):
+    """A JSON array that fails behind its second record, or at its first."""
+    source = Source(format="json", tolerance="skip_object")
+    source.rig.store.put("a", content)
+    source.rig.store.put("b", b'[{"n":1}]')
+    source.live()
+    return source
+
+
+def test_an_object_that_was_begun_under_other_options_stays_failed_with_its_dead_letter():
+    """The next run would stop at it, and nothing would be left to replay."""
+    source = array_cut_short(b'[{"n":1},{"n":2} oops')
+    counts, _ = replay(source, format="jsonl")
+    assert (counts.reopened, counts.stayed, len(open_dead_letters(source))) == (0, 1, 1)
+    assert "set [input] and [[transforms]] back, or read" in next(iter(counts.bad))
+    before = source.payloads()
+    source.live(format="jsonl")
+    assert (source.entries["a", 0].state, source.payloads()) == (ObjectState.FAILED, before)
+    counts, _ = replay(source)
+    assert (counts.reopened, counts.stayed) == (1, 0)
+
+
+def test_an_object_that_failed_before_its_first_record_begins_under_other_options():
+    source = array_cut_short(b'oops {"n":1}\n{"n":2}\n')
+    counts, _ = replay(source, format="jsonl", tolerance="skip_record")
+    assert (counts.reopened, counts.stayed) == (1, 0)
+    source.live(format="jsonl", tolerance="skip_record")
+    assert source.payloads() == collections.Counter([b'{"n":1}', b'{"n":2}'])
+
+
+def by_key(missing):
+    return [{"type": "partition_by", "field": "k", "missing": missing}]
+
+
+def test_parts_of_an_object_are_reopened_as_one_object_and_only_under_the_options_that_divided_it():
+    source = Source(tolerance="skip_object", partitions=3, transforms=by_key("fail"))
+    source.rig.store.put("a", b'{"k":1}\n{"n":2}\n{"k":3}\n')
+    source.live()
+    assert len(open_dead_letters(source)) == 3
+    counts, _ = replay(source, transforms=by_key("spread"))
+    assert (counts.reopened, counts.stayed) == (0, 3)
+    source.live(transforms=by_key("spread"))
+    counts, _ = replay(source)
+    assert (counts.reopened, counts.stayed) == (1, 0)
+    source.live(tolerance="skip_record")
+    assert source.payloads() == collections.Counter([b'{"k":1}', b'{"k":3}'])
+
+
 def test_an_object_that_fails_again_after_its_replay_leaves_a_dead_letter_again():
     source = rest_failed()
     source.live()
