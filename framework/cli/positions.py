@@ -87,7 +87,7 @@ def reset_offsets(
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         write_lines([what])
         # a reset that was killed may have left dead letters, without positions: the same command finishes it
-        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice)
+        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice.takes_object)
         if not known:
             write_lines([f"nothing to reset: {unknown_text(choice)}"])
             return 0

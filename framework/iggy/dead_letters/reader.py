@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import PartitionInfo
-    from framework.offsets.reset import Reset
 
 log = logging.getLogger(__name__)
 
@@ -153,13 +152,20 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
-    """Mark the unreplayed dead letters of reset objects; return their number.
+def void_dead_letters(
+    connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
+) -> int:
+    """Mark the unreplayed dead letters of objects that restart; return their number.
 
     These objects are read again from their first record, and records that are still bad get new dead
     letters. If an old dead letter could be replayed as well, its record would be sent twice.
+
+    Args:
+        connection: an open connection.
+        config: names the topic; without one there is nothing to mark.
+        restarts: whether the object with this bucket and key restarts.
     """
-    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, reset)
+    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, restarts)
     if box is None:
         return 0
     for at in range(0, len(void), BATCH_SIZE):
@@ -167,13 +173,13 @@ def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, re
     return len(void)
 
 
-def dead_letters_of(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> list[StoredDeadLetter]:
-    """Return the unreplayed dead letters that a reset voids."""
+def dead_letters_of(
+    connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
+) -> list[StoredDeadLetter]:
+    """Return the unreplayed dead letters that `void_dead_letters` marks."""
     topic = config.errors.dead_letter_topic
     if topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return []
     return DeadLetterLog.read(
-        connection,
-        config,
-        lambda dead_letter: reset.takes(dead_letter.key) and reset.bucket in {None, dead_letter.bucket},
+        connection, config, lambda dead_letter: restarts(dead_letter.bucket, dead_letter.key)
     ).waiting

@@ -623,6 +623,49 @@ def reset(source, at=None, **choice):
     return crash.events
 
 
+def accept(source, **options):
+    """`offsets accept-data-loss` under other options."""
+    task, config = source.rig.make_task({k: v for k, v in {**source.options, **options}.items() if v is not None})
+    numbering = task.get_iterator(SourceContext(config=config)).numbering_options
+    with source.server.connect() as connection:
+        return accept_changes(connection, config, numbering_options=numbering)
+
+
+@pytest.mark.parametrize("harm", ["other options", "a partition that is gone"])
+def test_dead_letters_of_objects_that_restart_when_that_is_accepted_are_void(harm):
+    """Their records come again, in another generation, which nobody knows once the position was compacted."""
+    options = {"format": "text", "validate": None} if harm == "other options" else {"partitions": 1}
+    restarted = 0
+    for at in range(20, len(usual(partitions=2).live().events), 9):
+        source = usual(partitions=2)
+        source.live(at)
+        if source.server.topic_info("kit", DEAD) is None:
+            continue
+        if harm != "other options":
+            source.server._streams["kit"]["records"].partitions.pop()
+        done = accept(source, **options)
+        restarted += done.restarting > 0 and bool(source.stored())
+        source.live(**options)
+        with source.server.connect() as connection:
+            after = {
+                entry.key: entry.generation
+                for entry in Session.begin(connection, source.config).offsets.table.entries()
+            }
+        assert all(letter.generation == after[letter.key] for letter in open_dead_letters(source))
+    assert restarted
+
+
+def test_a_change_by_hand_warns_that_it_cannot_void_dead_letters_of_a_topic_it_does_not_know(caplog):
+    source = Source().put("a", 1, 0, 1).put("b", 1)
+    source.live()
+    config = source.rig.make_task({k: v for k, v in source.options.items() if k != "dead_letter_topic"})[1]
+    for key, warned in (("b", 0), ("a", 1)):
+        caplog.clear()
+        with source.server.connect() as connection:
+            reset_positions(connection, config, Reset(key=key))
+        assert sum("dead_letter_topic is not set" in text for text in caplog.messages) == warned
+
+
 def usual_and_many():
     """With more letters of one object than a mark names."""
     return usual().put("many", *[0] * 8)
