@@ -44,6 +44,7 @@ from framework.iggy.headers import REPLAY_HEADER, merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import offset_since, read_topic
 from framework.iggy.topic_refusal import topic_refusal
+from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue, encode_headers, provenance
@@ -59,7 +60,6 @@ from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
 if TYPE_CHECKING:
     from framework.engine.session import Session
-    from framework.iterator import AbstractSourceRecordIterator
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +132,7 @@ class DeadLetterReplay:
         self._stream = config.iggy.stream
         self._provenance = config.iggy.headers == "provenance"
         self._may_be_lost = may_be_lost
+        self._can_look_up = type(iterator).look_up is not AbstractSourceRecordIterator.look_up
         self._refusals: dict[str, str | None] = {}
         self._filtered: list[StoredDeadLetter] = []
         self.counts = ReplayCounts()
@@ -149,9 +150,7 @@ class DeadLetterReplay:
             SourceError: an error of the store or a topic.
         """
         records = [
-            dead_letter
-            for dead_letter in dead_letters
-            if dead_letter.kind == "record" and self._has_place(dead_letter) and self._is_passed(dead_letter)
+            dead_letter for dead_letter in dead_letters if dead_letter.kind == "record" and self._has_place(dead_letter)
         ]
         waiting = self._found(records, notes)
         with contextlib.closing(self._remade(waiting)) as remade:
@@ -190,7 +189,7 @@ class DeadLetterReplay:
         return topic_refusal(self._session.connection, config, topic)
 
     def _is_passed(self, dead_letter: StoredDeadLetter) -> bool:
-        """Return whether the source is past the record; otherwise the source would send it a second time."""
+        """Return whether the source is past the record of an object that it can still read; else it would send it, too."""
         entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key())
         if entry is None or entry.version != dead_letter.version:
             return True
@@ -322,12 +321,9 @@ class DeadLetterReplay:
         for _, group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             try:
-                native = self._iterator.look_up(_native(wanted[0]))
-                if native is not None and native.version != wanted[0].version:
-                    if self._is_read(native):
-                        self.counts.superseded += len(wanted)
-                        continue
-                    native = None
+                native, wanted = self._present(wanted)
+                if not wanted:
+                    continue
                 context = self._context(wanted[0], native)
             except (ObjectError, AccessDeniedError) as error:  # of this object alone; the others are replayed
                 for _ in wanted:
@@ -343,6 +339,18 @@ class DeadLetterReplay:
                     else:
                         if remade is not None:
                             yield remade
+
+    def _present(self, wanted: list[StoredDeadLetter]) -> tuple[NativeObject | None, list[StoredDeadLetter]]:
+        """Return the object of dead letters, None unless it is there in their version; and those that can be replayed now."""
+        native = self._iterator.look_up(_native(wanted[0]))
+        if native is not None and native.version != wanted[0].version:
+            if self._is_read(native):
+                self.counts.superseded += len(wanted)
+                return None, []
+            return None, wanted
+        if native is None and self._can_look_up:
+            return None, wanted  # no source goes on with an object that is gone
+        return native, [dead_letter for dead_letter in wanted if self._is_passed(dead_letter)]
 
     def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
         """Return the object of dead letters for the transforms; without its times when it is gone."""

@@ -363,6 +363,41 @@ def test_the_search_for_records_that_are_there_begins_where_the_first_dead_lette
     assert 40 <= starts[0] <= 42
 
 
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_dead_letters_of_a_source_that_was_killed_do_not_wait_for_an_object_that_is_not_there_any_more(change):
+    """The source never goes beyond the record: it does not read that version again."""
+    events = len(Source(partitions=1).put("a", 1, 0, 1, 0).live().events)
+    held = 0
+    for at in range(1, events + 1):
+        source = Source(partitions=1).put("a", 1, 0, 1, 0)
+        source.live(at)
+        if not all(source.server.topic_info("kit", topic) for topic in ("records", DEAD)):
+            continue
+        before, bad = source.payloads(), collections.Counter({letter.raw: 1 for letter in source.stored()})
+        held += bool(bad)
+        new = collections.Counter([b'{"n":"other"}']) if change == "other" else collections.Counter()
+        if change == "gone":
+            source.rig.store.delete("a")
+        else:
+            source.rig.store.put("a", b'{"n":"other"}\n')
+        counts, _ = replay(source, validate=False)
+        assert (counts.sent, counts.stayed) == (len(bad), 0)
+        source.live(validate=False)
+        replay(source, validate=False)
+        assert source.payloads() == before + bad + new
+    assert held > 2
+
+
+def test_dead_letters_of_a_source_that_was_killed_wait_where_no_object_can_be_looked_up(monkeypatch):
+    """None means that the next listing shows the object."""
+    monkeypatch.delattr(StoreRecordIterator, "look_up")
+    source = Source(partitions=1).put("a", 1, 0, 1, 0)
+    source.live()
+    monkeypatch.setattr(DeadLetterReplay, "_is_passed", lambda self, letter: self._stays(RecordError("not passed")))
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.bad) == (0, {"not passed": 2})
+
+
 def test_dead_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     monkeypatch.setattr("framework.engine.dead_letter_replay.BATCH_SIZE", 2)
     source = usual()
