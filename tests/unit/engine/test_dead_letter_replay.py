@@ -818,6 +818,18 @@ def test_a_record_that_the_transforms_still_refuse_stays():
     assert len(open_dead_letters(source)) == 1
 
 
+def test_a_header_of_an_object_that_is_gone_leaves_the_record_to_a_replay_without_it():
+    source = Source().put("a", 1, 0)
+    source.live()
+    source.rig.store.delete("a")
+    sized = [{"type": "headers", "headers": [{"name": "size", "object": "size"}]}]
+    counts, _ = replay(source, validate=False, transforms=sized)
+    assert (counts.sent, counts.stayed) == (0, 1)
+    assert "the object of the record is gone" in next(iter(counts.bad))
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (1, 0)
+
+
 # ---- options and objects that changed
 
 
