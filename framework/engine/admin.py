@@ -127,7 +127,7 @@ def _check_dead_letters(stored: Iterable[StoredDeadLetter], change: SetPosition,
     if left:
         raise PositionError(
             f"{entry.bucket}/{entry.key}: {counted(len(left), 'dead letter')} of the records up to {count} would be left behind: "
-            f"a position of another generation cannot replay them. Run `dead-letter replay` first"
+            f"a position of another generation cannot replay them. Run `dead-letter replay` or `dead-letter discard` first"
         )
 
 
@@ -187,7 +187,7 @@ def _warn_of_dead_letters(config: SourceCommonConfig, entries: Iterable[OffsetMa
     if config.errors.dead_letter_topic is None and any(entry.skipped or entry.failed for entry in entries):
         log.warning(
             "[errors] dead_letter_topic is not set, and bad data of these objects was skipped. If a topic holds it, a replay "
-            "could send it twice"
+            "could send it twice: set the topic, and close these dead letters with `dead-letter discard`"
         )
 
 

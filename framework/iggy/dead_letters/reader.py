@@ -53,19 +53,21 @@ class DeadLetterLog:
 
     Attributes:
         stored: the selected dead letters, in topic order, without the records' bytes, which may exceed the memory.
-        replayed: offsets of the dead letters that were replayed, or whose objects were reset.
+        replayed: offsets of the dead letters that are closed: replayed, discarded, or of objects that were reset.
+        discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
         first_offset: offset of the first message that the topic still has, or will have; earlier ones are gone.
     """
 
     stored: Sequence[StoredDeadLetter]
     replayed: frozenset[int]
+    discarded: frozenset[int]
     notes: Sequence[ReplayMarker]
     first_offset: int
 
     @property
     def waiting(self) -> list[StoredDeadLetter]:
-        """The selected dead letters that were not replayed."""
+        """The selected dead letters that are not closed."""
         return [dead_letter for dead_letter in self.stored if dead_letter.offset not in self.replayed]
 
     @classmethod
@@ -90,6 +92,7 @@ class DeadLetterLog:
         """
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
+        discarded: set[int] = set()
         notes: list[ReplayMarker] = []
         partition = _partition(connection, config)
         first_offset: int | None = None
@@ -101,11 +104,18 @@ class DeadLetterLog:
                     stored.append(attrs.evolve(found, raw=b""))
             elif found is not None and found.replayed:
                 replayed.update(found.dead_letters)
+                discarded.update(found.dead_letters if found.discarded else ())
             elif found is not None:
                 notes.append(found)
         if first_offset is None:  # the server reports 0 as the last offset of a topic that had no message yet
             first_offset = partition.current_offset + 1 if partition.current_offset else 0
-        return cls(stored=stored, replayed=frozenset(replayed), notes=notes, first_offset=first_offset)
+        return cls(
+            stored=stored,
+            replayed=frozenset(replayed),
+            discarded=frozenset(discarded),
+            notes=notes,
+            first_offset=first_offset,
+        )
 
 
 def _partition(connection: IggyConnection, config: SourceCommonConfig) -> PartitionInfo:
@@ -150,6 +160,20 @@ def topic_of(config: SourceCommonConfig) -> str:
     if topic is None:
         raise ConfigError('no dead letters are kept: set [errors] dead_letter_topic = "NAME"')
     return topic
+
+
+def discard_dead_letters(
+    connection: IggyConnection, config: SourceCommonConfig, dead_letters: Sequence[StoredDeadLetter]
+) -> None:
+    """Close dead letters without sending them. A call that is killed closes some of them.
+
+    Raises:
+        ConfigError: no dead letter topic is configured.
+        UnknownOutcomeError, IggyUnavailableError: some may be closed.
+    """
+    box = IggyDeadLetters(connection, config, topic_of(config))
+    for at in range(0, len(dead_letters), BATCH_SIZE):
+        box.discarded(dead_letters[at : at + BATCH_SIZE])
 
 
 def void_dead_letters(

@@ -1,6 +1,7 @@
 """Dead letters sent again: once each, whatever kills the replay, and no recovery counts them."""
 
 import collections
+import contextlib
 
 import attrs
 import pytest
@@ -20,7 +21,7 @@ from framework.errors import (
     SourceRunningError,
 )
 from framework.iggy.dead_letters import writer
-from framework.iggy.dead_letters.reader import DeadLetterLog, is_current
+from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
@@ -668,7 +669,7 @@ def accept(source, **options):
 
 @pytest.mark.parametrize("harm", ["other options", "a partition that is gone"])
 def test_dead_letters_of_objects_that_restart_when_that_is_accepted_are_void(harm):
-    """Their records come again, in another generation, which nobody knows once the position was compacted."""
+    """Their records come again, in another generation, which is unknown once the position was compacted."""
     options = {"format": "text", "validate": None} if harm == "other options" else {"partitions": 1}
     restarted = 0
     for at in range(20, len(usual(partitions=2).live().events), 9):
@@ -698,7 +699,26 @@ def test_a_change_by_hand_warns_that_it_cannot_void_dead_letters_of_a_topic_it_d
         caplog.clear()
         with source.server.connect() as connection:
             reset_positions(connection, config, Reset(key=key))
-        assert sum("dead_letter_topic is not set" in text for text in caplog.messages) == warned
+        assert sum("`dead-letter discard`" in text for text in caplog.messages) == warned
+
+
+def test_a_discard_that_is_killed_anywhere_is_finished_by_the_same_command(monkeypatch):
+    monkeypatch.setattr("framework.iggy.dead_letters.reader.BATCH_SIZE", 3)
+    total = len(usual().dead_letters)
+    for at in (1, 2, 3, 4, None):
+        source = usual()
+        source.live()
+        for event in (at, None):
+            source.server.on_event = CrashPoint(event)
+            connection = source.server.connect()
+            with contextlib.suppress(CrashError):
+                discard_dead_letters(connection, source.config, open_dead_letters(source))
+            source.server.on_event = None
+            connection.close()
+        with source.server.connect() as connection:
+            found = DeadLetterLog.read(connection, source.config)
+        assert (len(found.discarded), found.waiting) == (total, [])
+        assert replay(source, validate=False)[0].sent == 0
 
 
 def usual_and_many():
