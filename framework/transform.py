@@ -211,6 +211,8 @@ class TransformContext:
         metadata: the object's metadata by name, when a transform's `needs_metadata` asks for it; else empty.
         tags: the object's tags by name, when a transform's `needs_tags` asks for them; else empty. They can change while
             the version stays the same.
+        object_exists: whether the object is there in this version. It need not be when a dead letter is replayed: then
+            nothing is known but bucket, key and version, and `metadata` and `tags` are empty.
     """
 
     native: NativeObject
@@ -220,6 +222,7 @@ class TransformContext:
     split_number: int = 0
     metadata: Mapping[str, str] = attrs.field(factory=dict, repr=False)
     tags: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    object_exists: bool = True
 
 
 @attrs.frozen(kw_only=True)

@@ -1,4 +1,4 @@
-"""Options of the commands `dead-letter show` and `replay`; see `framework.cli.dead_letters`."""
+"""Options of the commands `dead-letter show`, `replay` and `discard`; see `framework.cli.dead_letters`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, path_option, refuse_empty
+from framework.cli.offsets import DryRunOption, YesOption
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
@@ -24,6 +25,13 @@ KindOption = Annotated[
 DeadLetterOption = Annotated[
     int | None, typer.Option("--letter", help="Only the dead letter with this number.", min=0, show_default=False)
 ]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        help='Only dead letters stored since: "2h", "7d", or a date with or without a time, UTC.',
+        show_default=False,
+    ),
+]
 
 
 def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typer.Typer:
@@ -33,7 +41,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         task_class: the source.
         chosen: returns the configuration that the command's and the program's options name.
     """
-    app = typer.Typer(help="Show and replay skipped records and failed objects.", rich_markup_mode=None)
+    app = typer.Typer(help="Show, replay and discard skipped records and failed objects.", rich_markup_mode=None)
 
     @app.command()
     def show(
@@ -43,21 +51,17 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         prefix: PrefixOption = None,
         kind: KindOption = None,
         letter: DeadLetterOption = None,
-        since: Annotated[
-            str | None,
-            typer.Option(
-                help='Only dead letters stored since: "2h", "7d", or a date with or without a time, UTC.',
-                show_default=False,
-            ),
-        ] = None,
-        replayed: Annotated[bool, typer.Option("--replayed", help="Include replayed dead letters.")] = False,
+        since: SinceOption = None,
+        replayed: Annotated[
+            bool, typer.Option("--replayed", help="Include replayed and discarded dead letters.")
+        ] = False,
         limit: Annotated[int, typer.Option(help="Only the newest, up to this number; 0 = all.", min=0)] = 0,
         json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
         payload: Annotated[
             Path | None, path_option(help="Write the record's bytes to this file; for a single dead letter.")
         ] = None,
     ) -> int:
-        """List dead letters: place, reason, length, replayed or not. Safe while the source is running."""
+        """List dead letters: place, reason, length, state. Safe while the source is running."""
         from framework.cli.dead_letters import DeadLetterChoice, show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
@@ -94,5 +98,24 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         return replay_dead_letters(
             task_class, chosen(config, settings), choice, dry_run=dry_run, may_be_lost=may_be_lost
         )
+
+    @app.command()
+    def discard(
+        config: ConfigOption = None,
+        settings: SetOption = None,
+        key: KeyOption = None,
+        prefix: PrefixOption = None,
+        kind: KindOption = None,
+        letter: DeadLetterOption = None,
+        since: SinceOption = None,
+        yes: YesOption = False,
+        dry_run: DryRunOption = False,
+    ) -> int:
+        """Close dead letters for good. Their records are never sent, and failed objects stay failed."""
+        from framework.cli.dead_letters import DeadLetterChoice, discard_selected  # noqa: PLC0415 - each command loads what it needs
+
+        refuse_empty(key=key, prefix=prefix)
+        choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
+        return discard_selected(task_class, chosen(config, settings), choice, yes=yes, dry_run=dry_run)
 
     return app

@@ -1,4 +1,4 @@
-"""The commands `dead-letter show` and `replay`: select, list and send again the dead letters of a source."""
+"""The commands `dead-letter show`, `replay` and `discard`: select, list, send again and close dead letters of a source."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import reached, read_config
-from framework.cli.text import column_widths, in_width, printable, write_json_lines, write_lines
+from framework.cli.text import column_widths, confirmed, in_width, printable, write_json_lines, write_lines
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current, topic_of
 from framework.iggy.dead_letters.writer import IggyDeadLetters, StoredDeadLetter
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
+
+State = Literal["waiting", "replayed", "discarded"]
+
+NONE_SELECTED = "no dead letter was selected: those that are replayed or discarded do not count"
 
 
 @attrs.frozen(kw_only=True)
@@ -131,13 +135,19 @@ def show_dead_letters(
         if payload is not None:
             return _write_payload(connection, config, found, payload)
     if as_json:
-        write_json_lines(as_line(each, replayed=each.offset in dead_letters.replayed) for each in found)
+        write_json_lines(as_line(each, _state_of(each, dead_letters)) for each in found)
     else:
-        _write_table(found, dead_letters.replayed)
+        _write_table(found, dead_letters)
     return 0
 
 
-def as_line(dead_letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
+def _state_of(dead_letter: StoredDeadLetter, dead_letters: DeadLetterLog) -> State:
+    if dead_letter.offset in dead_letters.discarded:
+        return "discarded"
+    return "replayed" if dead_letter.offset in dead_letters.replayed else "waiting"
+
+
+def as_line(dead_letter: StoredDeadLetter, state: State) -> dict[str, Any]:
     """Return a dead letter as `show --json` writes it."""
     return {
         "letter": dead_letter.offset,
@@ -156,7 +166,8 @@ def as_line(dead_letter: StoredDeadLetter, *, replayed: bool) -> dict[str, Any]:
         "format": dead_letter.format,
         "topic": dead_letter.topic_partition.topic,
         "partition": dead_letter.topic_partition.partition,
-        "replayed": replayed,
+        "replayed": state == "replayed",
+        "discarded": state == "discarded",
     }
 
 
@@ -180,23 +191,23 @@ def _write_payload(
     return 0
 
 
-def _write_table(found: Sequence[StoredDeadLetter], replayed: frozenset[int]) -> None:
+def _write_table(found: Sequence[StoredDeadLetter], dead_letters: DeadLetterLog) -> None:
     """Write a line at a time: a table of a million dead letters takes no memory beside them."""
-    names = ("letter", "stored (UTC)", "bytes", "replayed", "error", "place")
-    widths = column_widths(itertools.chain([names], (_row(each, replayed) for each in found)))
+    names = ("letter", "stored (UTC)", "bytes", "state", "error", "place")
+    widths = column_widths(itertools.chain([names], (_row(each, dead_letters) for each in found)))
     sys.stdout.write(f"{in_width(names, widths)}\n")
     for each in found:
-        sys.stdout.write(f"{in_width(_row(each, replayed), widths)}\n    {printable(each.text)}\n")
+        sys.stdout.write(f"{in_width(_row(each, dead_letters), widths)}\n    {printable(each.text)}\n")
     sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
 
 
-def _row(dead_letter: StoredDeadLetter, replayed: frozenset[int]) -> tuple[str, ...]:
+def _row(dead_letter: StoredDeadLetter, dead_letters: DeadLetterLog) -> tuple[str, ...]:
     stored = datetime.fromtimestamp(dead_letter.timestamp_us / 1e6, tz=timezone.utc)
     return (
         str(dead_letter.offset),
         stored.strftime("%Y-%m-%d %H:%M:%S"),
         "" if dead_letter.length is None else f"{dead_letter.length:,}",
-        "yes" if dead_letter.offset in replayed else "",
+        _state_of(dead_letter, dead_letters),
         printable(dead_letter.error),
         printable(_where(dead_letter)),
     )
@@ -244,7 +255,8 @@ def replay_dead_letters(
         if dry_run:
             state = inspect(connection, config).state
             offsets = OffsetManager(positions=state.positions, watermark=state.watermark)
-            _write_table(_waiting(read_selected(connection, config, choice), offsets), frozenset())
+            dead_letters = read_selected(connection, config, choice)
+            _write_table(_waiting(dead_letters, offsets), dead_letters)
             return 0
         session = Session.begin(connection, config)
         dead_letters = read_selected(connection, config, choice)  # after the fence: no process adds to them now
@@ -254,22 +266,59 @@ def replay_dead_letters(
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
+    if counts.delivered:
+        lines.append(
+            f"not sent, because the source has sent them as good records since: {counted(counts.delivered, 'record')}"
+        )
     if counts.filtered:
         lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
-    if counts.superseded:
-        earlier = counted(counts.superseded, "dead letter")
-        lines.append(f"not sent, because the object was overwritten and read since: {earlier}")
+    superseded = counts.superseded + len(dead_letters.waiting) - len(found)
+    if superseded:
+        earlier = counted(superseded, "dead letter")
+        lines.append(f"not sent, because the object was reset or overwritten and read since: {earlier}")
     if counts.reopened:
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")
     lines += [f"{count:,} still failing: {sentence}" for sentence, count in counts.bad.items()]
-    if not found:
-        lines.append(
-            "no dead letter was selected: replayed ones do not count, nor those of objects that were reset or overwritten "
-            "and read since"
-        )
+    if superseded or counts.stayed:
+        lines.append("`dead-letter discard` closes dead letters that are not to be sent")
+    if not dead_letters.waiting:
+        lines.append(NONE_SELECTED)
     write_lines(lines)
     return EXIT_PERSON if counts.stayed else EXIT_DONE
+
+
+def discard_selected(
+    task_class: type[AbstractSourceTask], file: ConfigFile, choice: DeadLetterChoice, *, yes: bool, dry_run: bool
+) -> int:
+    """Ask for confirmation, and close the selected dead letters without sending them. The source may be running.
+
+    Dead letters of earlier versions are among them, which no replay takes.
+
+    Raises:
+        ConfigError: mistakes in the file or the options; no terminal to ask on, and no --yes.
+        SourceError: an error of Iggy.
+    """
+    config = read_config(task_class, file)
+    topic_of(config)
+    with reached(config) as connection:
+        dead_letters = read_selected(connection, config, choice)
+        found = dead_letters.waiting
+        if dry_run:
+            _write_table(found, dead_letters)
+            return EXIT_DONE
+        if not found:
+            write_lines([NONE_SELECTED])
+            return EXIT_DONE
+        if not confirmed(
+            f"Discard {counted(len(found), 'dead letter')}? No replay sends these records any more.",
+            yes=yes,
+            dry_run=True,
+        ):
+            return 1
+        discard_dead_letters(connection, config, found)
+    write_lines([f"discarded: {counted(len(found), 'dead letter')}"])
+    return EXIT_DONE
 
 
 def _waiting(dead_letters: DeadLetterLog, offsets: OffsetManager) -> list[StoredDeadLetter]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -10,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 import orjson
-import typer
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import bucket_of, reached, read_config
-from framework.cli.text import write_json, write_json_lines, write_lines
+from framework.cli.text import confirmed, write_json, write_json_lines, write_lines
 from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
-from framework.errors import ConfigError
 from framework.iggy.dead_letters.reader import dead_letters_of
 from framework.model.text import counted
 
@@ -87,13 +84,13 @@ def reset_offsets(
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         write_lines([what])
         # a reset that was killed may have left dead letters, without positions: the same command finishes it
-        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice)
+        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice.takes_object)
         if not known:
             write_lines([f"nothing to reset: {unknown_text(choice)}"])
             return 0
         if dry_run:
             return 0
-        if not _confirmed("Forget these positions?", yes=yes, dry_run=True):
+        if not confirmed("Forget these positions?", yes=yes, dry_run=True):
             return 1
         epoch = reset_positions(connection, config, choice).epoch
     write_lines([f"forgotten, in epoch {epoch}; what the topics hold stays there"])
@@ -123,7 +120,7 @@ def set_offset(
         write_lines([_outcome(entry, change)])
         if dry_run:
             return 0
-        if not _confirmed("Set this position?", yes=yes, dry_run=True):
+        if not confirmed("Set this position?", yes=yes, dry_run=True):
             return 1
         epoch = set_position(connection, config, change).epoch
     write_lines([f"set, in epoch {epoch}; what the topics hold stays there"])
@@ -150,7 +147,7 @@ def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes
     """
     config = read_config(task_class, file)
     with reached(config) as connection:
-        if not _confirmed(
+        if not confirmed(
             "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
         ):
             return 1
@@ -277,13 +274,3 @@ def _division_text(entry: OffsetManagerEntry) -> str:
 def moment(milliseconds: int) -> str:
     """Return a time as text, UTC."""
     return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _confirmed(question: str, *, yes: bool, dry_run: bool = False) -> bool:
-    """Ask for confirmation, unless it was given. `dry_run`: the command has that option."""
-    if yes:
-        return True
-    if not sys.stdin.isatty():
-        more = " (or --dry-run to see what would happen)" if dry_run else ""
-        raise ConfigError(f"there is no terminal to ask on: add --yes{more}")
-    return typer.confirm(question)

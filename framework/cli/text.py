@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import orjson
+import typer
 
 from framework.errors import ConfigError
 
@@ -78,3 +79,17 @@ def json_text(value: object, *, indent: bool = False) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
+
+
+def confirmed(question: str, *, yes: bool, dry_run: bool = False) -> bool:
+    """Ask for confirmation, unless it was given. `dry_run`: the command has that option.
+
+    Raises:
+        ConfigError: there is no terminal to ask on.
+    """
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        more = " (or --dry-run to see what would happen)" if dry_run else ""
+        raise ConfigError(f"there is no terminal to ask on: add --yes{more}")
+    return typer.confirm(question)

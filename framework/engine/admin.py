@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from framework.iggy.dead_letters.writer import StoredDeadLetter
     from framework.iggy.offset_log.state import LogState
     from framework.offsets.set_position import SetPosition
+
+log = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -62,13 +65,18 @@ def reset_positions(connection: IggyConnection, config: SourceCommonConfig, rese
         SourceRunningError: the source is running.
         PositionError: the log cannot be read; or a partition is gone, unless everything is reset.
     """
+
+    def change(state: LogState) -> None:
+        _warn_of_dead_letters(config, (entry for entry in state.positions.view() if reset.takes_entry(entry)))
+        _reset(state, reset)
+
     done = _change(
         connection,
         config,
-        lambda state: _reset(state, reset),
+        change,
         check=lambda state: None if reset.everything else check_topics(connection, config, state),
     )
-    void_dead_letters(connection, config, reset)
+    void_dead_letters(connection, config, reset.takes_object)
     return done
 
 
@@ -94,10 +102,11 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         entry = change.find(state.positions.view())
         of_object = Reset(key=change.key, bucket=entry.bucket)
         # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
-        _check_dead_letters(dead_letters_of(connection, config, of_object), change, entry)
+        _check_dead_letters(dead_letters_of(connection, config, of_object.takes_object), change, entry)
+        _warn_of_dead_letters(config, [entry])
 
     done = _change(connection, config, lambda state: _set(state, change), check=check)
-    void_dead_letters(connection, config, of_object)
+    void_dead_letters(connection, config, of_object.takes_object)
     return done
 
 
@@ -118,7 +127,7 @@ def _check_dead_letters(stored: Iterable[StoredDeadLetter], change: SetPosition,
     if left:
         raise PositionError(
             f"{entry.bucket}/{entry.key}: {counted(len(left), 'dead letter')} of the records up to {count} would be left behind: "
-            f"a position of another generation cannot replay them. Run `dead-letter replay` first"
+            f"a position of another generation cannot replay them. Run `dead-letter replay` or `dead-letter discard` first"
         )
 
 
@@ -127,7 +136,7 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
 
     Where messages were removed, what is left is counted from the first message on, and reading continues after that, or
     after the saved records. Objects that were partly
-    read under other options, or in a missing partition, restart.
+    read under other options, or in a missing partition, restart; their dead letters are marked after the snapshot.
 
     Args:
         connection: an open connection, which the caller closes.
@@ -139,22 +148,28 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
         PositionError: the log cannot be read, or was lost.
     """
     restarting = uncounted = 0
+    restarted: set[tuple[str, str]] = set()
 
     def change(state: LogState) -> None:
         nonlocal restarting, uncounted
         before = _unfinished(state)
+        pending = {key.whole(): entry for key, entry in state.positions.pending()}
         _accept(state, connection, config)
         after = _unfinished(state)
         begun = {key for key, entries in before.items() if _has_begun(entries)}
         abandoned = {key for key, entries in after.items() if any(entry.is_abandoned for entry in entries)}
-        dropped = [key for key in begun if key in abandoned or state.positions.find(key) is None]
+        gone = {key for key in pending if key in abandoned or state.positions.find(key) is None}
         renumbered = [
             entries
             for entries in after.values()
-            if _has_begun(entries) and not all(is_numbered_by(entry, numbering_options) for entry in entries)
+            if not all(is_numbered_by(entry, numbering_options) for entry in entries)
         ]
-        restarting = len(dropped) + len(renumbered)
-        uncounted = len(abandoned) + sum(map(len, renumbered))
+        renumbered_begun = [entries for entries in renumbered if _has_begun(entries)]
+        restarting = len(begun & gone) + len(renumbered_begun)
+        uncounted = len(abandoned) + sum(map(len, renumbered_begun))
+        begin_again = [*(pending[key] for key in gone), *(entry for entries in renumbered for entry in entries)]
+        restarted.update((entry.bucket, entry.key) for entry in begin_again)
+        _warn_of_dead_letters(config, begin_again)
 
     done = _change(
         connection,
@@ -162,11 +177,22 @@ def accept_changes(connection: IggyConnection, config: SourceCommonConfig, *, nu
         change,
         check=partial(check_log, connection, config),  # to accept an empty log would send everything again, unasked
     )
+    if restarted:
+        void_dead_letters(connection, config, lambda bucket, key: (bucket, key) in restarted)
     return attrs.evolve(done, positions=done.positions - uncounted, restarting=restarting)
 
 
+def _warn_of_dead_letters(config: SourceCommonConfig, entries: Iterable[OffsetManagerEntry]) -> None:
+    """Warn that dead letters of objects that are read again cannot be voided: the configuration names no topic."""
+    if config.errors.dead_letter_topic is None and any(entry.skipped or entry.failed for entry in entries):
+        log.warning(
+            "[errors] dead_letter_topic is not set, and bad data of these objects was skipped. If a topic holds it, a replay "
+            "could send it twice: set the topic, and close these dead letters with `dead-letter discard`"
+        )
+
+
 def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool]) -> int:
-    """Reopen failed objects, so that they resume where they failed; return how many.
+    """Reopen failed objects, so that they resume where they failed; return how many: splits and parts are of one.
 
     Args:
         session: an epoch of this process; nothing else runs in it.
@@ -179,7 +205,7 @@ def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool
             session.state.replace(entry.reopened())
     if found:
         session.write_snapshot()
-    return len(found)
+    return len({entry.get_manager_key().whole() for entry in found})
 
 
 def _change(

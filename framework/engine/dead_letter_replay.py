@@ -2,9 +2,10 @@
 
     claim, fence, load -> unreplayed dead letters -> [note where the partitions end -> send, marked -> confirmed -> mark them]
 
-A replay has its own epoch, so it never runs beside its source. It is repeatable: if it was killed, the next replay
-searches the partitions for dead letters that were sent but not marked. It starts at the ends that the killed replay had
-noted before it sent. Replayed records have their own ids: no recovery takes them for records of their objects. They
+A replay has its own epoch, so it never runs beside its source. It is repeatable: it first searches the
+partitions for records that are there already. Those of a killed replay are behind the ends that it had noted before it
+sent. The source itself may have sent a record behind its dead letter: it was killed before it had passed the record, and
+found it good on the next read. Replayed records have their own ids: no recovery takes them for records of their objects. They
 have no position either, so they are not sent to a topic that may lose them.
 
 A dead letter about a record sends that record, after the configured transforms; with `partition_by` to the partition of
@@ -41,15 +42,16 @@ from framework.iggy import wire
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import REPLAY_HEADER, merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
-from framework.iggy.reader import read_topic
+from framework.iggy.reader import offset_since, read_topic
 from framework.iggy.topic_refusal import topic_refusal
+from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.headers import HeaderValue, encode_headers, provenance
-from framework.model.message_ids import dead_letter_hash64, message_id
+from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
 from framework.model.objects import NativeObject, TopicPartition, length_only
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, numbers_alike
-from framework.model.splits import Split
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike
+from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.pipeline.object_reader import context_of
 from framework.storage.prefetch import FetchedInput
@@ -58,7 +60,6 @@ from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
 if TYPE_CHECKING:
     from framework.engine.session import Session
-    from framework.iterator import AbstractSourceRecordIterator
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,9 @@ BATCH_SIZE = 500
 """Dead letters between two marks."""
 
 BATCH_BYTES = 8 << 20
+
+CLOCK_STEP_SECONDS = 60
+"""How far the server's clock may have stepped back between a dead letter and a later message."""
 
 SCAN_RECORDS = 1000
 """Records of an object in memory during the search for the wanted ones."""
@@ -79,6 +83,7 @@ class ReplayCounts:
         sent: records sent.
         filtered: records that a transform filtered: there is nothing to send.
         found: records that an earlier, killed replay had already sent.
+        delivered: records that the source has sent as good ones: it was killed behind the dead letter, and read them again.
         superseded: dead letters of earlier versions of objects; the present version was read.
         reopened: objects that the next start resumes.
         bad: dead letters that remain: error message -> count.
@@ -87,6 +92,7 @@ class ReplayCounts:
     sent: int = 0
     filtered: int = 0
     found: int = 0
+    delivered: int = 0
     superseded: int = 0
     reopened: int = 0
     bad: dict[str, int] = attrs.field(factory=dict)
@@ -126,6 +132,7 @@ class DeadLetterReplay:
         self._stream = config.iggy.stream
         self._provenance = config.iggy.headers == "provenance"
         self._may_be_lost = may_be_lost
+        self._can_look_up = type(iterator).look_up is not AbstractSourceRecordIterator.look_up
         self._refusals: dict[str, str | None] = {}
         self._filtered: list[StoredDeadLetter] = []
         self.counts = ReplayCounts()
@@ -143,9 +150,7 @@ class DeadLetterReplay:
             SourceError: an error of the store or a topic.
         """
         records = [
-            dead_letter
-            for dead_letter in dead_letters
-            if dead_letter.kind == "record" and self._has_place(dead_letter) and self._is_passed(dead_letter)
+            dead_letter for dead_letter in dead_letters if dead_letter.kind == "record" and self._has_place(dead_letter)
         ]
         waiting = self._found(records, notes)
         with contextlib.closing(self._remade(waiting)) as remade:
@@ -184,7 +189,7 @@ class DeadLetterReplay:
         return topic_refusal(self._session.connection, config, topic)
 
     def _is_passed(self, dead_letter: StoredDeadLetter) -> bool:
-        """Return whether the source is past the record; otherwise the source would send it a second time."""
+        """Return whether the source is past the record of an object that it can still read; else it would send it, too."""
         entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key())
         if entry is None or entry.version != dead_letter.version:
             return True
@@ -198,6 +203,7 @@ class DeadLetterReplay:
 
     def _reopen(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Reopen positions before marking: a dead letter that was only marked would never be replayed."""
+        dead_letters = [dead_letter for dead_letter in dead_letters if self._can_resume(dead_letter)]
         places = {
             (dead_letter.bucket, dead_letter.key, dead_letter.split_number, dead_letter.version, dead_letter.record - 1)
             for dead_letter in dead_letters
@@ -208,15 +214,38 @@ class DeadLetterReplay:
         )
         self._mark(dead_letters)
 
+    def _can_resume(self, dead_letter: StoredDeadLetter) -> bool:
+        """Return whether the next run can resume the object; it stops at records that other options numbered."""
+        now = self._iterator.numbering_options
+        entry = self._session.offsets.get_entry(_position(dead_letter).get_manager_key().whole())
+        if entry is None:
+            return True
+        entries = [entry, *(self._session.offsets.table.splits_of(entry) if entry.split_size else ())]
+        others = [each for each in entries if not is_numbered_by(each, now)]
+        if not others or not any(each.records_done for each in entries):
+            return True
+        self._stays(
+            RecordError(
+                f"records of its object were read under {others[0].numbering_options or 'no options'}, and the configuration "
+                f"now says {now}: set [input] and [[transforms]] back, or read the object again from its first record with "
+                f"`offsets reset --key`"
+            )
+        )
+        return False
+
     def _mark(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Mark dead letters as replayed."""
         for at in range(0, len(dead_letters), BATCH_SIZE):
             self._box.replayed(dead_letters[at : at + BATCH_SIZE])
 
-    # ---- dead letters that an earlier replay had sent
+    # ---- records that are in the topic already
 
     def _found(self, dead_letters: Sequence[StoredDeadLetter], notes: Sequence[ReplayMarker]) -> list[StoredDeadLetter]:
-        """Mark the dead letters that an earlier, killed replay had sent; return the others."""
+        """Mark the dead letters whose records are in the topic; return the others.
+
+        An earlier, killed replay sent them, under their ids of a replay. Or the source did, under their own ids: it was
+        killed behind a dead letter, the cause was fixed, and it read the record again, as a good one.
+        """
         by_offset = {dead_letter.offset: dead_letter for dead_letter in dead_letters}
         suspects: set[int] = set()
         since: dict[TopicPartition, int] = {}
@@ -226,16 +255,53 @@ class DeadLetterReplay:
             unknown = dict.fromkeys((dead_letter.topic_partition for dead_letter in noted), 0)
             for topic_partition, end in ((note.ends or unknown) if noted else {}).items():
                 since[topic_partition] = min(end, since.get(topic_partition, end))
-        found: set[int] = set()
-        for topic_partition, end in since.items():
+        for topic_partition, offset in self._ends_before(dead_letters).items():
+            since[topic_partition] = min(offset, since.get(topic_partition, offset))
+        own = {self._own_id(dead_letter) for dead_letter in dead_letters}
+        replayed: set[int] = set()
+        delivered: set[int] = set()
+        for topic_partition, offset in since.items():
             topic, partition = topic_partition.topic, topic_partition.partition
-            for _, message in read_topic(self._session.connection, self._stream, topic, [partition], start=end):
-                if REPLAY_HEADER in message.headers and message.message_id in suspects:
-                    found.add(message.message_id)
-        done = [dead_letter for dead_letter in dead_letters if self._id(dead_letter) in found]
-        self._mark(done)
-        self.counts.found = len(found)
-        return [dead_letter for dead_letter in dead_letters if self._id(dead_letter) not in found]
+            for _, message in read_topic(self._session.connection, self._stream, topic, [partition], start=offset):
+                if message.message_id in suspects and REPLAY_HEADER in message.headers:
+                    replayed.add(message.message_id)
+                delivered.update({message.message_id, _of_any_part(message.message_id)} & own)
+        self.counts.found = len(replayed)
+        self.counts.delivered = len(delivered)
+        known = [self._id(each) in replayed or self._own_id(each) in delivered for each in dead_letters]
+        self._mark(list(itertools.compress(dead_letters, known)))
+        return [dead_letter for dead_letter, is_known in zip(dead_letters, known, strict=True) if not is_known]
+
+    def _ends_before(self, dead_letters: Iterable[StoredDeadLetter]) -> dict[TopicPartition, int]:
+        """Return where the partitions ended when the first of the dead letters was stored."""
+        earliest: dict[tuple[TopicPartition, int], int] = {}
+        for dead_letter in dead_letters:
+            parts = dead_letter.division.parts if isinstance(dead_letter.division, KeyPart) else 0
+            of_object = dead_letter.topic_partition, parts
+            earliest[of_object] = min(dead_letter.timestamp_us, earliest.get(of_object, dead_letter.timestamp_us))
+        times: dict[TopicPartition, int] = {}
+        for (topic_partition, parts), time_us in earliest.items():
+            places = [topic_partition]
+            if parts:  # a record that is good now can be of any part
+                places = [TopicPartition(topic_partition.topic, partition) for partition in range(parts)]
+            for place in places:
+                times[place] = min(time_us, times.get(place, time_us))
+        ends: dict[TopicPartition, int] = {}
+        connection, slack_us = self._session.connection, CLOCK_STEP_SECONDS * 1_000_000
+        for topic in {place.topic for place in times}:
+            info = connection.get_topic(self._stream, topic)
+            for found in info.partitions if info is not None else ():
+                place = TopicPartition(topic, found.id)
+                if place in times:
+                    ends[place] = offset_since(connection, self._stream, topic, found, times[place] - slack_us)
+        return ends
+
+    def _own_id(self, dead_letter: StoredDeadLetter) -> int:
+        """Return the id of the record's own message, as if it were of no part."""
+        number = message_id(
+            entry_hash64(self._source, _position(dead_letter)), dead_letter.split_number, dead_letter.record
+        )
+        return _of_any_part(number) if isinstance(dead_letter.division, KeyPart) else number
 
     def _id(self, dead_letter: StoredDeadLetter) -> int:
         """Return the id of the message that replays the dead letter."""
@@ -255,12 +321,9 @@ class DeadLetterReplay:
         for _, group in itertools.groupby(by_object, key=_object_of):
             wanted = list(group)
             try:
-                native = self._iterator.look_up(_native(wanted[0]))
-                if native is not None and native.version != wanted[0].version:
-                    if self._is_read(native):
-                        self.counts.superseded += len(wanted)
-                        continue
-                    native = None
+                native, wanted = self._present(wanted)
+                if not wanted:
+                    continue
                 context = self._context(wanted[0], native)
             except (ObjectError, AccessDeniedError) as error:  # of this object alone; the others are replayed
                 for _ in wanted:
@@ -276,6 +339,18 @@ class DeadLetterReplay:
                     else:
                         if remade is not None:
                             yield remade
+
+    def _present(self, wanted: list[StoredDeadLetter]) -> tuple[NativeObject | None, list[StoredDeadLetter]]:
+        """Return the object of dead letters, None unless it is there in their version; and those that can be replayed now."""
+        native = self._iterator.look_up(_native(wanted[0]))
+        if native is not None and native.version != wanted[0].version:
+            if self._is_read(native):
+                self.counts.superseded += len(wanted)
+                return None, []
+            return None, wanted
+        if native is None and self._can_look_up:
+            return None, wanted  # no source goes on with an object that is gone
+        return native, [dead_letter for dead_letter in wanted if self._is_passed(dead_letter)]
 
     def _context(self, dead_letter: StoredDeadLetter, native: NativeObject | None) -> TransformContext:
         """Return the object of dead letters for the transforms; without its times when it is gone."""
@@ -487,6 +562,11 @@ def _found(
 
 def _last_of(run: PayloadBatch | SkippedRecord) -> int:
     return run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+
+
+def _of_any_part(number: int) -> int:
+    """Return a message id without the number of the split or part."""
+    return number & ~(MAX_SPLIT << 40)
 
 
 def _object_of(dead_letter: StoredDeadLetter) -> tuple[str, str, str, int, int, int]:

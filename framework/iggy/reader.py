@@ -44,6 +44,31 @@ def read_partition(
         count = max(1, min(_MAX_COUNT, _TARGET_BYTES // average, count * 4))
 
 
+def offset_since(
+    connection: IggyConnection, stream: str, topic: str, partition: PartitionInfo, timestamp_us: int
+) -> int:
+    """Return the offset of the first message that the server stored at a time or later; else that of the next message.
+
+    A binary search of single messages.
+
+    Args:
+        connection: an open connection.
+        stream: name of the stream.
+        topic: name of the topic.
+        partition: the server's details of the partition.
+        timestamp_us: the time, microseconds since 1970.
+    """
+    low, high = 0, partition.current_offset + 1 if partition.messages_count else 0
+    while low < high:
+        middle = (low + high) // 2
+        found = connection.poll(stream, topic, partition.id, offset=middle, count=1)  # the first that is left answers
+        if found and found[0].timestamp_us < timestamp_us:
+            low = found[0].offset + 1
+        else:
+            high = middle
+    return low
+
+
 def read_whole(
     connection: IggyConnection,
     stream: str,

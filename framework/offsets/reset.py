@@ -37,6 +37,10 @@ class Reset:
             return key == self.key
         return key.startswith(self.prefix or "")
 
+    def takes_object(self, bucket: str, key: str) -> bool:
+        """Return whether the reset includes dead letters of that object."""
+        return self.takes(key) and self.bucket in {None, bucket}
+
     def takes_entry(self, entry: OffsetManagerEntry) -> bool:
         """Return whether the reset drops this position."""
         return self.everything or self.takes(entry.key)

@@ -106,6 +106,7 @@ def context_of(
         split_number=entry.split_number if entry.part is None else 0,
         metadata=owner.metadata_of(native) if chain is not None and chain.needs_metadata else {},
         tags=owner.tags_of(native) if chain is not None and chain.needs_tags else {},
+        object_exists=exists,
     )
 
 

@@ -10,6 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from framework.config.option import option
+from framework.errors import RecordError
 from framework.model.headers import HeaderValue
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
@@ -17,6 +18,8 @@ from framework.transforms.values import choice_errors
 
 OBJECT_VALUES = ("bucket", "key", "version", "size", "last_modified", "storage_class", "content_type")
 _CONTENT_TYPE = "content_type"
+_ALWAYS_KNOWN = {"bucket", "key", "version"}
+"""Properties of an object that a dead letter names, too."""
 
 
 @attrs.frozen(kw_only=True)
@@ -81,6 +84,8 @@ class Headers(DocumentTransform):
 
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
+        if not context.object_exists:
+            self._check_known()
         shared = {header.name: value for header in self._of_object if (value := _object_value(header, context)) != ""}
         before = documents.batch.headers
         rows: list[Mapping[str, HeaderValue]]
@@ -93,6 +98,18 @@ class Headers(DocumentTransform):
                     if value is not MISSING and value is not None:
                         cast("dict[str, HeaderValue]", row)[name] = _header_value(value)
         documents.set_headers(rows)
+
+    def _check_known(self) -> None:
+        """Refuse a record whose object is gone when a header needs more of it than is known.
+
+        Raises:
+            RecordError: names the header.
+        """
+        for header in self._of_object:
+            if header.static is None and header.object not in _ALWAYS_KNOWN:
+                raise RecordError(
+                    f'header "{header.name}": its value is not known, because the object of the record is gone'
+                )
 
 
 def _copies(shared: Mapping[str, HeaderValue], documents: Documents) -> list[Mapping[str, HeaderValue]]:

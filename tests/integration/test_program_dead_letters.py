@@ -336,6 +336,38 @@ def test_dead_letters_that_the_topic_dropped_are_said_to_be_gone(tmp_path, moto_
         server.kill()
 
 
+def test_discarded_ones_are_closed_and_never_sent_and_failed_objects_stay_failed(program, moto_bucket):
+    moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"bad", b'{"n":3}', b"bad again"]))
+    moto_bucket.put("in/b.jsonl.gz", gzip.compress(jsonl([b'{"n":%d}' % n for n in range(50)]))[:-12])
+    program.once()
+    sent = program.count()
+    refused = program.run("dead-letter", "discard")
+    assert (refused.code, "add --yes (or --dry-run" in refused.said) == (2, True)
+    dry = program.run("dead-letter", "discard", "--key", "in/a.jsonl", "--dry-run")
+    assert dry.out.endswith("2 dead letters\n")
+    unknown = program.run("dead-letter", "discard", "--letter", "99", "--yes")
+    assert (unknown.code, "--letter 99: the source has no such dead letter" in unknown.said) == (2, True)
+    assert program.run("dead-letter", "show").out.endswith("3 dead letters\n")
+
+    assert "`dead-letter discard` closes" in program.run("dead-letter", "replay", "--kind", "RecordError").out
+    some = program.run("dead-letter", "discard", "--key", "in/a.jsonl", "--yes")
+    assert (some.code, some.out) == (0, "discarded: 2 dead letters\n")
+    assert program.run("dead-letter", "show").out.endswith("1 dead letter\n")
+    again = program.run("dead-letter", "discard", "--key", "in/a.jsonl", "--yes")
+    assert (again.code, again.out.startswith("no dead letter was selected: ")) == (0, True)
+    replay = program.configure(input={"validate": False}).run("dead-letter", "replay", "--kind", "RecordError")
+    assert (replay.code, again.out in replay.out, program.count()) == (0, True, sent)
+
+    assert program.run("dead-letter", "discard", "--since", "1h", "--yes").out == "discarded: 1 dead letter\n"
+    assert "resumes" not in program.run("dead-letter", "replay").out
+    program.once()
+    assert program.count() == sent
+    assert '"state":"failed"' in program.run("offsets", "export").out.replace(" ", "")
+    shown = program.run("dead-letter", "show", "--replayed", "--json").lines
+    assert [(line["replayed"], line["discarded"]) for line in shown] == [(False, True)] * 3
+    assert program.run("dead-letter", "show", "--replayed").out.count("  discarded  ") == 3
+
+
 def test_what_a_replay_leaves_is_not_in_its_preview(program, moto_bucket):
     moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"bad"]))
     program.once()
@@ -345,5 +377,7 @@ def test_what_a_replay_leaves_is_not_in_its_preview(program, moto_bucket):
     assert program.run("dead-letter", "replay", "--dry-run").out.endswith("0 dead letters\n")
     ended = program.configure(input={"validate": False}).run("dead-letter", "replay")
     assert ended.code == 0
-    assert "of objects that were reset or overwritten and read since" in ended.out
+    assert "the object was reset or overwritten and read since: 1 dead letter" in ended.out
     assert program.count() == 3
+    assert program.run("dead-letter", "discard", "--yes").out == "discarded: 1 dead letter\n"
+    assert program.run("dead-letter", "show").out.endswith("0 dead letters\n")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.client import IggyConnection
     from framework.iggy.values import PartitionInfo
-    from framework.offsets.reset import Reset
 
 log = logging.getLogger(__name__)
 
@@ -54,19 +53,21 @@ class DeadLetterLog:
 
     Attributes:
         stored: the selected dead letters, in topic order, without the records' bytes, which may exceed the memory.
-        replayed: offsets of the dead letters that were replayed, or whose objects were reset.
+        replayed: offsets of the dead letters that are closed: replayed, discarded, or of objects that were reset.
+        discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
         first_offset: offset of the first message that the topic still has, or will have; earlier ones are gone.
     """
 
     stored: Sequence[StoredDeadLetter]
     replayed: frozenset[int]
+    discarded: frozenset[int]
     notes: Sequence[ReplayMarker]
     first_offset: int
 
     @property
     def waiting(self) -> list[StoredDeadLetter]:
-        """The selected dead letters that were not replayed."""
+        """The selected dead letters that are not closed."""
         return [dead_letter for dead_letter in self.stored if dead_letter.offset not in self.replayed]
 
     @classmethod
@@ -91,6 +92,7 @@ class DeadLetterLog:
         """
         stored: list[StoredDeadLetter] = []
         replayed: set[int] = set()
+        discarded: set[int] = set()
         notes: list[ReplayMarker] = []
         partition = _partition(connection, config)
         first_offset: int | None = None
@@ -102,11 +104,18 @@ class DeadLetterLog:
                     stored.append(attrs.evolve(found, raw=b""))
             elif found is not None and found.replayed:
                 replayed.update(found.dead_letters)
+                discarded.update(found.dead_letters if found.discarded else ())
             elif found is not None:
                 notes.append(found)
         if first_offset is None:  # the server reports 0 as the last offset of a topic that had no message yet
             first_offset = partition.current_offset + 1 if partition.current_offset else 0
-        return cls(stored=stored, replayed=frozenset(replayed), notes=notes, first_offset=first_offset)
+        return cls(
+            stored=stored,
+            replayed=frozenset(replayed),
+            discarded=frozenset(discarded),
+            notes=notes,
+            first_offset=first_offset,
+        )
 
 
 def _partition(connection: IggyConnection, config: SourceCommonConfig) -> PartitionInfo:
@@ -153,13 +162,34 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> int:
-    """Mark the unreplayed dead letters of reset objects; return their number.
+def discard_dead_letters(
+    connection: IggyConnection, config: SourceCommonConfig, dead_letters: Sequence[StoredDeadLetter]
+) -> None:
+    """Close dead letters without sending them. A call that is killed closes some of them.
+
+    Raises:
+        ConfigError: no dead letter topic is configured.
+        UnknownOutcomeError, IggyUnavailableError: some may be closed.
+    """
+    box = IggyDeadLetters(connection, config, topic_of(config))
+    for at in range(0, len(dead_letters), BATCH_SIZE):
+        box.discarded(dead_letters[at : at + BATCH_SIZE])
+
+
+def void_dead_letters(
+    connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
+) -> int:
+    """Mark the unreplayed dead letters of objects that restart; return their number.
 
     These objects are read again from their first record, and records that are still bad get new dead
     letters. If an old dead letter could be replayed as well, its record would be sent twice.
+
+    Args:
+        connection: an open connection.
+        config: names the topic; without one there is nothing to mark.
+        restarts: whether the object with this bucket and key restarts.
     """
-    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, reset)
+    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, restarts)
     if box is None:
         return 0
     for at in range(0, len(void), BATCH_SIZE):
@@ -167,13 +197,13 @@ def void_dead_letters(connection: IggyConnection, config: SourceCommonConfig, re
     return len(void)
 
 
-def dead_letters_of(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> list[StoredDeadLetter]:
-    """Return the unreplayed dead letters that a reset voids."""
+def dead_letters_of(
+    connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
+) -> list[StoredDeadLetter]:
+    """Return the unreplayed dead letters that `void_dead_letters` marks."""
     topic = config.errors.dead_letter_topic
     if topic is None or connection.get_topic(config.iggy.stream, topic) is None:
         return []
     return DeadLetterLog.read(
-        connection,
-        config,
-        lambda dead_letter: reset.takes(dead_letter.key) and reset.bucket in {None, dead_letter.bucket},
+        connection, config, lambda dead_letter: restarts(dead_letter.bucket, dead_letter.key)
     ).waiting

@@ -8,7 +8,8 @@ of a record:
 
 The header `letter` gives the kind of a message. `record` and `object` are dead letters; `object` stands
 for the rest of an object, from that record on. `dead-letter replay` writes the other two: a `note` before
-it sends (which dead letters, and where the partitions end), and a `replayed` afterwards.
+it sends (which dead letters, and where the partitions end), and a `replayed` afterwards. `dead-letter discard`
+writes a `replayed` that says so.
 
 The payload of a dead letter is the record's bytes, their beginning, or a short JSON when there are none.
 The header `payload` tells which.
@@ -122,13 +123,15 @@ class ReplayMarker:
 
     Attributes:
         offset: its place in the topic.
-        replayed: whether the dead letters were sent again; otherwise they are about to be sent.
+        replayed: whether the dead letters are closed: sent again, voided or discarded; otherwise they are about to be sent.
+        discarded: whether a person closed them without sending.
         dead_letters: offsets of the dead letters.
         ends: partition -> the offset of its next message, when the marker was written.
     """
 
     offset: int
     replayed: bool
+    discarded: bool = False
     dead_letters: tuple[int, ...]
     ends: Mapping[TopicPartition, int] = attrs.field(factory=dict)
 
@@ -182,6 +185,10 @@ class IggyDeadLetters:
     def replayed(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
         """Record that these dead letters were sent again."""
         self._mark("replayed", MARK_ID, dead_letters, {})
+
+    def discarded(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
+        """Record that these dead letters are never sent again. Builds that know no such mark take it for `replayed`."""
+        self._mark("replayed", MARK_ID, dead_letters, {"discarded": True})
 
     def _mark(
         self, kind: str, number: int, dead_letters: Sequence[StoredDeadLetter], more: Mapping[str, object]
@@ -303,6 +310,7 @@ def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:
         offset=message.offset,
         replayed=replayed,
         dead_letters=tuple(number for offset, _, _ in body["letters"] if (number := _number(offset)) < message.offset),
+        discarded=replayed and body.get("discarded") is True,
         ends={_partition(topic, partition): _number(end) for topic, partition, end in body.get("ends", ())},
     )
 

@@ -1,6 +1,7 @@
 """Dead letters sent again: once each, whatever kills the replay, and no recovery counts them."""
 
 import collections
+import contextlib
 
 import attrs
 import pytest
@@ -20,7 +21,7 @@ from framework.errors import (
     SourceRunningError,
 )
 from framework.iggy.dead_letters import writer
-from framework.iggy.dead_letters.reader import DeadLetterLog, is_current
+from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
 from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
@@ -300,6 +301,104 @@ def test_dead_letters_of_a_source_that_was_killed_wait_until_it_has_gone_beyond_
     assert waited
 
 
+def in_splits():
+    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
+    return source.put("a", *[number % 5 for number in range(170)])
+
+
+@pytest.mark.parametrize(("made", "step"), [(usual, 3), (in_splits, 11)])
+def test_a_record_that_its_source_found_good_after_a_kill_is_not_replayed(made, step):
+    """Killed behind the dead letter, before the position had passed it; the cause is fixed; the source reads it again."""
+    total = len(made().live().events)
+    delivered = 0
+    for at in range(1, total + 1, step):
+        source = made()
+        source.live(at)
+        source.live(validate=False)
+        if source.server.topic_info("kit", DEAD) is not None:
+            counts, _ = replay(source, validate=False)
+            delivered += counts.delivered
+            assert open_dead_letters(source) == []
+        assert source.payloads() == as_text(source)
+    assert delivered
+
+
+def test_a_record_of_an_object_divided_by_key_that_its_source_found_good_after_a_kill_is_not_replayed():
+    """Its dead letter names the first part; the record can be of any."""
+    made = [b'{"key": "%d", "n": %d}' % (n % 5, n) + b" " * (40 if n % 3 == 0 else 0) for n in range(30)]
+    options = {"transforms": [{"type": "partition_by", "field": "key"}], "partitions": 3, "max_record_bytes": 30}
+
+    def by_key():
+        source = Source(**options)
+        source.rig.store.put("a", b"".join(line + b"\n" for line in made))
+        return source
+
+    delivered = 0
+    for at in range(1, len(by_key().live().events) + 1, 3):
+        source = by_key()
+        source.live(at)
+        source.live(max_record_bytes=1000)
+        if source.server.topic_info("kit", DEAD) is not None:
+            counts, _ = replay(source, max_record_bytes=1000)
+            delivered += counts.delivered
+            assert open_dead_letters(source) == []
+        assert source.payloads() == collections.Counter(made)
+    assert delivered
+
+
+def test_the_search_for_records_that_are_there_begins_where_the_first_dead_letter_was_stored(monkeypatch):
+    monkeypatch.setattr(dead_letter_replay, "CLOCK_STEP_SECONDS", 0)
+    source = Source(partitions=1).put("a", *[1] * 40).put("b", 1, 0, 1)
+    source.live()
+    starts = []
+
+    def read(*place, start):
+        starts.append(start)
+        return read_topic(*place, start=start)
+
+    read_topic = dead_letter_replay.read_topic
+    monkeypatch.setattr(dead_letter_replay, "read_topic", read)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.delivered) == (1, 0)
+    assert len(starts) == 1
+    assert 40 <= starts[0] <= 42
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_dead_letters_of_a_source_that_was_killed_do_not_wait_for_an_object_that_is_not_there_any_more(change):
+    """The source never goes beyond the record: it does not read that version again."""
+    events = len(Source(partitions=1).put("a", 1, 0, 1, 0).live().events)
+    held = 0
+    for at in range(1, events + 1):
+        source = Source(partitions=1).put("a", 1, 0, 1, 0)
+        source.live(at)
+        if not all(source.server.topic_info("kit", topic) for topic in ("records", DEAD)):
+            continue
+        before, bad = source.payloads(), collections.Counter({letter.raw: 1 for letter in source.stored()})
+        held += bool(bad)
+        new = collections.Counter([b'{"n":"other"}']) if change == "other" else collections.Counter()
+        if change == "gone":
+            source.rig.store.delete("a")
+        else:
+            source.rig.store.put("a", b'{"n":"other"}\n')
+        counts, _ = replay(source, validate=False)
+        assert (counts.sent, counts.stayed) == (len(bad), 0)
+        source.live(validate=False)
+        replay(source, validate=False)
+        assert source.payloads() == before + bad + new
+    assert held > 2
+
+
+def test_dead_letters_of_a_source_that_was_killed_wait_where_no_object_can_be_looked_up(monkeypatch):
+    """None means that the next listing shows the object."""
+    monkeypatch.delattr(StoreRecordIterator, "look_up")
+    source = Source(partitions=1).put("a", 1, 0, 1, 0)
+    source.live()
+    monkeypatch.setattr(DeadLetterReplay, "_is_passed", lambda self, letter: self._stays(RecordError("not passed")))
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.bad) == (0, {"not passed": 2})
+
+
 def test_dead_letters_that_were_stored_twice_are_sent_once(monkeypatch):
     monkeypatch.setattr("framework.engine.dead_letter_replay.BATCH_SIZE", 2)
     source = usual()
@@ -384,6 +483,54 @@ def test_an_object_that_was_given_up_goes_on_where_it_was():
     assert source.payloads() == source.records + collections.Counter(lines("a", 1, first=8))
     assert source.entries["b", 0].state is ObjectState.FAILED
     assert [(x.key, x.kind, x.record) for x in open_dead_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
+
+
+def array_cut_short(content):
+    """A JSON array that fails behind its second record, or at its first."""
+    source = Source(format="json", tolerance="skip_object")
+    source.rig.store.put("a", content)
+    source.rig.store.put("b", b'[{"n":1}]')
+    source.live()
+    return source
+
+
+def test_an_object_that_was_begun_under_other_options_stays_failed_with_its_dead_letter():
+    """The next run would stop at it, and nothing would be left to replay."""
+    source = array_cut_short(b'[{"n":1},{"n":2} oops')
+    counts, _ = replay(source, format="jsonl")
+    assert (counts.reopened, counts.stayed, len(open_dead_letters(source))) == (0, 1, 1)
+    assert "set [input] and [[transforms]] back, or read" in next(iter(counts.bad))
+    before = source.payloads()
+    source.live(format="jsonl")
+    assert (source.entries["a", 0].state, source.payloads()) == (ObjectState.FAILED, before)
+    counts, _ = replay(source)
+    assert (counts.reopened, counts.stayed) == (1, 0)
+
+
+def test_an_object_that_failed_before_its_first_record_begins_under_other_options():
+    source = array_cut_short(b'oops {"n":1}\n{"n":2}\n')
+    counts, _ = replay(source, format="jsonl", tolerance="skip_record")
+    assert (counts.reopened, counts.stayed) == (1, 0)
+    source.live(format="jsonl", tolerance="skip_record")
+    assert source.payloads() == collections.Counter([b'{"n":1}', b'{"n":2}'])
+
+
+def by_key(missing):
+    return [{"type": "partition_by", "field": "k", "missing": missing}]
+
+
+def test_parts_of_an_object_are_reopened_as_one_object_and_only_under_the_options_that_divided_it():
+    source = Source(tolerance="skip_object", partitions=3, transforms=by_key("fail"))
+    source.rig.store.put("a", b'{"k":1}\n{"n":2}\n{"k":3}\n')
+    source.live()
+    assert len(open_dead_letters(source)) == 3
+    counts, _ = replay(source, transforms=by_key("spread"))
+    assert (counts.reopened, counts.stayed) == (0, 3)
+    source.live(transforms=by_key("spread"))
+    counts, _ = replay(source)
+    assert (counts.reopened, counts.stayed) == (1, 0)
+    source.live(tolerance="skip_record")
+    assert source.payloads() == collections.Counter([b'{"k":1}', b'{"k":3}'])
 
 
 def test_an_object_that_fails_again_after_its_replay_leaves_a_dead_letter_again():
@@ -512,6 +659,68 @@ def reset(source, at=None, **choice):
     return crash.events
 
 
+def accept(source, **options):
+    """`offsets accept-data-loss` under other options."""
+    task, config = source.rig.make_task({k: v for k, v in {**source.options, **options}.items() if v is not None})
+    numbering = task.get_iterator(SourceContext(config=config)).numbering_options
+    with source.server.connect() as connection:
+        return accept_changes(connection, config, numbering_options=numbering)
+
+
+@pytest.mark.parametrize("harm", ["other options", "a partition that is gone"])
+def test_dead_letters_of_objects_that_restart_when_that_is_accepted_are_void(harm):
+    """Their records come again, in another generation, which is unknown once the position was compacted."""
+    options = {"format": "text", "validate": None} if harm == "other options" else {"partitions": 1}
+    restarted = 0
+    for at in range(20, len(usual(partitions=2).live().events), 9):
+        source = usual(partitions=2)
+        source.live(at)
+        if source.server.topic_info("kit", DEAD) is None:
+            continue
+        if harm != "other options":
+            source.server._streams["kit"]["records"].partitions.pop()
+        done = accept(source, **options)
+        restarted += done.restarting > 0 and bool(source.stored())
+        source.live(**options)
+        with source.server.connect() as connection:
+            after = {
+                entry.key: entry.generation
+                for entry in Session.begin(connection, source.config).offsets.table.entries()
+            }
+        assert all(letter.generation == after[letter.key] for letter in open_dead_letters(source))
+    assert restarted
+
+
+def test_a_change_by_hand_warns_that_it_cannot_void_dead_letters_of_a_topic_it_does_not_know(caplog):
+    source = Source().put("a", 1, 0, 1).put("b", 1)
+    source.live()
+    config = source.rig.make_task({k: v for k, v in source.options.items() if k != "dead_letter_topic"})[1]
+    for key, warned in (("b", 0), ("a", 1)):
+        caplog.clear()
+        with source.server.connect() as connection:
+            reset_positions(connection, config, Reset(key=key))
+        assert sum("`dead-letter discard`" in text for text in caplog.messages) == warned
+
+
+def test_a_discard_that_is_killed_anywhere_is_finished_by_the_same_command(monkeypatch):
+    monkeypatch.setattr("framework.iggy.dead_letters.reader.BATCH_SIZE", 3)
+    total = len(usual().dead_letters)
+    for at in (1, 2, 3, 4, None):
+        source = usual()
+        source.live()
+        for event in (at, None):
+            source.server.on_event = CrashPoint(event)
+            connection = source.server.connect()
+            with contextlib.suppress(CrashError):
+                discard_dead_letters(connection, source.config, open_dead_letters(source))
+            source.server.on_event = None
+            connection.close()
+        with source.server.connect() as connection:
+            found = DeadLetterLog.read(connection, source.config)
+        assert (len(found.discarded), found.waiting) == (total, [])
+        assert replay(source, validate=False)[0].sent == 0
+
+
 def usual_and_many():
     """With more letters of one object than a mark names."""
     return usual().put("many", *[0] * 8)
@@ -627,6 +836,18 @@ def test_a_record_that_the_transforms_still_refuse_stays():
     counts, _ = replay(source)
     assert (counts.sent, counts.stayed) == (0, 1)
     assert len(open_dead_letters(source)) == 1
+
+
+def test_a_header_of_an_object_that_is_gone_leaves_the_record_to_a_replay_without_it():
+    source = Source().put("a", 1, 0)
+    source.live()
+    source.rig.store.delete("a")
+    sized = [{"type": "headers", "headers": [{"name": "size", "object": "size"}]}]
+    counts, _ = replay(source, validate=False, transforms=sized)
+    assert (counts.sent, counts.stayed) == (0, 1)
+    assert "the object of the record is gone" in next(iter(counts.bad))
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (1, 0)
 
 
 # ---- options and objects that changed

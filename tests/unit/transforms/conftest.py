@@ -35,7 +35,7 @@ class Applied:
         self.times = times.tolist() if times is not None else None
 
 
-def applied(payloads, *transforms, native=NATIVE, metadata=None, first=1, column=False, split_number=0):
+def applied(payloads, *transforms, native=NATIVE, metadata=None, first=1, column=False, split_number=0, exists=True):
     """Apply transforms, given as tables of a configuration, to payloads."""
     chain = TransformChain(make_transforms(source_config(transforms=list(transforms)).transforms))
     context = TransformContext(
@@ -45,6 +45,7 @@ def applied(payloads, *transforms, native=NATIVE, metadata=None, first=1, column
         id_high=0x0123456789ABCDEF,
         split_number=split_number,
         metadata=metadata or {},
+        object_exists=exists,
     )
     given = PayloadColumn(b"".join(payload + b"\n" for payload in payloads)) if column else list(payloads)
     run = PayloadBatch(first_record=first, payloads=given, size_bytes=sum(map(len, payloads)))

@@ -62,6 +62,33 @@ def test_headers_from_the_object():
     assert found.run.batch.headers[0] is found.run.batch.headers[1]  # encoded once
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"object": "size"},
+        {"object": "last_modified"},
+        {"object": "storage_class"},
+        {"metadata": "team"},
+        {"tag": "team"},
+    ],
+    ids=str,
+)
+def test_a_header_that_needs_an_object_which_is_gone_makes_the_record_bad(source):
+    """A replay would otherwise send size 0, and say nothing of the others."""
+    gone = NativeObject(bucket="lake", key="a", size=0, version="1")
+    found = applied([b"{}"], headers({"name": "h", **source}), native=gone, exists=False)
+    assert found.payloads == []
+    assert found.reasons[1].endswith('header "h": its value is not known, because the object of the record is gone')
+
+
+def test_headers_that_a_dead_letter_knows_need_no_object():
+    gone = NativeObject(bucket="lake", key="a", size=0, version="1")
+    known = [{"name": name, "object": name} for name in ("bucket", "key", "version")]
+    transform = headers(*known, {"name": "kind", "static": "order"}, {"name": "n", "field": "n"})
+    found = applied([b'{"n":1}'], transform, native=gone, exists=False)
+    assert found.headers == [{"bucket": "lake", "key": "a", "version": "1", "kind": "order", "n": 1}]
+
+
 def test_later_headers_add_to_earlier_ones_and_replace_them(apply):
     first = headers({"name": "a", "static": "1"}, {"name": "b", "field": "b"})
     second = headers({"name": "b", "static": "2"}, {"name": "c", "field": "b"})
