@@ -39,7 +39,9 @@ def test_a_wrong_spark_home_is_named(monkeypatch, tmp_path):
         launch([])
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)  # pyspark leaves a pipe open
 def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tmp_path):
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
@@ -51,7 +53,9 @@ def test_the_first_line_of_a_process_that_does_not_start_is_kept(monkeypatch, tm
         launch([])
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)  # pyspark leaves a pipe open
 def test_an_option_that_spark_refuses_is_not_hidden_by_its_usage(caplog):
     if shutil.which("java") is None:
         pytest.skip("no Java: Spark needs one")
@@ -60,7 +64,9 @@ def test_an_option_that_spark_refuses_is_not_hidden_by_its_usage(caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)  # pyspark leaves a pipe open
 def test_a_folder_for_temporary_files_that_cannot_be_written_is_named(monkeypatch):
     """As where the system is read-only: Java does not look for another folder, as Python does."""
     if shutil.which("java") is None:
@@ -106,7 +112,9 @@ def wait_for(look):
     raise AssertionError("it never comes")
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pyspark leaves a pipe open
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning"
+)  # pyspark leaves a pipe open
 def test_an_old_java_is_named_when_spark_does_not_start(java):
     """Its version is asked only then: the question is another start of Java."""
     java('openjdk version "11.0.2"', "Error: LinkageError", status="$([ $1 = -version ]; echo $?)")
