@@ -62,7 +62,7 @@ from transformers.avro.flat import FlatBlocks
 from transformers.avro.json_values import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
-from transformers.split_input import OnwardInput, packing_of
+from transformers.input_of_split import OnwardInput, packing_of
 from transformers.unpack import ExactReader, ShortRead
 
 _HEADER_BYTES = 1 << 16

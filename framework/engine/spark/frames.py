@@ -23,11 +23,11 @@ from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
 from framework.engine.spark.capacity import Capacity
-from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.packages import ship_packages
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.engine.spark.session import NO_CONNECT
+from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import ConfigError, ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition

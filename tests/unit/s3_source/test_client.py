@@ -15,7 +15,7 @@ from framework.model.objects import MAX_SIZE
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
-from s3_source.pages import condition_of
+from s3_source.versions import condition_of
 from tests.support.listing import native
 
 

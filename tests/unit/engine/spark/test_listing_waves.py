@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.engine.spark import listing_waves, range_batch
-from framework.engine.spark.listing import wave_lister
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
+from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import (
     AccessDeniedError,
     FatalError,

@@ -13,7 +13,7 @@ from framework.model.objects import ResumePoint
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
 from transformers.compression import PIECE_BYTES, UnpackedStream, detect_compression, is_wide
-from transformers.split_input import OnwardInput, head_of
+from transformers.input_of_split import OnwardInput, head_of
 
 
 class SplitLines(UnpackedStream):

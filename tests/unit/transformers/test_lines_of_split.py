@@ -12,7 +12,7 @@ from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
 from transformers import BytesInput, make_transformer
-from transformers.split_input import OnwardInput
+from transformers.input_of_split import OnwardInput
 
 BOM = b"\xef\xbb\xbf"
 MAX = 9
