@@ -1,4 +1,4 @@
-"""Bytes of Iggy 0.9's TCP commands that we write and read ourselves; with `framework/model/headers.py` all that 0.10 will change.
+"""Bytes of Iggy 0.9's TCP commands that we write and read ourselves; their frames: `framework.iggy.protocol`.
 
 A whole batch is encoded here and sent as one raw request (command 101): the stored messages are those that the official
 client's `SendMessage` would give, for a fraction of its time per message. A server of another layout refuses the login: the
