@@ -904,7 +904,10 @@ class World(Scheduler):
             def tried(life, refused=self.must_refuse):
                 if life.outcome.kind == "done" and self.ended_by == life.process.name:
                     self.fail("NOT REFUSED", f"accepted after {refused}")
-                self.go_way_out(way, cause, before, then)
+                if cause in self.causes:
+                    self.go_way_out(way, cause, before, then)
+                else:
+                    then()  # another way out came to its end meanwhile
 
             self.helper = self.start("accept", then=tried)  # it does not help
         else:
