@@ -140,6 +140,7 @@ class FilterFields(DocumentTransform):
 
     name = "filter_fields"
     options_class = FilterFieldsOptions
+    needs_modules = ("msgspec", "regex")
 
     def __init__(self, options: object) -> None:
         super().__init__(options)

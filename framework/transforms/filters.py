@@ -32,6 +32,7 @@ class Filter(DocumentTransform):
 
     name = "filter"
     options_class = FilterOptions
+    needs_modules = ("msgspec", "regex")
 
     def __init__(self, options: object) -> None:
         super().__init__(options)
