@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from framework.iggy.headers import (
     decode_headers,
     join_provenance,
+    merge_headers,
     split_of,
 )
 from framework.model import headers as headers_module
@@ -74,6 +75,27 @@ def test_a_name_that_would_stand_twice_is_refused():
         ValueError, match="'key' is longer than 255 bytes, and another has the name of its continuation"
     ):
         encode_headers({"key": "x" * 300, "key.1": "y"})
+
+
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("key", {"bucket", "version"}),
+        ("key.1", {"bucket", "version"}),  # the name of the second piece of a long key
+        ("version.23", {"bucket", "key"}),
+        ("key.id", {"bucket", "key", "version"}),
+        ("version.app", {"bucket", "key", "version"}),
+        ("key.id.1", {"bucket", "key", "version"}),
+        ("key.01", {"bucket", "key", "version"}),
+        ("key.", {"bucket", "key", "version"}),
+        ("keys", {"bucket", "key", "version"}),
+    ],
+)
+def test_only_a_header_of_the_same_name_or_of_a_piece_replaces_one_of_the_object(name, left):
+    of_object = {"bucket": "lake", "key": "k" * 300, "version": "v"}
+    merged = merge_headers(of_object, {name: "own" * 100})
+    assert merged.keys() == left | {name}
+    assert join_provenance(decode_headers(encode_headers(merged)))[name] == "own" * 100
 
 
 @pytest.mark.parametrize("name", ["", "n" * 256, "\u00fc" * 128])
