@@ -15,9 +15,6 @@ from framework.model.headers import BOOL, STRING, HeaderValue, provenance
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
-REPLAY_HEADER = "replay"
-"""Marks a record that was replayed from a dead letter: recovery does not count it."""
-
 _SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 _PART = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,7})", re.ASCII)
 _PIECE = re.compile(r"\.[1-9][0-9]*\Z")

@@ -26,6 +26,12 @@ from framework.model.splits import Split
 HeaderValue = str | bytes | bool | int | float | HeaderNumber
 """The value of a header: text, raw bytes, a truth value, a 64-bit number, a number of a certain kind."""
 
+LETTER_HEADER = "letter"
+"""Marks a message of a topic of dead letters, and says of which kind it is."""
+
+REPLAY_HEADER = "replay"
+"""Marks a record that was replayed from a dead letter: recovery does not count it."""
+
 MAX_VALUE_BYTES = 255
 """Maximum bytes of a value, and of a name."""
 

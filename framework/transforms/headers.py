@@ -10,7 +10,7 @@ import msgspec
 from typing_extensions import override
 
 from framework.config.option import option
-from framework.model.headers import HeaderValue
+from framework.model.headers import LETTER_HEADER, REPLAY_HEADER, HeaderValue
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
 from framework.transforms.values import choice_errors
@@ -44,7 +44,9 @@ class HeaderOptions:
     static: str | None = option(None, doc="The same text for every record.", minimum=1)
 
     def validate_options(self) -> Iterator[str]:
-        """Yield an error for no source of the value, or several."""
+        """Yield an error for a name that the source itself uses, and for no source of the value, or several."""
+        if self.name in {LETTER_HEADER, REPLAY_HEADER}:
+            yield f'name: "{self.name}" marks dead letters and their replays; choose another name'
         sources = ("field", "object", "metadata", "tag", "static")
         yield from choice_errors(sources, [name for name in sources if getattr(self, name) is not None])
 

@@ -98,6 +98,8 @@ def test_headers_that_do_not_fit_beside_a_very_long_key_make_the_record_bad(appl
         ({"field": "x"}, "headers[0].name: missing"),
         ({"name": "", "field": "x"}, "headers[0].name"),
         ({"name": "a", "object": "etag"}, "headers[0].object"),
+        ({"name": "letter", "field": "x"}, 'headers[0].name: "letter" marks dead letters'),
+        ({"name": "replay", "static": "x"}, 'headers[0].name: "replay" marks dead letters'),
     ],
 )
 def test_mistakes_of_headers(entry, mistake):
