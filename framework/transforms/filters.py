@@ -11,14 +11,14 @@ from typing_extensions import override
 from framework.config.option import option
 from framework.transform import TransformContext
 from framework.transforms.documents import Documents, DocumentTransform
-from framework.transforms.values import ValuePattern
+from framework.transforms.values import PATHS, ValuePattern
 
 
 @attrs.frozen(kw_only=True)
 class FilterOptions:
     """Options of `filter`."""
 
-    field: str = option(doc="Name of the field.", minimum=1)
+    field: str = option(doc=f"Name of the field. {PATHS}", minimum=1)
     value_pattern: ValuePattern = option(doc="Pattern of its value, as in `filter_fields`. A missing field is null.")
     action: str = option(
         "keep",

@@ -13,7 +13,7 @@ from framework.config.option import option
 from framework.model.headers import LETTER_HEADER, REPLAY_HEADER, HeaderValue, headers_error
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
-from framework.transforms.values import choice_errors
+from framework.transforms.values import PATHS, choice_errors
 
 OBJECT_VALUES = ("bucket", "key", "version", "size", "last_modified", "storage_class", "content_type")
 _CONTENT_TYPE = "content_type"
@@ -29,7 +29,8 @@ class HeaderOptions:
     field: str | None = option(
         None,
         doc="A field of the JSON payload: a text, a number or a truth value keeps its kind; an object or an array becomes "
-        "JSON text; null and a missing field give no header.",
+        "JSON text; null and a missing field give no header. "
+        f"{PATHS}",
         minimum=1,
     )
     object: str | None = option(

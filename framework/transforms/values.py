@@ -29,6 +29,8 @@ _UNITS = {
 
 COMPUTED = ("date_time", *_UNITS, "uuid_v4", "uuid_v7")
 
+PATHS = "`a.b` is the field of that name at the top or, without one, `b` in the object `a`."
+
 SLOW_SEARCH = "A record is bad if that takes longer than half a second, and another second per 20 million characters."
 
 _RANDOM_BITS = (1 << 62) - 1
