@@ -7,11 +7,13 @@ template.match("events/orders/3-1717000000.jsonl")      # NameMatch(topic="order
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Container
 from typing import NamedTuple
 
 import attrs
 
-from framework.errors import ConfigError
+from framework.config.patterns import LimitedPattern
+from framework.errors import ConfigError, ObjectError
 
 TOPIC_PLACEHOLDER = "{{topic}}"
 """Placeholder in `iggy.topic` for the template's topic."""
@@ -28,10 +30,12 @@ _CAPTURING = {
     "partition": r"(?P<partition>[0-9]+)",
     "start_offset": r"(?P<start_offset>[0-9]+)",
 }
-_NESTED_REPEAT = re.compile(r"(?<!\\)\([^()]*(?<!\\)[*+]\)(?:[*+]|\{\d*,\})")
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(topic|partition|start_offset|timestamp|key)\}(?!\})")
 _DIGITS = {"partition", "start_offset", "timestamp"}
 _PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
+
+
+_FullMatch = Callable[[str], "re.Match[str] | None"]
 
 
 class NameMatch(NamedTuple):
@@ -56,13 +60,13 @@ class NameTemplate:
 
     Attributes:
         text: as configured.
-        pattern: the compiled pattern, used with `fullmatch`.
+        fullmatch: the function that matches a whole key.
         has_topic: whether a match gives a topic.
         has_partition: whether a match gives a partition.
     """
 
     text: str
-    pattern: re.Pattern[str] = attrs.field(repr=False)
+    fullmatch: _FullMatch = attrs.field(repr=False, eq=False)
     has_topic: bool
     has_partition: bool
 
@@ -79,21 +83,34 @@ class NameTemplate:
 
         Raises:
             ConfigError: an unknown placeholder, a repeated one, two without a separator between them, an
-                invalid regular expression, or one of the form `(a+)+`. All mistakes at once.
+                invalid regular expression. All mistakes at once.
         """
-        mistakes = _placeholder_errors(text) + (repeat_errors(text) if regex else _border_errors(text))
+        mistakes = _placeholder_errors(text) + ([] if regex else _border_errors(text))
         if mistakes:
             raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
+        if not regex:
+            literal = re.compile(_literal_source(text), re.DOTALL)
+            return cls._made(text, literal.fullmatch, literal.groupindex)
         try:
-            pattern = re.compile(_regex_source(text) if regex else _literal_source(text), 0 if regex else re.DOTALL)
-        except (re.error, OverflowError, RecursionError) as exc:
+            pattern = LimitedPattern(_regex_source(text))
+        except ValueError as exc:
             raise ConfigError(f'template = "{text}": no valid regular expression: {exc}') from None
-        groups = pattern.groupindex
-        return cls(text=text, pattern=pattern, has_topic="topic" in groups, has_partition="partition" in groups)
+        return cls._made(text, pattern.fullmatch, pattern.groups)
+
+    @classmethod
+    def _made(cls, text: str, fullmatch: _FullMatch, groups: Container[str]) -> NameTemplate:
+        return cls(text=text, fullmatch=fullmatch, has_topic="topic" in groups, has_partition="partition" in groups)
 
     def match(self, key: str) -> NameMatch | None:
-        """Return the placeholders' values in a key; None when the key does not match."""
-        found = self.pattern.fullmatch(key)
+        """Return the placeholders' values in a key; None when the key does not match.
+
+        Raises:
+            ObjectError: the search of a regular expression takes too long.
+        """
+        try:
+            found = self.fullmatch(key)
+        except TimeoutError as slow:
+            raise ObjectError(f"the regular expression in [naming] template {slow}", location=key) from None
         if found is None:
             return None
         groups = found.groupdict()
@@ -160,14 +177,6 @@ def _border_errors(text: str) -> list[str]:
                 + (" that is no digit" if between else "")
             )
     return mistakes
-
-
-def repeat_errors(text: str) -> list[str]:
-    """Find the common form of a pattern with exponential time, `(a+)+`. Other forms are not detected."""
-    return [
-        f"{found} repeats a repetition, which can take exponential time on a long text; remove one of the two"
-        for found in _NESTED_REPEAT.findall(text)
-    ]
 
 
 def _literal_source(text: str) -> str:

@@ -99,7 +99,8 @@ class NamingSection:
     regex: bool = option(
         False,
         doc="The template is a regular expression (Python's) over the whole key, with the named groups `topic`, "
-        "`partition` and `start_offset`; the placeholders may be used in it too.",
+        "`partition` and `start_offset`; the placeholders may be used in it too. A key that takes it longer than half a second "
+        "is refused.",
     )
     distribution: str = option(
         "object_hash",

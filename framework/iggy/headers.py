@@ -15,11 +15,9 @@ from framework.model.headers import BOOL, STRING, HeaderValue, provenance
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
-REPLAY_HEADER = "replay"
-"""Marks a record that was replayed from a dead letter: recovery does not count it."""
-
 _SPLIT = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,18})", re.ASCII)
 _PART = re.compile(r"([1-9][0-9]{0,7})/([1-9][0-9]{0,7})", re.ASCII)
+_PIECE = re.compile(r"\.[1-9][0-9]*\Z")
 
 
 def split_of(headers: Mapping[str, str]) -> Split | None:
@@ -43,7 +41,7 @@ def division_of(headers: Mapping[str, str]) -> Split | KeyPart | None:
 
 def replaced_names(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> set[str]:
     """Return which headers that name the object a record's own replace, by their name or that of a piece."""
-    return {name.partition(".")[0] for name in own} & of_object.keys()
+    return {_PIECE.sub("", name) for name in own} & of_object.keys()
 
 
 def merge_headers(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) -> dict[str, HeaderValue]:

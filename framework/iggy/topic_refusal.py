@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from framework.errors import IggyAuthError, IggyUnavailableError
-from framework.iggy.dead_letters.writer import LETTER
-from framework.iggy.headers import join_provenance
+from framework.iggy.dead_letters.writer import is_of_dead_letters
 from framework.iggy.offset_log.framing import MAGIC
 from framework.iggy.rights import Right
 from framework.model.text import counted
@@ -53,7 +52,7 @@ def _unfit(connection: IggyConnection, config: SourceCommonConfig, info: TopicIn
 
 
 def _kept_in(message: StoredMessage) -> str | None:
-    if LETTER in join_provenance(message.headers):
+    if is_of_dead_letters(message):
         return "keeps the dead letters of a source; records never go there"
     # in any format; records have headers, unless that is switched off
     if not message.headers and message.payload.startswith(MAGIC):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from typing import NoReturn
 
 from typing_extensions import override
@@ -25,6 +26,12 @@ from framework.model.splits import Split
 
 HeaderValue = str | bytes | bool | int | float | HeaderNumber
 """The value of a header: text, raw bytes, a truth value, a 64-bit number, a number of a certain kind."""
+
+LETTER_HEADER = "letter"
+"""Marks a message of a topic of dead letters, and says of which kind it is."""
+
+REPLAY_HEADER = "replay"
+"""Marks a record that was replayed from a dead letter: recovery does not count it."""
 
 MAX_VALUE_BYTES = 255
 """Maximum bytes of a value, and of a name."""
@@ -86,9 +93,16 @@ def headers_error(headers: Mapping[str, HeaderValue], most_bytes: int = MAX_OWN_
         most_bytes: how many bytes they may take beside those of the object.
     """
     made = headers if isinstance(headers, EncodedHeaders) else EncodedHeaders(headers)
-    if len(made.encoded) > most_bytes:
-        return f"its headers take {len(made.encoded):,} bytes, at most {most_bytes:,} can be stored"
-    return made.error
+    if len(made.encoded) <= most_bytes and made.error != _TOO_MANY:
+        return made.error
+    taken = f"more than {MAX_HEADERS_BYTES:,}" if made.error else f"{len(made.encoded):,}"
+    longest, size = max(((name, _length(value)) for name, value in headers.items()), key=itemgetter(1))
+    return f"its headers take {taken} bytes, at most {most_bytes:,} can be stored; the longest is {longest!r} with {size:,} bytes"
+
+
+def _length(value: HeaderValue) -> int:
+    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return len(raw) if isinstance(raw, bytes) else 0
 
 
 def provenance(native: NativeObject, *, split: Split | None = None) -> dict[str, str]:

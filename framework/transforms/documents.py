@@ -3,6 +3,8 @@
 A document is a dictionary of field name to the field's bytes, `msgspec.Raw`. So what a transform does not touch keeps its
 bytes, and fields keep their order. Transforms that only look at fields decode those fields and nothing else.
 
+A name with dots is that of a field at the top, or else a path through objects: `customer.id`.
+
 A payload that is no JSON object, or has a field whose name is not UTF-8, has no fields, and passes unchanged. Of fields
 with one name the last counts, everywhere: the others go when a document is changed.
 """
@@ -66,7 +68,7 @@ class Documents:
     def __init__(self, batch: TransformBatch, fields: Sequence[str] | None) -> None:
         self.batch = batch
         self._edited = False
-        self._places = None if fields is None else {field: f"f{at}" for at, field in enumerate(fields)}
+        self._places = None if fields is None else _places_of(tuple(fields))
         decoder = _DOCUMENTS if fields is None else _decoder_of(tuple(fields))
         check_json_of(batch.payloads)
         rows = _decoded(batch.payloads, decoder)
@@ -93,6 +95,17 @@ class Documents:
         Raises:
             RecordError: a value cannot be decoded.
         """
+        values = self._top_column(field)
+        if "." not in field:
+            return values
+        root, path = split_path(field)
+        place = "" if self._places is None else self._places[root]
+        return [
+            value if value is not MISSING else _inner_value(row, root, place, path)
+            for value, row in zip(values, self._rows, strict=True)
+        ]
+
+    def _top_column(self, field: str) -> list[Any]:
         name = "" if self._places is None else self._places[field]
         if not self._has_documents:
             return list(map(operator.attrgetter(name), self._rows))
@@ -224,10 +237,65 @@ def raw_value(value: object) -> Raw:
     return Raw(_ENCODER.encode(value))
 
 
+def split_path(field: str) -> tuple[str, list[str]]:
+    """Return the field at the top with which a path begins, and the names that lead from it to the field."""
+    root, *path = field.split(".")
+    return root, path
+
+
+def follow(raw: Any, path: Sequence[str]) -> Any:
+    """Return the bytes of a field inside an object's bytes; `MISSING` where it is not there. Lists are not followed."""
+    for name in path:
+        if raw is MISSING:
+            break
+        try:
+            raw = _DOCUMENTS.decode(raw).get(name, MISSING)
+        except _UNREADABLE:  # no object
+            return MISSING
+    return raw
+
+
+def without_field(raw: Raw, path: Sequence[str]) -> Raw:
+    """Return an object's bytes without a field inside it; the same bytes where it is not there."""
+    try:
+        document = _DOCUMENTS.decode(raw)
+    except _UNREADABLE:  # no object
+        return raw
+    name, *further = path
+    if name not in document:
+        return raw
+    if not further:
+        del document[name]
+    else:
+        changed = without_field(document[name], further)
+        if changed is document[name]:
+            return raw
+        document[name] = changed
+    return raw_value(document)
+
+
+def _inner_value(row: Any, root: str, place: str, path: Sequence[str]) -> Any:
+    """Return the value of a field inside a row, from the field at the top, which has that place in a row of columns."""
+    if type(row) is dict:
+        return decode_value(follow(row.get(root, MISSING), path), ".".join((root, *path)))
+    value = getattr(row, place, MISSING)
+    for name in path:
+        if type(value) is not dict:
+            return MISSING
+        value = value.get(name, MISSING)
+    return value
+
+
+def _places_of(fields: tuple[str, ...]) -> dict[str, str]:
+    """Return the attributes of the fields of `_decoder_of`, and of those at the top with which their paths begin."""
+    names = dict.fromkeys((*fields, *(split_path(field)[0] for field in fields)))
+    return {name: f"f{at}" for at, name in enumerate(names)}
+
+
 @functools.lru_cache(maxsize=64)
 def _decoder_of(fields: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     """Return a decoder that decodes these fields and skips all others."""
-    names = {f"f{at}": field for at, field in enumerate(fields)}
+    names = {place: name for name, place in _places_of(fields).items()}
     kind = msgspec.defstruct("Fields", [(name, Any, MISSING) for name in names], rename=names, gc=False)
     return msgspec.json.Decoder(kind)
 

@@ -10,15 +10,18 @@ from msgspec import UNSET, Raw, UnsetType
 from typing_extensions import override
 
 from framework.config.option import option
+from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects
 from framework.transform import Transform, TransformBatch, TransformContext
+from framework.transforms.documents import follow, split_path
+from framework.transforms.values import PATHS
 
 
 @attrs.frozen(kw_only=True)
 class UnwrapEnvelopeOptions:
     """Options of `unwrap_envelope`."""
 
-    field: str = option(doc="Name of the field whose value becomes the payload.", minimum=1)
+    field: str = option(doc=f"Name of the field whose value becomes the payload. {PATHS}", minimum=1)
     missing: str = option(
         "pass",
         choices=("pass", "fail"),
@@ -37,9 +40,9 @@ class UnwrapEnvelope(Transform):
         super().__init__(options)
         given = cast("UnwrapEnvelopeOptions", options)
         self._fail, self._field = given.missing == "fail", given.field
-        kind = msgspec.defstruct(
-            "Envelope", [("inner", Raw | UnsetType, UNSET)], rename={"inner": given.field}, gc=False
-        )
+        root, self._path = split_path(given.field)
+        names = {"inner": given.field, "root": root} if self._path else {"inner": given.field}
+        kind = msgspec.defstruct("Envelope", [(name, Raw | UnsetType, UNSET) for name in names], rename=names, gc=False)
         self._decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
 
     @property
@@ -50,12 +53,14 @@ class UnwrapEnvelope(Transform):
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         payloads = batch.payloads
+        if self._path:
+            check_json_of(payloads)  # an object inside is decoded
         if isinstance(payloads, PayloadColumn):
             try:
                 rows = decode_objects(payloads, self._decoder)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 rows = None
-            inner: list[Any] = [UNSET] if rows is None else [row.inner for row in rows]
+            inner: list[Any] = [UNSET] if rows is None else list(map(self._inner_of, rows))
             if UNSET not in inner:
                 return batch.with_payloads(PayloadColumn(b"\n".join([*inner, b""])))
         found = [self._inner(payload) for payload in payloads]
@@ -67,9 +72,12 @@ class UnwrapEnvelope(Transform):
             return batch.reject(reasons).with_payloads(kept)
         return batch.with_payloads([new or old for new, old in zip(found, payloads, strict=True)])
 
+    def _inner_of(self, row: Any) -> Any:
+        return follow(row.root, self._path) if row.inner is UNSET and self._path else row.inner
+
     def _inner(self, payload: bytes) -> bytes | None:
         try:
-            inner = self._decoder.decode(payload).inner
+            inner = self._inner_of(self._decoder.decode(payload))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
         return None if inner is UNSET else bytes(inner)

@@ -13,8 +13,8 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.transform import TransformContext
-from framework.transforms.documents import Documents, DocumentTransform, decode_value
-from framework.transforms.values import FieldValue, KeyPattern, ValuePattern
+from framework.transforms.documents import Documents, DocumentTransform, decode_value, split_path, without_field
+from framework.transforms.values import PATHS, FieldValue, KeyPattern, ValuePattern
 
 
 @attrs.frozen(kw_only=True)
@@ -91,7 +91,7 @@ class UpdateFields(AddFields):
 class DeleteFieldsOptions:
     """Options of `delete_fields`."""
 
-    fields: tuple[str, ...] = option(doc="Names of the fields.", minimum=1)
+    fields: tuple[str, ...] = option(doc=f"Names of the fields. {PATHS}", minimum=1)
 
 
 class DeleteFields(DocumentTransform):
@@ -103,9 +103,12 @@ class DeleteFields(DocumentTransform):
     @override
     def change(self, documents: Documents, context: TransformContext) -> None:
         for key in cast("DeleteFieldsOptions", self.options).fields:
+            root, path = split_path(key)
             for document in documents.objects():
                 if key in document:
                     del document[key]
+                elif path and root in document:
+                    document[root] = without_field(document[root], path)
 
 
 @attrs.frozen(kw_only=True)
@@ -140,6 +143,7 @@ class FilterFields(DocumentTransform):
 
     name = "filter_fields"
     options_class = FilterFieldsOptions
+    needs_modules = ("msgspec", "regex")
 
     def __init__(self, options: object) -> None:
         super().__init__(options)

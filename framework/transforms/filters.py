@@ -11,14 +11,14 @@ from typing_extensions import override
 from framework.config.option import option
 from framework.transform import TransformContext
 from framework.transforms.documents import Documents, DocumentTransform
-from framework.transforms.values import ValuePattern
+from framework.transforms.values import PATHS, ValuePattern
 
 
 @attrs.frozen(kw_only=True)
 class FilterOptions:
     """Options of `filter`."""
 
-    field: str = option(doc="Name of the field.", minimum=1)
+    field: str = option(doc=f"Name of the field. {PATHS}", minimum=1)
     value_pattern: ValuePattern = option(doc="Pattern of its value, as in `filter_fields`. A missing field is null.")
     action: str = option(
         "keep",
@@ -32,6 +32,7 @@ class Filter(DocumentTransform):
 
     name = "filter"
     options_class = FilterOptions
+    needs_modules = ("msgspec", "regex")
 
     def __init__(self, options: object) -> None:
         super().__init__(options)

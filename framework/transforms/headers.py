@@ -11,10 +11,10 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.errors import RecordError
-from framework.model.headers import HeaderValue
+from framework.model.headers import LETTER_HEADER, REPLAY_HEADER, HeaderValue, headers_error
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
-from framework.transforms.values import choice_errors
+from framework.transforms.values import PATHS, choice_errors
 
 OBJECT_VALUES = ("bucket", "key", "version", "size", "last_modified", "storage_class", "content_type")
 _CONTENT_TYPE = "content_type"
@@ -26,11 +26,14 @@ _ALWAYS_KNOWN = {"bucket", "key", "version"}
 class HeaderOptions:
     """A header, and one source of its value."""
 
-    name: str = option(doc="Name of the header. A value without content gives no header.", minimum=1, maximum=255)
+    name: str = option(
+        doc="Name of the header, up to 255 bytes. A value without content gives no header.", minimum=1, maximum=255
+    )
     field: str | None = option(
         None,
         doc="A field of the JSON payload: a text, a number or a truth value keeps its kind; an object or an array becomes "
-        "JSON text; null and a missing field give no header.",
+        "JSON text; null and a missing field give no header. "
+        f"{PATHS}",
         minimum=1,
     )
     object: str | None = option(
@@ -47,7 +50,11 @@ class HeaderOptions:
     static: str | None = option(None, doc="The same text for every record.", minimum=1)
 
     def validate_options(self) -> Iterator[str]:
-        """Yield an error for no source of the value, or several."""
+        """Yield errors for a name that Iggy or the source does not allow, and for no source of the value, or several."""
+        if self.name in {LETTER_HEADER, REPLAY_HEADER}:
+            yield f'name: "{self.name}" marks dead letters and their replays; choose another name'
+        if (reason := headers_error({self.name: self.static or "-"})) is not None:
+            yield f"name: {reason}"
         sources = ("field", "object", "metadata", "tag", "static")
         yield from choice_errors(sources, [name for name in sources if getattr(self, name) is not None])
 

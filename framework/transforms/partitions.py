@@ -13,6 +13,7 @@ from xxhash import xxh32_intdigest
 from framework.config.option import option
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
+from framework.transforms.values import PATHS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +26,7 @@ _WHOLE_FLOATS = 1 << 53
 class PartitionByOptions:
     """Options of `partition_by`."""
 
-    field: str = option(doc="Name of the field: a text, a number or a truth value.", minimum=1)
+    field: str = option(doc=f"Name of the field: a text, a number or a truth value. {PATHS}", minimum=1)
     missing: str = option(
         "fail",
         choices=("fail", "spread"),

@@ -13,6 +13,7 @@ from typing_extensions import override
 from framework.config.option import option
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
+from framework.transforms.values import PATHS
 
 _PER_UNIT = {"seconds": (10**6, 1), "millis": (10**3, 1), "micros": (1, 1), "nanos": (1, 10**3)}
 """Unit -> factor and divisor to microseconds."""
@@ -27,7 +28,7 @@ _LAST_US = (datetime(9999, 12, 31, 23, 59, 59, tzinfo=timezone.utc) - _EPOCH) //
 class TimestampOptions:
     """Options of `timestamp`."""
 
-    field: str = option(doc="Name of the field.", minimum=1)
+    field: str = option(doc=f"Name of the field. {PATHS}", minimum=1)
     format: str = option(
         "iso8601",
         choices=FORMATS,

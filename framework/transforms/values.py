@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any, ClassVar
@@ -13,8 +12,8 @@ import attrs
 import xxhash
 from msgspec import Raw
 
-from framework.config.key_template import repeat_errors
 from framework.config.option import option
+from framework.config.patterns import LimitedPattern
 from framework.errors import RecordError
 from framework.model.message_ids import MAX_RECORD
 from framework.transform import TransformBatch, TransformContext
@@ -29,6 +28,10 @@ _UNITS = {
 """Computed value -> factor and divisor of the milliseconds."""
 
 COMPUTED = ("date_time", *_UNITS, "uuid_v4", "uuid_v7")
+
+PATHS = "`a.b` is the field of that name at the top or, without one, `b` in the object `a`."
+
+SLOW_SEARCH = "A record is bad if that takes longer than half a second, and another second per 20 million characters."
 
 _RANDOM_BITS = (1 << 62) - 1
 _TIME_BITS = (1 << 48) - 1
@@ -125,7 +128,7 @@ class KeyPattern:
     starts_with: str | None = option(None, doc="Its beginning.")
     ends_with: str | None = option(None, doc="Its end.")
     contains: str | None = option(None, doc="A part of it.")
-    regex: str | None = option(None, doc="A regular expression (Python's) that is found in it.")
+    regex: str | None = option(None, doc=f"A regular expression (Python's) that is found in it. {SLOW_SEARCH}")
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for no pattern or several, and for an invalid regular expression."""
@@ -134,15 +137,13 @@ class KeyPattern:
     def matcher(self) -> Callable[[str], bool]:
         """Return whether a name matches."""
         name, wanted = _pattern_of(self)
-        found = re.compile(wanted if name == "regex" else "").search
         tests: dict[str, Callable[[str], bool]] = {
             "exact": lambda key: key == wanted,
             "starts_with": lambda key: key.startswith(wanted),
             "ends_with": lambda key: key.endswith(wanted),
             "contains": lambda key: wanted in key,
-            "regex": lambda key: found(key) is not None,
         }
-        return tests[name]
+        return _search("key_pattern", wanted) if name == "regex" else tests[name]
 
 
 @attrs.frozen(kw_only=True)
@@ -158,7 +159,7 @@ class ValuePattern:
 
     equals: Any = option(None, doc="Any JSON value.")
     contains: str | None = option(None, doc="A part of a text.")
-    regex: str | None = option(None, doc="A regular expression (Python's) that is found in a text.")
+    regex: str | None = option(None, doc=f"A regular expression (Python's) that is found in a text. {SLOW_SEARCH}")
     greater_than: float | None = option(None, doc="A number is greater.")
     less_than: float | None = option(None, doc="A number is less.")
     between: tuple[float, ...] | None = option(
@@ -224,12 +225,13 @@ def _value_tests(name: str, wanted: Any) -> Callable[[Any], bool]:
     if name in kinds:
         kind = kinds[name]
         return lambda value: isinstance(value, kind)
-    search = re.compile(wanted if name == "regex" else "").search
+    if name == "regex":
+        matches = _search("value_pattern", wanted)
+        return lambda value: isinstance(value, str) and matches(value)
     plain = type(wanted) is str
     tests: dict[str, Callable[[Any], bool]] = {
         "equals": (lambda value: value == wanted) if plain else (lambda value: _equal(value, wanted)),
         "contains": lambda value: isinstance(value, str) and wanted in value,
-        "regex": lambda value: isinstance(value, str) and search(value) is not None,
         "greater_than": lambda value: _is_number(value) and value > wanted,
         "less_than": lambda value: _is_number(value) and value < wanted,
         "between": lambda value: _is_number(value) and wanted[0] <= value <= wanted[1],
@@ -238,6 +240,19 @@ def _value_tests(name: str, wanted: Any) -> Callable[[Any], bool]:
         "is_number": _is_number,
     }
     return tests[name]
+
+
+def _search(option_name: str, expression: str) -> Callable[[str], bool]:
+    """Return whether a regular expression is found in a text; a record in which that takes too long is bad."""
+    search = LimitedPattern(expression).search
+
+    def matches(text: str) -> bool:
+        try:
+            return search(text) is not None
+        except TimeoutError as slow:
+            raise RecordError(f"{option_name}.regex {slow}") from None
+
+    return matches
 
 
 def _is_number(value: Any) -> bool:
@@ -280,8 +295,6 @@ def _one_pattern(pattern: Any) -> Iterator[str]:
     for name, value in given:
         if name == "regex":
             try:
-                re.compile(value)
-            except re.error as error:
+                LimitedPattern(value)
+            except ValueError as error:
                 yield f"regex: is no regular expression: {error}"
-            else:
-                yield from (f"regex: {mistake}" for mistake in repeat_errors(value))

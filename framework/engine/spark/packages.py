@@ -142,6 +142,7 @@ def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonCon
     needed += transformer.needs_modules
     transforms = [transform_class(entry.type) for entry in config.transforms if entry.enabled]
     needed += [name for transform in transforms for name in transform.needs_modules]
+    needed += ["regex"] if config.naming.regex else []
     for part in (task_class, type(transformer), *transforms):
         own = part.__module__.partition(".")[0]
         if own not in {*PACKAGES, "__main__"}:  # what a script defines travels pickled

@@ -30,7 +30,7 @@ from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
 from framework.iggy.headers import division_of, join_provenance, position_headers
 from framework.iggy.topics import check_readable, ensure_topic
-from framework.model.headers import encode_headers
+from framework.model.headers import LETTER_HEADER, encode_headers
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PARTITION = 0
 
-LETTER, NOTE_ID, MARK_ID = "letter", 1, 2
+NOTE_ID, MARK_ID = 1, 2
 
 NUMBERED_BY = "numbered_by"
 
@@ -197,7 +197,7 @@ class IggyDeadLetters:
             [dead_letter.offset, f"{dead_letter.message_id:032x}", dead_letter.kind] for dead_letter in dead_letters
         ]
         body = {"letters": named, **more}
-        headers = encode_headers({LETTER: kind, "source": self._source})
+        headers = encode_headers({LETTER_HEADER: kind, "source": self._source})
         self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
 
     def _segment(self, dead_letter: DeadLetter) -> wire.Segment:
@@ -205,7 +205,7 @@ class IggyDeadLetters:
         body: Payload = "none" if not kept else "whole" if len(kept) == dead_letter.length else "beginning"
         native, entry, error = dead_letter.native, dead_letter.entry, dead_letter.error
         headers = {
-            LETTER: "object" if dead_letter.whole_object else "record",
+            LETTER_HEADER: "object" if dead_letter.whole_object else "record",
             "source": self._source,
             **position_headers(native, entry.division),
             "generation": str(entry.generation),
@@ -286,7 +286,7 @@ def keeps_dead_letters(info: TopicInfo) -> bool:
 def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | ReplayMarker | None:
     """Parse a message of the topic; None for a message of another source, or an unknown one."""
     headers = join_provenance(message.headers)
-    kind = headers.get(LETTER)
+    kind = headers.get(LETTER_HEADER)
     if headers.get("source") != source or kind is None:
         return None
     try:
@@ -297,10 +297,16 @@ def read_dead_letter(message: StoredMessage, source: str) -> StoredDeadLetter | 
         return None  # written by another program under these names
 
 
+def is_of_dead_letters(message: StoredMessage) -> bool:
+    """Return whether a message is a dead letter or a marker, of any source."""
+    headers = join_provenance(message.headers)
+    return "source" in headers and headers.get(LETTER_HEADER) in {"record", "object", "note", "replayed"}
+
+
 def claims_dead_letter(message: StoredMessage, source: str) -> bool:
     """Return whether a message says that it is a dead letter of the source, readable or not."""
     headers = join_provenance(message.headers)
-    return headers.get("source") == source and headers.get(LETTER) in {"record", "object"}
+    return headers.get("source") == source and headers.get(LETTER_HEADER) in {"record", "object"}
 
 
 def _mark_of(message: StoredMessage, *, replayed: bool) -> ReplayMarker:

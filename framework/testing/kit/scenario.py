@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 import xxhash
 
-from framework.iggy.dead_letters.writer import LETTER
 from framework.iggy.headers import join_provenance
+from framework.model.headers import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.crash import Bench
@@ -235,7 +235,7 @@ class Contents:
         numbers: dict[Split, set[int]] = {}
         for message in bench.dead_letters():
             headers, parts = join_provenance(message.headers), parse_message_id(message.message_id)
-            comparing.that(headers[LETTER] == "record", f"{example}: a letter about an {headers[LETTER]}")
+            comparing.that(headers[LETTER_HEADER] == "record", f"{example}: a letter about an {headers[LETTER_HEADER]}")
             ids.setdefault((headers["key"], message.payload), set()).add(message.message_id)
             numbers.setdefault((headers["key"], parts.split_number), set()).add(parts.record)
         wanted = sorted((key, record) for key, records in self.bad.items() for record in records)

@@ -22,9 +22,9 @@ from framework.errors import (
 )
 from framework.iggy.dead_letters import writer
 from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
-from framework.iggy.headers import REPLAY_HEADER
 from framework.iggy.offset_log import epochs, framing
 from framework.iterator.object_store import StoreRecordIterator
+from framework.model.headers import REPLAY_HEADER
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.splits import KeyPart

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from framework.iggy.headers import (
     decode_headers,
     join_provenance,
+    merge_headers,
     split_of,
 )
 from framework.model import headers as headers_module
@@ -76,6 +77,27 @@ def test_a_name_that_would_stand_twice_is_refused():
         encode_headers({"key": "x" * 300, "key.1": "y"})
 
 
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("key", {"bucket", "version"}),
+        ("key.1", {"bucket", "version"}),  # the name of the second piece of a long key
+        ("version.23", {"bucket", "key"}),
+        ("key.id", {"bucket", "key", "version"}),
+        ("version.app", {"bucket", "key", "version"}),
+        ("key.id.1", {"bucket", "key", "version"}),
+        ("key.01", {"bucket", "key", "version"}),
+        ("key.", {"bucket", "key", "version"}),
+        ("keys", {"bucket", "key", "version"}),
+    ],
+)
+def test_only_a_header_of_the_same_name_or_of_a_piece_replaces_one_of_the_object(name, left):
+    of_object = {"bucket": "lake", "key": "k" * 300, "version": "v"}
+    merged = merge_headers(of_object, {name: "own" * 100})
+    assert merged.keys() == left | {name}
+    assert join_provenance(decode_headers(encode_headers(merged)))[name] == "own" * 100
+
+
 @pytest.mark.parametrize("name", ["", "n" * 256, "\u00fc" * 128])
 def test_a_name_of_another_length_is_refused(name):
     with pytest.raises(ValueError, match="1 to 255 bytes"):
@@ -96,8 +118,10 @@ def test_a_value_of_many_megabytes_is_not_divided_into_more_pieces_than_are_stor
             yield piece
 
     monkeypatch.setattr(headers_module, "_cut", counted)
-    reason = "the headers take more than 100,000 bytes, which is all that Iggy stores"
-    assert headers_error({"n": "x" * 10_000_000}) == reason
+    reason = "headers take more than 100,000 bytes"
+    assert headers_error({"n": "x" * 10_000_000}).startswith(
+        f"its {reason}, at most 90,000 can be stored; the longest is 'n'"
+    )
     assert len(made) < 400
 
 

@@ -81,6 +81,23 @@ def test_records_of_others_are_no_reason_to_refuse(connection):
     assert topic_refusal(connection, config(), "t") is None
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [{"letter": "A"}, {"letter": "record"}, {"letter": "A", "source": "other"}, {"source": "other", "record": "1"}],
+)
+def test_records_with_a_header_as_dead_letters_have_it_are_no_reason_to_refuse(connection, headers):
+    connection.create_topic("lake", "t", 1)
+    append(connection, "lake", "t", 0, b'{"a":1}', headers=headers)
+    assert topic_refusal(connection, config(), "t") is None
+
+
+@pytest.mark.parametrize("kind", ["record", "object", "note", "replayed"])
+def test_any_message_of_dead_letters_is_a_reason_to_refuse(connection, kind):
+    connection.create_topic("lake", "t", 1)
+    append(connection, "lake", "t", 0, b'{"a":1}', headers={"letter": kind, "source": "other"})
+    assert "dead letters of a source" in topic_refusal(connection, config(), "t")
+
+
 def test_when_iggy_is_away_the_sender_is_left_to_notice():
     class Away:
         def get_topic(self, stream, topic):

@@ -8,8 +8,8 @@ import pytest
 
 from framework.engine.session import Session
 from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError
-from framework.iggy.dead_letters.writer import LETTER
 from framework.iggy.headers import join_provenance
+from framework.model.headers import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
 from framework.pipeline import keyed_reader
 from framework.testing.fakes.memory_iggy import MemoryIggy
@@ -189,7 +189,7 @@ def test_bad_records_have_one_letter_each_and_are_counted_once():
     source.check()
     letters = source.server.messages("kit", "dead", 0)
     headers = [join_provenance(letter.headers) for letter in letters]
-    assert [(each["key"], int(each["record"]), each[LETTER]) for each in headers] == [
+    assert [(each["key"], int(each["record"]), each[LETTER_HEADER]) for each in headers] == [
         ("b", number, "record") for number in (1, 2, 9, 10, 11, 23)
     ]
     assert {entry.skipped for (_, number), entry in source.entries.items() if number > 1} == {0}
@@ -302,7 +302,7 @@ def test_the_failed_rest_of_an_object_is_a_failure_of_each_part_and_counts_once(
     source.put("a", 23, bad={12})
     source.live()
     letters = [join_provenance(letter.headers) for letter in source.server.messages("kit", "dead", 0)]
-    assert sorted((one[LETTER], one["part"], one["record"]) for one in letters) == [
+    assert sorted((one[LETTER_HEADER], one["part"], one["record"]) for one in letters) == [
         ("object", f"{number}/{PARTITIONS}", "12") for number in range(1, PARTITIONS + 1)
     ]
     session = Session.begin(source.server.connect(), source.config)

@@ -175,12 +175,12 @@ def test_filtered_fields(apply, options, left):
         ),
         ({"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "("}}]}, "is no regular expression"),
         (
-            {"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "(a+)+$"}}]},
-            "patterns[0].key_pattern.regex: (a+)+ repeats a repetition",
+            {"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "a{99999999999}"}}]},
+            "patterns[0].key_pattern.regex: is no regular expression: the repetition number is too large",
         ),
         (
-            {"type": "filter", "field": "a", "value_pattern": {"regex": "(a+)+$"}},
-            "transforms[0].value_pattern.regex: (a+)+ repeats a repetition",
+            {"type": "filter", "field": "a", "value_pattern": {"regex": "*a"}},
+            "transforms[0].value_pattern.regex: is no regular expression",
         ),
         (
             {"type": "filter_fields", "patterns": [{"value_pattern": "is_nul"}]},

@@ -101,7 +101,19 @@ def test_later_headers_add_to_earlier_ones_and_replace_them(apply):
 def test_a_header_that_iggy_cannot_store_makes_the_record_bad(apply):
     found = apply([b'{"f":"x"}', b'{"f":"%s"}' % (b"y" * 90_000)], headers({"name": "f", "field": "f"}))
     assert found.numbers == [1]
-    assert "at most 90,000" in found.reasons[2]
+    assert found.reasons[2].endswith("at most 90,000 can be stored; the longest is 'f' with 90,000 bytes")
+
+
+def test_of_headers_that_are_too_long_together_the_longest_is_named(apply):
+    line = b'{"f":"%s","g":"%s","h":1}' % (b"y" * 50_000, "ü".encode() * 60_000)
+    found = apply([line], headers(*({"name": name.upper(), "field": name} for name in "hfg")))
+    assert found.reasons[1] == (
+        "its headers take more than 100,000 bytes, at most 90,000 can be stored; the longest is 'G' with 120,000 bytes"
+    )
+
+
+def test_a_name_of_255_bytes_is_fine(apply):
+    assert apply([b'{"f":1}'], headers({"name": "é" * 127 + "n", "field": "f"})).headers == [{"é" * 127 + "n": 1}]
 
 
 def test_headers_that_do_not_fit_beside_a_very_long_key_make_the_record_bad(apply):
@@ -125,6 +137,14 @@ def test_headers_that_do_not_fit_beside_a_very_long_key_make_the_record_bad(appl
         ({"field": "x"}, "headers[0].name: missing"),
         ({"name": "", "field": "x"}, "headers[0].name"),
         ({"name": "a", "object": "etag"}, "headers[0].object"),
+        ({"name": "é" * 128, "field": "x"}, "headers[0].name: a header's name holds 1 to 255 bytes"),
+        (
+            {"name": "n" * 254, "static": "x" * 300},
+            "headers[0].name: a header's name holds 1 to 255 bytes, with the number",
+        ),
+        ({"name": "a", "static": "x" * 90_000}, "headers[0].name: its headers take"),
+        ({"name": "letter", "field": "x"}, 'headers[0].name: "letter" marks dead letters'),
+        ({"name": "replay", "static": "x"}, 'headers[0].name: "replay" marks dead letters'),
     ],
 )
 def test_mistakes_of_headers(entry, mistake):

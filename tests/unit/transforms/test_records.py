@@ -1,6 +1,7 @@
 """Envelopes and filters: whole records."""
 
 import json
+import time
 from unittest.mock import patch
 
 import pytest
@@ -321,3 +322,28 @@ def test_what_decodes_nothing_takes_any_number_of_values():
 def test_the_records_around_such_json_pass():
     found = applied([b'{"v":1}', b'{"v":%s}' % MANY, b'{"v":"%s"}' % (b" " * len(MANY))], DELETE_W)
     assert (len(found.payloads), found.numbers, list(found.reasons)) == (2, [1, 3], [2])
+
+
+SLOW = "a" * 60 + "!"
+TOO_LONG = (
+    "takes more than 0.5 seconds on a text of 61 characters; repeat nothing that matches the same text in several ways"
+)
+
+
+@pytest.mark.parametrize(
+    ("transform", "option"),
+    [
+        ({"type": "filter", "field": "t", "value_pattern": {"regex": "(a|a)*$"}}, "value_pattern"),
+        ({"type": "filter_fields", "patterns": [{"value_pattern": {"regex": "(a|a)*$"}}]}, "value_pattern"),
+        ({"type": "filter_fields", "patterns": [{"key_pattern": {"regex": "(a|a)*$"}}]}, "key_pattern"),
+    ],
+)
+def test_a_record_in_which_a_search_takes_too_long_is_bad(apply, transform, option):
+    lines = [b'{"t":"fine"}'] * 40
+    lines[7] = json.dumps({"t": SLOW, SLOW: 1}).encode()
+    began = time.process_time()
+    got = apply(lines, {"type": "add_fields", "fields": [{"key": "x", "value": {"static": 1}}]}, transform)
+    assert time.process_time() - began < 5  # a search for each half of a batch would take longer
+    place = f"transforms[1] ({transform['type']})"
+    assert got.reasons == {8: f"{place}: {option}.regex {TOO_LONG}"}
+    assert len(got.numbers) == 39
