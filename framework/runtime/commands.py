@@ -47,7 +47,7 @@ _processes: dict[subprocess.Popen[bytes], list[str]] = {}
 
 
 def end_commands() -> None:
-    """End what runs: a change that goes on after the worker has answered nobody expects. Each is whole, or not begun."""
+    """End what runs: after its request has failed, no change goes on. Each change is whole, or not begun."""
     for process in list(_processes):
         _end(process, "was ended, since the worker stops")
 
