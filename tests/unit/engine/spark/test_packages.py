@@ -25,8 +25,8 @@ from transformers import SHIPPED_FORMATS, InputOptions, make_transformer
 DRIVER_ONLY = {"prometheus-client", "pyspark", "rich", "tomli", "typer"}
 """Dependencies that no executor imports: the command line, metrics, and Spark, which executors bring."""
 
-BY_TRANSFORMS = {"protobuf"}
-"""Dependencies that a single transform imports, under another name than the distribution's."""
+BY_OPTIONS = {"protobuf", "regex"}
+"""Dependencies that only some options need: those of a transform, or a regular expression over keys."""
 
 
 def needed_for(form, task_class=S3SourceTask):
@@ -42,8 +42,16 @@ def test_every_dependency_is_looked_for_or_the_drivers_alone():
     declared = {
         re.match(r"[\w-]+", line)[0] for line in importlib.metadata.requires(DISTRIBUTION) if "extra ==" not in line
     }
-    wanted = {name.replace("-", "_") for name in declared - DRIVER_ONLY - BY_TRANSFORMS}
+    wanted = {name.replace("-", "_") for name in declared - DRIVER_ONLY - BY_OPTIONS}
     assert wanted == {name.replace(".", "_") for name in known}
+
+
+def test_a_regular_expression_needs_its_package():
+    over_keys = {"template": r"(?P<topic>\w+)/.*", "regex": True}
+    in_values = {"type": "filter", "field": "a", "value_pattern": {"regex": "b"}}
+    for options in (over_keys, {"transforms": [in_values]}):
+        assert "regex" in needed_modules(S3SourceTask, source_config(**options))
+    assert "regex" not in needed_modules(S3SourceTask, source_config())
 
 
 @pytest.mark.parametrize(
