@@ -83,9 +83,7 @@ class LimitedPattern:
         Raises:
             TimeoutError: it takes too long; says how long.
         """
-        if self._is_cheap and len(text) <= _SHORT:
-            return self._plain.search(text)
-        return self._within_limit(self._limited.search, text)
+        return self._find(self._plain.search, self._limited.search, text)
 
     def fullmatch(self, text: str) -> re.Match[str] | None:
         """Return the match of a whole text.
@@ -93,20 +91,25 @@ class LimitedPattern:
         Raises:
             TimeoutError: it takes too long; says how long.
         """
-        if self._is_cheap and len(text) <= _SHORT:
-            return self._plain.fullmatch(text)
-        return self._within_limit(self._limited.fullmatch, text)
+        return self._find(self._plain.fullmatch, self._limited.fullmatch, text)
 
-    def _within_limit(self, find: Callable[..., re.Match[str] | None], text: str) -> re.Match[str] | None:
+    def _find(
+        self,
+        plain: Callable[[str], re.Match[str] | None],
+        limited: Callable[..., re.Match[str] | None],
+        text: str,
+    ) -> re.Match[str] | None:
+        if self._is_cheap and len(text) <= _SHORT:
+            return plain(text)
         seconds = LIMIT_SECONDS + len(text) / _CHARACTERS_PER_SECOND
         if not self._slow or (len(text), hash(text)) not in self._slow:
             if len(text) <= _QUICK_CHARACTERS:
                 try:  # without other threads: whoever lets them run, waits for them
-                    return find(text, timeout=_QUICK_SECONDS)
+                    return limited(text, timeout=_QUICK_SECONDS)
                 except TimeoutError:
                     pass
             try:
-                return find(text, timeout=seconds, concurrent=True)
+                return limited(text, timeout=seconds, concurrent=True)
             except TimeoutError:
                 if len(self._slow) >= _REMEMBERED:
                     self._slow.clear()

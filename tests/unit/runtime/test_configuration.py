@@ -306,7 +306,7 @@ def test_a_damaged_state_is_a_sentence_and_a_half_written_one_is_dropped(tmp_pat
     with StateFolder(tmp_path / "state") as state:
         assert state.get("orders") == KeptState(state="paused", active=3)
         assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["state.json", "worker.lock"]
-    (tmp_path / "state" / "folder.tmp").mkdir()  # somebody's
+    (tmp_path / "state" / "folder.tmp").mkdir()  # no draft of ours
     mistyped = ('{"sources": {"a": {"state": "asleep"}}}', '{"sources": {"a": {"x": 1}}}')
     for content in ("{", "[]", *mistyped, "\0", "[" * 100_000):
         (tmp_path / "state" / "state.json").write_text(content)
