@@ -263,8 +263,8 @@ def test_ten_thousand_keys_that_differ_in_their_last_character_only(over):
     store = SortedStore(keys)
     iterator = over(store, page_size=100)
     assert sorted(keys_of(iterator)) == keys
-    assert iterator.statistics.list_requests <= 1.3 * 100 + 24
     before = iterator.statistics.list_requests
+    assert before == store.count("list_page")  # how few they are is the planner's test: here threads decide
     assert sorted(keys_of(iterator)) == keys
     assert iterator.statistics.list_requests - before <= 110
 
