@@ -1284,11 +1284,14 @@ class World(Scheduler):
         return [(begun, ended and min(ended, self.log_as_of_us), takes) for begun, ended, takes in self.resets]
 
     def was_first_written_after(self, serial, topic):
-        """Whether a topic has our mark, and a log of that moment may know nothing of it."""
+        """Whether a topic has our mark, and the offsets topic of that moment may know nothing of it."""
+        offsets = self.settings.offsets
+        since = self.log_since.get(offsets, -1)
+        names = {life.process.name for life in self.lives if life.settings.offsets == offsets}
 
         def is_known(message):
             forgotten = any(first <= message.serial <= last for first, last in self.forgotten)
-            return message.serial <= serial and message.writer and not forgotten
+            return since < message.serial <= serial and message.writer.partition("/")[0] in names and not forgotten
 
         messages = [one for part in topic.partitions for one in part.expired + part.messages]
         return MARK in topic.groups and not any(map(is_known, messages))
