@@ -718,6 +718,7 @@ class World(Scheduler):
             self.hand_changes += 1
             whole = self.whole_contents()
             self.forget_records(found.partitions.pop().messages, only=whole)
+            self.operator.partition_gone(found.name, len(found.partitions))
 
     def nothing_runs(self):
         """Whether no life goes on, also none of a worker that outlives its leader."""

@@ -35,6 +35,7 @@ class Operator:
         self._after = {}  # connection -> requests since
         self._again_since = None
         self._purged = "", []
+        self._missed = set()  # topic and number of partitions whose saved messages a purge took
         self._counted = {}  # topic and number -> the last message that was surely counted before, and whose records were
 
     def forget(self):
@@ -180,7 +181,8 @@ class Operator:
     def _take_away(self, topic, numbers):
         """All messages of these partitions go, and their offsets begin again."""
         world = self.world
-        gone = [one for number in numbers for one in topic.partitions[number].messages]
+        taken = {number: topic.partitions[number].messages for number in numbers}
+        gone = [one for messages in taken.values() for one in messages]
         saved = self._is_saved(gone, topic)
         self._watch(topic, numbers)
         for number in numbers:
@@ -192,7 +194,15 @@ class Operator:
         world.causes["purge"] = None
         if saved:
             self._purged = topic.name, list(numbers)
+            self._missed = {(topic.name, number) for number in numbers if self._is_saved(taken[number], topic)}
             world.refuse(f"{topic.name} was purged")
+
+    def partition_gone(self, topic, number):
+        """Nothing can be missed in a partition that is not there: positions in it are dropped, or refused as such."""
+        if (topic, number) in self._missed:
+            self._missed.remove((topic, number))
+            if not self._missed and self.world.must_refuse == f"{topic} was purged":
+                self.world.must_refuse = ""
 
     def delete(self):
         """Somebody may make it again at once."""
