@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -125,8 +126,17 @@ def failure_of(code: int, message: str, *, proxied: bool) -> HttpError:
     if proxied and (code in _PROXY or "CONNECT tunnel" in message):
         return HttpProxyError(message)
     if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
-        return HttpConnectError(message)
+        return HttpConnectError(f"{message}{_no_file_left()}")
     return HttpError(message or _UNNAMED.get(code) or f"libcurl's error {code}")
+
+
+def _no_file_left() -> str:
+    """Return what the system says of another open file, if it refuses one: libcurl says only that it cannot connect."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return f": {error.strerror}"
+    return ""
 
 
 _TLS = (

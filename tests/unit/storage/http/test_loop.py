@@ -1,8 +1,10 @@
 """The loop of all GETs: hundreds at once, paused and resumed, retried, ended, on keys of any form; no thread is left."""
 
+import contextlib
 import errno
 import gc
 import os
+import resource
 import socket
 import threading
 import time
@@ -809,6 +811,24 @@ def test_a_loop_that_cannot_start_says_so_and_starts_later(serving, monkeypatch,
             with pytest.raises((OSError, RuntimeError), match=r"Too many open files|can't start new thread"):
                 loop.get(f"{server.endpoint}/k", [])
     assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+
+
+def test_a_connection_for_which_no_file_is_left_says_so(serving):
+    """libcurl says that it could not connect, and nothing of why: the store would seem to be away."""
+    server, loop = serving(lambda *_: [ok(b"x")])
+    assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
+    limits, taken = resource.getrlimit(resource.RLIMIT_NOFILE), []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, limits[1]))
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(HttpConnectError, match="Too many open files"):
+            drain(loop.get("http://127.0.0.1:9/k", []))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for one in taken:
+            os.close(one)
 
 
 def test_when_the_loop_fails_each_request_says_why(serving, monkeypatch, caplog):
