@@ -146,6 +146,7 @@ class DeadLetterReplay:
 
         Raises:
             IggyTopicError: a topic may lose confirmed messages.
+            PositionError: messages of a partition that positions count as saved are gone.
             UnknownOutcomeError, IggyUnavailableError: the next replay finds what was sent and not marked.
             SourceError: an error of the store or a topic.
         """
@@ -508,7 +509,9 @@ class DeadLetterReplay:
 
         Raises:
             IggyTopicError: the topic may lose confirmed messages.
+            PositionError: messages that positions count as saved are gone: what is sent now would hide that.
         """
+        self._session.partitions.check([topic_partition])
         info = self._session.partitions.ensure_topic(topic_partition.topic)
         if hold_back_of(info) and not self._may_be_lost:
             raise IggyTopicError(

@@ -23,6 +23,7 @@ from framework.errors import (
 from framework.iggy.dead_letters import writer
 from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
 from framework.iggy.offset_log import epochs, framing
+from framework.iggy.offset_log.partition_replay import PartitionGoneError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.headers import REPLAY_HEADER
 from framework.model.message_ids import dead_letter_hash64, message_id
@@ -424,6 +425,17 @@ def test_a_topic_that_may_forget_gets_a_replayed_record_only_when_that_is_said()
     counts, _ = replay(source, validate=False, may_be_lost=True)
     assert counts.sent == len(source.dead_letters)
     assert source.payloads() == as_text(source)
+
+
+def test_a_topic_that_was_purged_gets_no_replayed_record():
+    """It would seem never to have been purged, once as many messages are there again."""
+    source = usual()
+    source.live()
+    source.server.purge_topic("kit", "records")
+    with pytest.raises(PartitionGoneError, match="it was purged"):
+        replay(source, validate=False)
+    assert source.payloads() == {}
+    assert len(open_dead_letters(source)) == len(source.dead_letters)
 
 
 def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forget():
