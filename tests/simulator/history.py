@@ -1378,6 +1378,8 @@ class World(Scheduler):
         self.event("expired", f"{topic.name}/{number}", f"{gone[0].offset} to {gone[-1].offset}")
         if not self.is_accounted_for(gone, topic):
             self.causes["expired"] = gone
+        for left in self.left_logs.values():
+            left["hand_changes"] = -1  # it may not know what of these was the source's
 
     def is_accounted_for(self, messages, topic):
         """Whether positions surely count these as saved: a source that ran all the time since has saved long ago."""
