@@ -392,6 +392,7 @@ def cannot_listen(option: str, address: str, error: OSError) -> ConfigError:
 
 
 OWN_PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
+"""Executors get them as far as they are installed here, and their loggers follow the configured level."""
 
 
 def missing_package(error: BaseException | None) -> str:

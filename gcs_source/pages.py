@@ -7,7 +7,8 @@ requested (`FIELDS`), and decoded directly into values of the framework (measure
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -22,7 +23,6 @@ ITEM_FIELDS = "name,size,generation,timeCreated,storageClass"
 APPENDABLE = "RAPID"
 
 _BY_KEY, _BY_TOKEN = "k", "t"
-_CHECK = "check gcs.endpoint and gcs.proxy"
 
 FIELDS = f"kind,nextPageToken,items({ITEM_FIELDS})"
 _LISTING = "storage#objects"
@@ -66,11 +66,11 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
         StoreUnavailableError: the body is truncated, or not a listing.
         ListingError: the objects belong to a zonal bucket.
     """
-    try:
+    with _readable(f"gs://{bucket}: a page of the listing"):
         page = _decode_page(body)
         items = page.items
         if not items and page.kind != _LISTING:  # any other JSON document would be an empty bucket
-            raise ValueError("it shows no objects, and is no list of objects")  # noqa: TRY301
+            raise ValueError("it shows no objects, and is no list of objects")
         if after and items and items[0].name == after:
             items = items[1:]
         objects = [_native(item, bucket) for item in items[:most]]
@@ -79,10 +79,6 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
             continuation = f"{_BY_KEY}{objects[-1].key}"
         elif token:
             continuation = f"{_BY_TOKEN}{len(after)} {after}{token}"
-    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(
-            f"gs://{bucket}: a page of the listing cannot be read ({exc}); when that stays so, {_CHECK}"
-        ) from exc
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
 
 
@@ -114,15 +110,11 @@ def parse_object(body: bytes, bucket: str, key: str) -> NativeObject:
     Raises:
         StoreUnavailableError: the body is truncated, or not its description.
     """
-    try:
+    with _readable(f"gs://{bucket}: the description of an object"):
         item = _decode_item(body)
         if item.name != key:
-            raise ValueError(f"asked was for {key!r}, described is {item.name[:MAX_KEY_BYTES]!r}")  # noqa: TRY301
+            raise ValueError(f"asked was for {key!r}, described is {item.name[:MAX_KEY_BYTES]!r}")
         return _native(item, bucket)
-    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(
-            f"gs://{bucket}: the description of an object cannot be read ({exc}); when that stays so, {_CHECK}"
-        ) from exc
 
 
 class Metadata(msgspec.Struct, rename="camel"):
@@ -140,16 +132,22 @@ def parse_metadata(body: bytes, native: NativeObject) -> dict[str, str]:
         ObjectChangedError: it is the description of another generation.
         StoreUnavailableError: the body is truncated, or not a description.
     """
-    try:
+    with _readable(f"{native.location}: its description"):
         found = msgspec.json.decode(body, type=Metadata)
-    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(
-            f"{native.location}: its description cannot be read ({exc}); when that stays so, {_CHECK}"
-        ) from exc
     if found.generation != native.version:
         raise other_generation(native, found.generation)
     own = {f"meta:{name.lower()}": value for name, value in found.metadata.items()}
     return {"content-type": found.content_type, **own}
+
+
+@contextlib.contextmanager
+def _readable(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (msgspec.DecodeError, ValueError, RecursionError) as exc:
+        raise StoreUnavailableError(
+            f"{what} cannot be read ({exc}); when that stays so, check gcs.endpoint and gcs.proxy"
+        ) from exc
 
 
 def other_generation(native: NativeObject, generation: str) -> ObjectChangedError:

@@ -21,7 +21,6 @@ from typing_extensions import override
 from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
-    ListingError,
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
@@ -148,10 +147,7 @@ class S3Store(HttpStore):
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
         meta = answer["ResponseMetadata"]
-        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
-        if page.continuation is not None and page.continuation == continuation:
-            raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
-        return page
+        return parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
 
     @override
     def stat(self, key: str) -> NativeObject:

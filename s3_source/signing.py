@@ -123,7 +123,6 @@ class _Second:
         at: the second, since 1970.
         credentials: the keys.
         scope: day, region and service.
-        moment: the second as the signature writes it.
         hashes: begun with the signing key.
         begun: the inner hash, which has taken what the texts to sign of all requests begin with.
         always: names and values of the headers that every request signs.
@@ -135,7 +134,6 @@ class _Second:
     at: int
     credentials: Credentials
     scope: str
-    moment: str
     hashes: tuple[_Hash, _Hash] = attrs.field(repr=False)
     begun: _Hash = attrs.field(repr=False)
     always: Mapping[str, str] = attrs.field(repr=False)
@@ -227,7 +225,6 @@ class Signer:
             at=at,
             credentials=credentials,
             scope=scope,
-            moment=moment,
             hashes=hashes,
             begun=begun,
             always={**always, "host": self._host},

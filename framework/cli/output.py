@@ -27,15 +27,13 @@ from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.progress import Progress, state_text
 from framework.engine.python_messages import log_python_messages, unwritable
+from framework.errors import OWN_PACKAGES
 from framework.model.text import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
     from rich.progress import TaskID
-
-OWN_LOGGERS = ("framework", "transformers", "s3_source", "gcs_source")
-"""Loggers that follow the configured level; all other packages log warnings and above."""
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
@@ -280,7 +278,7 @@ def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitS
     undo.callback(setattr, root, "handlers", root.handlers)
     root.handlers = [handler]
     with_level(root, max(level, logging.WARNING))
-    for name in OWN_LOGGERS:
+    for name in OWN_PACKAGES:
         with_level(logging.getLogger(name), level)
     undo.enter_context(log_python_messages())
     return undo

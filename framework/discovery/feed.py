@@ -60,8 +60,7 @@ class FeedCounts:
     Attributes:
         listings: complete listings so far.
         listed: objects that the listing showed.
-        chosen: new or unfinished objects of this listing; each split counts, and an object with parts once.
-        total_chosen: the same, over all listings.
+        total_chosen: new or unfinished objects of all listings; each split counts, and an object with parts once.
         total_chosen_bytes: their total size.
         waiting: whether no listing is in progress.
         filtered: reason -> number of objects that were filtered.
@@ -70,7 +69,6 @@ class FeedCounts:
 
     listings: int = 0
     listed: int = 0
-    chosen: int = 0
     total_chosen: int = 0
     total_chosen_bytes: int = 0
     waiting: bool = False

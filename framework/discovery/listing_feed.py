@@ -90,9 +90,7 @@ class ListingFeed(ObjectFeed):
         while not self._stopped:
             assignment = next(self._decided, None)
             if assignment is not None:
-                counts = assignment.entry.counts_object
-                self.counts.chosen += counts
-                self.counts.total_chosen += counts
+                self.counts.total_chosen += assignment.entry.counts_object
                 self.counts.total_chosen_bytes += assignment.size_bytes
                 return assignment
             began = self._clock()

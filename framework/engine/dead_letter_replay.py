@@ -39,7 +39,7 @@ from framework.errors import (
     SkippableError,
 )
 from framework.iggy import wire
-from framework.iggy.dead_letters.writer import IggyDeadLetters, ReplayMarker, StoredDeadLetter
+from framework.iggy.dead_letters.writer import MARKED, IggyDeadLetters, ReplayMarker, StoredDeadLetter
 from framework.iggy.headers import merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import offset_since, read_topic
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH_SIZE = 500
+BATCH_SIZE = MARKED
 """Dead letters between two marks."""
 
 BATCH_BYTES = 8 << 20
@@ -157,7 +157,7 @@ class DeadLetterReplay:
         with contextlib.closing(self._remade(waiting)) as remade:
             for group in self._groups(remade):
                 self._send(group)
-        self._mark(self._filtered)
+        self._box.replayed(self._filtered)
         self.counts.filtered = len(self._filtered)
         self._reopen(
             [
@@ -213,7 +213,7 @@ class DeadLetterReplay:
             self._session,
             lambda entry: (entry.bucket, entry.key, entry.split_number, entry.version, entry.records_done) in places,
         )
-        self._mark(dead_letters)
+        self._box.replayed(dead_letters)
 
     def _can_resume(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether the next run can resume the object; it stops at records that other options numbered."""
@@ -233,11 +233,6 @@ class DeadLetterReplay:
             )
         )
         return False
-
-    def _mark(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
-        """Mark dead letters as replayed."""
-        for at in range(0, len(dead_letters), BATCH_SIZE):
-            self._box.replayed(dead_letters[at : at + BATCH_SIZE])
 
     # ---- records that are in the topic already
 
@@ -270,7 +265,7 @@ class DeadLetterReplay:
         self.counts.found = len(replayed)
         self.counts.delivered = len(delivered)
         known = [self._id(each) in replayed or self._own_id(each) in delivered for each in dead_letters]
-        self._mark(list(itertools.compress(dead_letters, known)))
+        self._box.replayed(list(itertools.compress(dead_letters, known)))
         return [dead_letter for dead_letter, is_known in zip(dead_letters, known, strict=True) if not is_known]
 
     def _ends_before(self, dead_letters: Iterable[StoredDeadLetter]) -> dict[TopicPartition, int]:

@@ -29,7 +29,7 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy import wire
+from framework.iggy import protocol, wire
 from framework.iggy.errors_map import Answer, answer_of
 from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
@@ -161,7 +161,7 @@ class IggyConnection:
         if self.address.transport != "tcp" or self.address.tls or requests is None:
             return
         try:
-            nodes = self._command("ask for the servers", wire.CLUSTER_METADATA, b"", wire.parse_node_count)
+            nodes = self._command("ask for the servers", protocol.CLUSTER_METADATA, b"", wire.parse_node_count)
         except (IggyAuthError, IggyProtocolError):
             return
         if nodes > 1:
@@ -221,11 +221,11 @@ class IggyConnection:
 
     def own_client(self) -> ConnectedClient:
         """Return this connection as the server lists it."""
-        return self._command("ask for the own client id", wire.OWN_CLIENT, b"", wire.parse_own_client)
+        return self._command("ask for the own client id", protocol.GET_ME, b"", wire.parse_own_client)
 
     def clients(self) -> tuple[ConnectedClient, ...]:
         """Return every client connected to the server."""
-        return self._command("list the clients", wire.ALL_CLIENTS, b"", wire.parse_clients)
+        return self._command("list the clients", protocol.GET_CLIENTS, b"", wire.parse_clients)
 
     def missing_rights(self, stream: str, topics: Iterable[Right]) -> list[str] | None:
         """Return the permissions that the user lacks for a source, in words; None when the server does not tell.
@@ -325,7 +325,7 @@ class IggyConnection:
         """Delete the `count` oldest sealed segments of a partition; the one being written always stays."""
         self._command(
             f"delete segments of {place_of(stream, topic, partition)}",
-            wire.DELETE_SEGMENTS,
+            protocol.DELETE_SEGMENTS,
             wire.encode_delete_segments(stream, topic, partition, count),
             _nothing,
         )
@@ -489,7 +489,7 @@ class IggyConnection:
         """
         return self._command(
             f"read {place_of(stream, topic, partition)}",
-            wire.POLL_MESSAGES,
+            protocol.POLL,
             wire.encode_poll_behind_end(stream, topic, partition),
             wire.parse_polled_end,
         )
@@ -542,7 +542,7 @@ async def _open(address: IggyAddress, timeout_seconds: float) -> tuple[apache_ig
 
 def _send(body: bytes | bytearray) -> Start:
     # the client takes a bytearray in one copy, as it does bytes; any other buffer it takes byte by byte
-    return lambda client: client.send_binary_request(wire.SEND_MESSAGES, cast("bytes", body))
+    return lambda client: client.send_binary_request(protocol.SEND, cast("bytes", body))
 
 
 def _nothing(_answer: object) -> None:

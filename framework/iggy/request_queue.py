@@ -40,6 +40,7 @@ class _Request:
     inner: asyncio.Future[object] | None = None
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class RequestQueue:
     """Puts requests to one client, in the order of the calls, until the first break or the first send that fails.
 
@@ -47,23 +48,14 @@ class RequestQueue:
         failure: why it ended; None while it works.
     """
 
-    def __init__(
-        self,
-        client: apache_iggy.IggyClient,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        server: str,
-        login: str,
-        timeout_seconds: float,
-    ) -> None:
-        self.failure: str | None = None
-        self._client: apache_iggy.IggyClient | None = client
-        self._loop = loop
-        self._server = server
-        self._login = login
-        self._timeout_seconds = timeout_seconds
-        self._waiting: deque[_Request] = deque()
-        self._current: _Request | None = None
+    _client: apache_iggy.IggyClient | None
+    _loop: asyncio.AbstractEventLoop
+    _server: str = attrs.field(kw_only=True)
+    _login: str = attrs.field(kw_only=True)
+    _timeout_seconds: float = attrs.field(kw_only=True)
+    failure: str | None = attrs.field(default=None, init=False)
+    _waiting: deque[_Request] = attrs.field(factory=deque, init=False)
+    _current: _Request | None = attrs.field(default=None, init=False)
 
     def submit(self, what: str, start: Start, finish: Callable[..., T], *, sending: bool = False) -> Future[T]:
         """The answer to come. Callable from any thread.

@@ -183,7 +183,7 @@ class SendConnection:
         )
         on_made(made)
         made._session = _session_of(made._ask(CONNECT, _LOGIN, _encode_login(address)))
-        made.client = wire.parse_own_client(made._ask("ask for the own client id", _READ, code=wire.OWN_CLIENT))
+        made.client = wire.parse_own_client(made._ask("ask for the own client id", _READ, code=protocol.GET_ME))
         made._timeout_seconds, made._timeout_option = timeout_seconds, "request_timeout"
         loop.call_soon_threadsafe(_keep_alive, weakref.ref(made), loop)
         return made

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Literal
 
+import attrs
 from typing_extensions import override
 
 from framework.errors import (
@@ -45,6 +46,7 @@ _MAX_REQUESTS_AHEAD = 8
 """Requests of one send that wait for the server. Records whose times of origin lie far apart need a request each."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class IggyProducer(Producer):
     """Sends batches to one stream, in order, at most once each: nothing is ever sent again by itself.
 
@@ -57,22 +59,15 @@ class IggyProducer(Producer):
         hold_back: partition -> number of last messages that a killed server may lose; 0 when it loses none.
     """
 
-    def __init__(
-        self,
-        connection: IggyConnection,
-        *,
-        stream: str,
-        source: str,
-        headers: Literal["provenance", "none"] = "provenance",
-        hold_back: Callable[[TopicPartition], int] = lambda _: 0,
-    ) -> None:
-        self._connection = connection
-        self._stream = stream
-        self._source = source
-        self._headers = headers
-        self._hold_back = hold_back
+    _connection: IggyConnection
+    _stream: str = attrs.field(kw_only=True)
+    _source: str = attrs.field(kw_only=True)
+    _headers: Literal["provenance", "none"] = attrs.field(default="provenance", kw_only=True)
+    _hold_back: Callable[[TopicPartition], int] = attrs.field(default=lambda _: 0, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
         self._slots = threading.BoundedSemaphore(_MAX_IN_FLIGHT)
-        self._slot_limit_seconds = connection.call_timeout_seconds * (_MAX_IN_FLIGHT + 1)
+        self._slot_limit_seconds = self._connection.call_timeout_seconds * (_MAX_IN_FLIGHT + 1)
         self._ends: dict[TopicPartition, int] = {}
         self._confirmed_in: set[TopicPartition] = set()
         self._to_read_back: dict[TopicPartition, int] = {}

@@ -33,13 +33,6 @@ from framework.errors import ConfigError, IggyProtocolError
 from framework.iggy.values import Confirmation, ConnectedClient
 from framework.model.payloads import PayloadColumn
 
-SEND_MESSAGES = 101
-OWN_CLIENT = 20
-ALL_CLIENTS = 22
-CLUSTER_METADATA = 12
-DELETE_SEGMENTS = 503
-POLL_MESSAGES = 100
-
 BATCH_HEADER_BYTES = 256
 FRAME_BYTES = 48
 _CHECKSUM_BYTES = 8

@@ -114,7 +114,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self._feed: ObjectFeed | None = feed
         self._feed_lock = threading.Lock()
         self._ahead = ReadAhead(
-            config.input,
+            limits=config.input,
             take=self.take,
             open_input=self.open_input,
             transformer=transformer,

@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeGuard
 
+import attrs
+
 from framework.errors import ObjectArchivedError, SkippableError, SourceError, TooManySkippedError
 from framework.model.batches import SkippedRecord
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 
+@attrs.define(eq=False, repr=False, slots=False, kw_only=True)
 class ErrorPolicy:
     """Decide whether bad records and failed objects are skipped, count them, and raise at the limits. Single-threaded.
 
@@ -29,19 +32,15 @@ class ErrorPolicy:
         clock: seconds.
     """
 
-    def __init__(
-        self,
-        *,
-        tolerance: str,
-        per_object: int,
-        per_hour: int,
-        before: Iterable[SkippedCount] = (),
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._tolerance = tolerance
-        self._per_object = per_object
-        self._watch = SkipWatch(per_hour=per_hour, clock=clock)
-        self._watch.expect(before)
+    _tolerance: str
+    _per_object: int
+    _per_hour: int
+    _before: Iterable[SkippedCount] = ()
+    _clock: Callable[[], float] = time.monotonic
+
+    def __attrs_post_init__(self) -> None:
+        self._watch = SkipWatch(per_hour=self._per_hour, clock=self._clock)
+        self._watch.expect(self._before)
         self._counted = 0
 
     @property

@@ -46,6 +46,7 @@ class OpenedObject(NamedTuple):
     planned_bytes: int
 
 
+@attrs.define(eq=False, repr=False, slots=False, kw_only=True)
 class ReadAhead:
     """The objects of a feed, each with the position to resume from, opened before they are read.
 
@@ -62,27 +63,18 @@ class ReadAhead:
         waits_for_store: whether the store is away just now, so that nothing is to be opened.
     """
 
-    def __init__(
-        self,
-        limits: InputSection,
-        *,
-        take: Callable[[float], Assignment | None],
-        open_input: Callable[[NativeObject], ObjectInput],
-        transformer: Transformer,
-        offsets: OffsetManager,
-        statistics: TaskStatistics,
-        is_handed: bool,
-        waits_for_store: Callable[[], bool],
-    ) -> None:
-        self._take = take
-        self._open_input = open_input
-        self._transformer = transformer
-        self._offsets = offsets
-        self._statistics = statistics
-        self._is_handed = is_handed
-        self._waits_for_store = waits_for_store
-        self._max_objects = limits.prefetch_objects
-        self._max_bytes = limits.prefetch_bytes
+    _limits: InputSection
+    _take: Callable[[float], Assignment | None]
+    _open_input: Callable[[NativeObject], ObjectInput]
+    _transformer: Transformer
+    _offsets: OffsetManager
+    _statistics: TaskStatistics
+    _is_handed: bool
+    _waits_for_store: Callable[[], bool]
+
+    def __attrs_post_init__(self) -> None:
+        self._max_objects = self._limits.prefetch_objects
+        self._max_bytes = self._limits.prefetch_bytes
         self._prefetcher = Prefetcher(objects=self._max_objects, max_bytes=self._max_bytes)
         self._opened: deque[OpenedObject] = deque()
         self._taken: deque[tuple[Sequence[Assignment], int]] = deque()

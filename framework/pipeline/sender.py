@@ -16,6 +16,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
+
 from framework.errors import IggyUnavailableError, ReaderFailedError, SourceTakenOverError, UnknownOutcomeError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
@@ -131,6 +133,7 @@ class PolledTask(Protocol):
         """Commit the positions of batches that the server has confirmed."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class Sender:
     """Run a task to its end, or until it is stopped. Single-threaded; `stop` may come from another thread.
 
@@ -145,39 +148,31 @@ class Sender:
         clock: seconds.
     """
 
-    def __init__(
-        self,
-        task: PolledTask,
-        producer: Producer,
-        config: SourceCommonConfig,
-        *,
-        open_partition: Callable[[TopicPartition], None] | None = None,
-        on_saved: Callable[[PositionDelta], None] | None = None,
-        dead_letters: DeadLetterBox | None = None,
-        on_turn: Callable[[], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._task = task
-        self._producer = producer
-        self._offsets: OffsetManager = task.offsets
+    _task: PolledTask
+    _producer: Producer
+    _config: SourceCommonConfig
+    _open_partition: Callable[[TopicPartition], None] | None = attrs.field(default=None, kw_only=True)
+    _on_saved: Callable[[PositionDelta], None] | None = attrs.field(default=None, kw_only=True)
+    _dead_letters: DeadLetterBox | None = attrs.field(default=None, kw_only=True)
+    _on_turn: Callable[[], None] | None = attrs.field(default=None, kw_only=True)
+    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
+        config = self._config
+        self._offsets: OffsetManager = self._task.offsets
         self._batch_length = config.iggy.batch_length
         self._batch_bytes = config.iggy.batch_bytes
         self._most_polled = min(self._batch_length, MAX_POLLED)
         self._linger = config.iggy.linger_time
         self._request_timeout = config.iggy.request_timeout
         self._commit_interval = config.offsets.commit_interval
-        self._open_partition = open_partition
-        self._on_saved = on_saved
-        self._dead_letters = dead_letters
-        self._on_turn = on_turn
-        self._clock = clock
         self._buffers: dict[TopicPartition, _PartitionBuffer] = {}
         self._partitions: set[TopicPartition] = set()
         self._in_flight: deque[Future[Acknowledgement]] = deque()
-        self._flush_at = clock() + self._commit_interval
+        self._flush_at = self._clock() + self._commit_interval
         self._stopping = threading.Event()
         wanted = config.log.objects or config.log.level == "debug"
-        self._object_lines = ObjectLines(config.log.level, clock) if wanted else None
+        self._object_lines = ObjectLines(config.log.level, self._clock) if wanted else None
         self.statistics = TaskStatistics()
 
     def stop(self) -> None:

@@ -18,7 +18,6 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import attrs
 import msgspec
 from msgspec import UNSET, Raw
 from typing_extensions import override
@@ -27,7 +26,7 @@ from framework.errors import RecordError
 from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects, size_of
 from framework.model.utf8 import check_utf8
-from framework.transform import GROWN_BYTES, GrownBatchError, RecordHeaders, Transform, TransformBatch, TransformContext
+from framework.transform import GROWN_BYTES, GrownBatchError, Transform, TransformBatch, TransformContext
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +58,7 @@ class Documents:
         fields: the fields that are looked at; None when whole documents are needed.
 
     Attributes:
-        batch: the records as they are now, with their payloads from before.
+        batch: the records as they are now, with their payloads from before; a transform sets its other columns.
 
     Raises:
         RecordError: a payload has more values than are decoded.
@@ -125,18 +124,6 @@ class Documents:
         if reasons:
             self.batch = self.batch.reject(reasons)
             self._rows = [row for place, row in enumerate(self._rows) if place not in reasons]
-
-    def set_headers(self, headers: RecordHeaders) -> None:
-        """Give each record its headers."""
-        self.batch = attrs.evolve(self.batch, headers=headers)
-
-    def set_timestamps(self, timestamps_us: NDArray[np.int64]) -> None:
-        """Give each record its time of origin."""
-        self.batch = attrs.evolve(self.batch, timestamps_us=timestamps_us)
-
-    def set_key_hashes(self, key_hashes: NDArray[np.uint32]) -> None:
-        """Give each record the hash of its key, which chooses its partition."""
-        self.batch = attrs.evolve(self.batch, key_hashes=key_hashes)
 
     def unread(self) -> frozenset[int]:
         """Return the places of payloads that are no JSON object."""

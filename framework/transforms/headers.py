@@ -104,7 +104,7 @@ class Headers(DocumentTransform):
                 for row, value in zip(rows, documents.column(field), strict=True):
                     if value is not MISSING and value is not None:
                         cast("dict[str, HeaderValue]", row)[name] = _header_value(value)
-        documents.set_headers(rows)
+        documents.batch = attrs.evolve(documents.batch, headers=rows)
 
     def _check_known(self) -> None:
         """Refuse a record whose object is gone when a header needs more of it than is known.

@@ -56,7 +56,8 @@ class PartitionBy(DocumentTransform):
         except (TypeError, UnicodeEncodeError):
             hashes, reasons = self._mixed(values, documents)
             documents.reject(reasons)
-        documents.set_key_hashes(np.asarray(hashes, dtype=np.uint32))
+        key_hashes = np.asarray(hashes, dtype=np.uint32)
+        documents.batch = attrs.evolve(documents.batch, key_hashes=key_hashes)
 
     def _mixed(self, values: Sequence[Any], documents: Documents) -> tuple[list[int], dict[int, str]]:
         """Return the hashes of the good records, and place -> reason of the bad records."""

@@ -66,7 +66,8 @@ class Timestamp(DocumentTransform):
             else:
                 times.append(at)
         documents.reject(reasons)
-        documents.set_timestamps(np.asarray(times, dtype=np.int64))
+        timestamps_us = np.asarray(times, dtype=np.int64)
+        documents.batch = attrs.evolve(documents.batch, timestamps_us=timestamps_us)
 
     def _microseconds(self, value: Any) -> int | str:
         """Return a value in microseconds since 1970; 0 for none, a reason when it is no time."""

@@ -660,8 +660,8 @@ def test_a_group_has_both(address, connection, stream_name, topic_partition):
             return
         both.join_group(stream_name, "orders", "lease")
         of_both = [
-            both._command("ask", wire.OWN_CLIENT, b"", bytes),
-            both._sending._ask("ask", protocol.OPERATION_READ, code=wire.OWN_CLIENT),
+            both._command("ask", protocol.GET_ME, b"", bytes),
+            both._sending._ask("ask", protocol.OPERATION_READ, code=protocol.GET_ME),
         ]
         assert [struct.unpack_from("<I", told, len(told) - 16) for told in of_both] == [(1,), (1,)]
 

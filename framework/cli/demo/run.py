@@ -337,16 +337,13 @@ def _interrupted_by_signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
-    if before[signal.SIGHUP] == signal.SIG_IGN:  # of nohup, which wants it to go on
-        del before[signal.SIGHUP]
-    for number in before:
-        signal.signal(number, signal.default_int_handler)
-    try:
+    with contextlib.ExitStack() as before:
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            handler = signal.getsignal(number)
+            if number != signal.SIGHUP or handler != signal.SIG_IGN:  # else it is under nohup, and is to go on
+                before.callback(signal.signal, number, handler)
+                signal.signal(number, signal.default_int_handler)
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

@@ -40,8 +40,6 @@ FIELDS = {
     "etag": "etag",
     "lastmodified": "modified",
     "lastmodifieddate": "modified",
-    "versionid": "version_id",
-    "version": "version_id",
     "islatest": "latest",
     "isdeletemarker": "delete_marker",
     "storageclass": "storage_class",
@@ -59,7 +57,6 @@ class KeyRow:
         size: bytes; None when the list does not state it.
         etag: empty when the list does not state it.
         modified_ms: last-modified, milliseconds since 1970 UTC; None when the list does not state it.
-        version_id: the version in a versioned bucket; empty when the list does not state it.
         latest: whether a listing would show that version.
         delete_marker: whether that version marks the object as deleted.
         storage_class: empty when the list does not state it.
@@ -72,7 +69,6 @@ class KeyRow:
     size: int | None = None
     etag: str = ""
     modified_ms: int | None = None
-    version_id: str = ""
     latest: bool = True
     delete_marker: bool = False
     storage_class: str = ""
@@ -168,7 +164,6 @@ def key_row(cells: Mapping[str, Any], origin: str, number: int, *, encoded: bool
         size=cells.get("size"),
         etag=(cells.get("etag") or "").strip('"'),
         modified_ms=cells.get("modified"),
-        version_id=cells.get("version_id") or "",
         latest=latest is None or latest,
         delete_marker=bool(cells.get("delete_marker")),
         storage_class=cells.get("storage_class") or "",

@@ -30,7 +30,7 @@ from framework.engine.spark.jvm import ended
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs
-from framework.errors import FatalError, SourceError, SparkUnavailableError
+from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
-
-PACKAGES = ("framework", "transformers", "s3_source", "gcs_source")
-"""Packages to ship, as far as they are installed here."""
 
 NEEDED = (
     "apache_iggy",
@@ -97,7 +94,7 @@ def write_archive(archive: Path) -> None:
     Python worker 0.6 s of CPU.
     """
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
-        for package in PACKAGES:
+        for package in OWN_PACKAGES:
             for path, name in _modules(package):
                 target.write(path, name)
                 if name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") in sys.modules:
@@ -145,7 +142,7 @@ def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonCon
     needed += ["regex"] if config.naming.regex else []
     for part in (task_class, type(transformer), *transforms):
         own = part.__module__.partition(".")[0]
-        if own not in {*PACKAGES, "__main__"}:  # what a script defines travels pickled
+        if own not in {*OWN_PACKAGES, "__main__"}:  # what a script defines travels pickled
             needed.append(own)
     return sorted(set(needed))
 

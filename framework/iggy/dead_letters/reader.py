@@ -43,10 +43,6 @@ def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     return entry.generation <= dead_letter.generation
 
 
-BATCH_SIZE = 500
-"""Maximum number of dead letters that one marker names."""
-
-
 @attrs.frozen(kw_only=True)
 class DeadLetterLog:
     """The dead letters of one source.
@@ -171,9 +167,7 @@ def discard_dead_letters(
         ConfigError: no dead letter topic is configured.
         UnknownOutcomeError, IggyUnavailableError: some may be closed.
     """
-    box = IggyDeadLetters(connection, config, topic_of(config))
-    for at in range(0, len(dead_letters), BATCH_SIZE):
-        box.discarded(dead_letters[at : at + BATCH_SIZE])
+    IggyDeadLetters(connection, config, topic_of(config)).discarded(dead_letters)
 
 
 def void_dead_letters(
@@ -192,8 +186,7 @@ def void_dead_letters(
     box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, restarts)
     if box is None:
         return 0
-    for at in range(0, len(void), BATCH_SIZE):
-        box.replayed(void[at : at + BATCH_SIZE])
+    box.replayed(void)
     return len(void)
 
 

@@ -45,6 +45,9 @@ PARTITION = 0
 
 NOTE_ID, MARK_ID = 1, 2
 
+MARKED = 500
+"""Maximum number of dead letters that one marker names."""
+
 NUMBERED_BY = "numbered_by"
 
 ERROR_TEXT = 2000
@@ -193,12 +196,11 @@ class IggyDeadLetters:
     def _mark(
         self, kind: str, number: int, dead_letters: Sequence[StoredDeadLetter], more: Mapping[str, object]
     ) -> None:
-        named = [
-            [dead_letter.offset, f"{dead_letter.message_id:032x}", dead_letter.kind] for dead_letter in dead_letters
-        ]
-        body = {"letters": named, **more}
         headers = encode_headers({LETTER_HEADER: kind, "source": self._source})
-        self._send([wire.Segment(id_high=0, first_record=number, payloads=[orjson.dumps(body)], headers=headers)])
+        for at in range(0, len(dead_letters), MARKED):
+            named = [[each.offset, f"{each.message_id:032x}", each.kind] for each in dead_letters[at : at + MARKED]]
+            body = orjson.dumps({"letters": named, **more})
+            self._send([wire.Segment(id_high=0, first_record=number, payloads=[body], headers=headers)])
 
     def _segment(self, dead_letter: DeadLetter) -> wire.Segment:
         kept = dead_letter.raw[: self._max_bytes]

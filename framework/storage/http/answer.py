@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
 from framework.errors import TaskClosedError
 from framework.storage.http.errors import MAX_REFUSAL_BYTES, HttpCutError, HttpError
 from framework.storage.http.head import HttpHead
@@ -50,6 +52,7 @@ class RequestLoop(Protocol):
         """Raise when no thread will ever end a request."""
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class HttpAnswer:
     """A request and its answer. One reader; `shutdown` may come from any thread.
 
@@ -63,27 +66,18 @@ class HttpAnswer:
         failure: why the transfer ended early; set by the loop.
     """
 
-    def __init__(
-        self,
-        loop: RequestLoop,
-        url: str,
-        headers: Sequence[str],
-        room: ReadRoom | None,
-        retry: RetryAfter | None,
-        *,
-        is_head: bool = False,
-        is_small: bool = False,
-    ) -> None:
-        self._loop = loop
-        self.url = url
-        self.request_headers = headers
-        self.room = room
-        self.retry = retry
+    _loop: RequestLoop
+    url: str
+    request_headers: Sequence[str]
+    room: ReadRoom | None
+    retry: RetryAfter | None
+    is_head: bool = attrs.field(default=False, kw_only=True)
+    is_small: bool = attrs.field(default=False, kw_only=True)
+
+    def __attrs_post_init__(self) -> None:
         self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it
         self.sent_at = self.active_at = self.measured_at = 0.0
         self.measured_bytes = 0
-        self.is_head = is_head
-        self.is_small = is_small
         self.paused = self.permitted = self._whole = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone

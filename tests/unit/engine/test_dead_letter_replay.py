@@ -715,7 +715,7 @@ def test_a_change_by_hand_warns_that_it_cannot_void_dead_letters_of_a_topic_it_d
 
 
 def test_a_discard_that_is_killed_anywhere_is_finished_by_the_same_command(monkeypatch):
-    monkeypatch.setattr("framework.iggy.dead_letters.reader.BATCH_SIZE", 3)
+    monkeypatch.setattr("framework.iggy.dead_letters.writer.MARKED", 3)
     total = len(usual().dead_letters)
     for at in (1, 2, 3, 4, None):
         source = usual()
@@ -746,7 +746,7 @@ def in_the_log(source):
 @pytest.mark.parametrize("then", ["a start", "the command again", "a replay", "a killed start"])
 def test_a_reset_that_is_killed_anywhere_is_undone_or_finished_with_its_dead_letters(then, monkeypatch):
     """The letters of a reset are marked after its snapshot: without the rest, old ones and new ones would both be replayed."""
-    monkeypatch.setattr("framework.iggy.dead_letters.reader.BATCH_SIZE", 3)
+    monkeypatch.setattr("framework.iggy.dead_letters.writer.MARKED", 3)
     source = usual_and_many()
     source.live()
     events = reset(source)

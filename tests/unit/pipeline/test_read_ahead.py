@@ -28,7 +28,7 @@ class Rig:
         self.statistics = TaskStatistics()
         self.is_away = False
         self.ahead = ReadAhead(
-            InputSection(format="jsonl", **limits),
+            limits=InputSection(format="jsonl", **limits),
             take=lambda _: self.left.popleft() if self.left else None,
             open_input=lambda native: BytesInput(b"x" * native.size),
             transformer=make_transformer(InputOptions(format="jsonl")),
