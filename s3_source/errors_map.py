@@ -192,8 +192,12 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     kind, name = kind_of_class(error, CLASSES), type(error).__name__
     if kind is FatalError and is_low_memory(error):
         raise error
-    if isinstance(error, (ValueError, LookupError)) and kind is FatalError and failed.operation != MAKING:
-        kind = StoreUnavailableError  # botocore found a number, date or encoding in the answer that is none
+    if (
+        isinstance(error, (ValueError, LookupError, RecursionError))
+        and kind is FatalError
+        and failed.operation != MAKING
+    ):
+        kind = StoreUnavailableError  # botocore found a number, date or encoding that is none, or too many tags in tags
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
         kind, name = StoreUnavailableError, _EXPIRED
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:

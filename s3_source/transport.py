@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from framework.storage.http.errors import HttpError
 from framework.storage.http.loop import HttpLoop
+from s3_source.documents import MAX_BYTES, check_document
 from s3_source.pages import EMPTY_ANSWER
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
-
-MAX_TAGS = 1_000_000
-"""Limit of a document: a parser takes some 90 bytes for each. A page of a thousand keys has some 20,000."""
 
 BODY = "_Body"
 """The name in boto3's answer under which the body of a listing is."""
@@ -101,10 +99,13 @@ class Transport:
         with contextlib.closing(send(request.url, lines)) as answer:
             status = answer.status
             head: Any = answer.headers  # the published types name classes of botocore's own
-            document = answer.read_all()
-        tags = document.count(b"<")
-        if tags > MAX_TAGS:
-            raise HttpError(f"the answer is a document of {tags:,} tags")
+            document = answer.read_all(MAX_BYTES)
+        try:
+            check_document(document)
+        except HttpError:
+            if status == HTTPStatus.OK:
+                raise
+            document = b""  # of a refusal, which a proxy may have made: its status tells enough
         body: Any = _Document(document)
         return AWSResponse(request.url, status, head, body)
 

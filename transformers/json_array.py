@@ -39,6 +39,7 @@ _SCANNED_BYTES = 1 << 21
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _element = msgspec.json.Decoder(msgspec.Raw).decode
 _NOT_UTF8 = "not UTF-8"
+_NO_END = "the JSON array has no end: the object was cut short"
 _whitespace = re.compile(r"[ \t\r\n]*").match
 _begun_fraction = re.compile(r"(?:\.|[eE][+-]?)\Z").match
 _separator = re.compile(r'[ \t\r\n]*,[ \t\r\n]*(?:\{[ \t\r\n]*"[^"\\]*"|[\[{"]?)').match
@@ -100,7 +101,7 @@ class _ArrayReader:
             if len(self._data) > min(_SCANNED_BYTES, self._max_bytes + self._piece_bytes):
                 closed = yield from self._take_long()
             elif not self._more():
-                raise TruncatedObjectError("the JSON array has no end: the object was cut short")
+                raise TruncatedObjectError(_NO_END)
         while self._data or self._more():
             if self._data.strip(_WHITESPACE):
                 raise CorruptObjectError("something follows the end of the JSON array")
@@ -237,7 +238,7 @@ class _ArrayReader:
                 length += self._keep(parts, part, length)
                 self._data = b""
                 if not self._more():
-                    raise TruncatedObjectError("the JSON array ends inside an element: the object was cut short")
+                    raise TruncatedObjectError(_NO_END)
                 continue
             at, char = found.end(), found.group()
             if char == b"\\":

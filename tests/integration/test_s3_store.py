@@ -26,11 +26,10 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.model.objects import NativeObject
-from framework.storage.http import answer
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
-from s3_source import transport
+from s3_source import documents, transport
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from s3_source.session import AWS_SUFFIXES, make_session
@@ -185,20 +184,45 @@ def test_a_page_that_is_larger_than_any_page_is_not_read_whole(moto_bucket, open
     store = opened(moto_bucket.config())
     assert len(store.list_page().objects) == 1
     native = only(store)
-    monkeypatch.setattr(answer, "MAX_DOCUMENT_BYTES", 100)
+    monkeypatch.setattr(transport, "MAX_BYTES", 100)
     for ask in (store.list_page, lambda: store.tags(native)):
         with pytest.raises(StoreUnavailableError, match="a document of more than 100 bytes"):
             ask()
 
 
+DOCTYPE = b'<!DOCTYPE r [<!ENTITY e "a">]>'
+REFUSAL = b"<Error><Code>%s</Code><Message>no</Message></Error>"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, DOCTYPE + b"<ListBucketResult><Name>&e;</Name></ListBucketResult>", "DOCTYPE"),
+        (200, "<ListBucketResult/>".encode("utf-16"), "UTF-16"),
+        (403, DOCTYPE + REFUSAL % b"AccessDenied", "no document of the store"),
+        (503, b"<!DOCTYPE html><html><body>down</body></html>", "503"),
+        (403, REFUSAL % (b"<a>" * 2000 + b"</a>" * 2000), "recursion"),
+    ],
+)
+def test_a_document_that_unfolds_in_a_parser_is_not_parsed(moto_bucket, opened, status, body, said):
+    moto_bucket.put("a")
+    native = only(opened(moto_bucket.config()))
+    with FaultProxy(moto_bucket.endpoint) as proxy:
+        store = opened(moto_bucket.config(endpoint=proxy.endpoint))
+        for ask in (store.list_page, lambda: store.tags(native)):
+            proxy.add(Fault(status=status, body=body))
+            with pytest.raises(StoreUnavailableError, match=said):
+                ask()
+
+
 def test_a_page_of_more_tags_than_any_page_has_is_not_parsed(moto_bucket, opened, monkeypatch):
-    """A parser takes some 90 bytes for a tag of four: `MAX_DOCUMENT_BYTES` of them would be gigabytes."""
+    """A parser takes some 90 bytes for a tag of four."""
     for number in range(20):
         moto_bucket.put(f"{number:02}")
     store = opened(moto_bucket.config())
     assert len(store.list_page().objects) == 20
     native = store.list_page(page_size=1).objects[0]
-    monkeypatch.setattr(transport, "MAX_TAGS", 2)
+    monkeypatch.setattr(documents, "MAX_TAGS", 2)
     for ask in (store.list_page, lambda: store.tags(native)):
         with pytest.raises(StoreUnavailableError, match=r"a document of [\d,]+ tags"):
             ask()

@@ -11,15 +11,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from framework.errors import CorruptObjectError, RecordError, SourceError, TruncatedObjectError, is_of_machine
+from framework.model.parquet.files import ProbeFile
+from framework.model.parquet.pages import WatchedFile
+from framework.model.parquet.strings import ListStringsError
 from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions
 from transformers.batches import Bad, RunBuilder, Runs, too_large
 from transformers.parquet.batch_sizes import FIRST_BYTES, BatchSizes, OneByOne, usual_columns
-from transformers.parquet.files import ProbeFile, RangedFile
+from transformers.parquet.files import RangedFile
 from transformers.parquet.leaves import chosen_leaves, int96_leaves, read_leaves
-from transformers.parquet.pages import WatchedFile
-from transformers.parquet.strings import ListStringsError
 from transformers.row_json import NAMES_BYTES, encode
 
 if TYPE_CHECKING:

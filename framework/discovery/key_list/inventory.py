@@ -8,8 +8,10 @@ when its length and its MD5 match the manifest.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, BinaryIO
 
 import attrs
@@ -26,6 +28,9 @@ from framework.discovery.key_list.rows import (
 )
 from framework.errors import KeyListError
 from framework.model.objects import MAX_SIZE
+from framework.model.parquet.files import ProbeFile
+from framework.model.parquet.page_headers import PagesError
+from framework.model.parquet.pages import WatchedFile
 from framework.model.temporary import temporary_for
 
 MAX_MANIFEST_BYTES = 16 << 20
@@ -37,6 +42,8 @@ _MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
 """Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
 _MAX_PAGES_BYTES = 1 << 20
 """What the pages of a column in a row group may have besides its values."""
+_MAX_PAGES_AT_ONCE = 128 << 20
+"""Maximum memory of the pages that a batch is read from. Those of an inventory have 1 MiB; there are about ten columns."""
 
 _AGAIN = "supply the whole inventory again"
 
@@ -179,18 +186,19 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     number = 0
+    watched = WatchedFile(file, _MAX_PAGES_AT_ONCE, limit_name="the limit of an inventory")
     try:
         # Read piece by piece, without pyarrow's threads: a row group of an inventory may have some hundred MB.
         # Texts stay a dictionary and its indexes until their size is known.
-        metadata = pq.read_metadata(file)
+        metadata = pq.read_metadata(watched)
         leaves = [metadata.schema.column(at) for at in range(metadata.num_columns)]
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path == leaf.name]
-        with pq.ParquetFile(file, buffer_size=_COPY_BYTES, pre_buffer=False, read_dictionary=texts) as parquet:
+        with pq.ParquetFile(watched, buffer_size=_COPY_BYTES, pre_buffer=False, read_dictionary=texts) as parquet:
             names = parquet.schema_arrow.names
             fields = columns_of(names, origin)
             wanted = [names[at] for _, at in fields]
-            _check_columns(metadata, leaves, wanted, origin)
-            for batch in parquet.iter_batches(_BATCH_ROWS, columns=wanted, use_threads=False):
+            chosen = _check_columns(metadata, leaves, wanted, origin, file.seek(0, io.SEEK_END))
+            for batch in _batches(parquet, watched, wanted, chosen):
                 for name in wanted:
                     if (size := _text_bytes(batch.column(name))) > _MAX_COLUMN_BYTES:
                         raise KeyListError(
@@ -201,18 +209,35 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
                 for values in zip(*columns.values(), strict=True):
                     number += 1
                     yield _parquet_row(dict(zip(columns, values, strict=True)), origin, number)
-    except (pa.ArrowException, OSError, TypeError, UnicodeDecodeError) as error:
+    except (pa.ArrowException, OSError, TypeError, UnicodeDecodeError, PagesError) as error:
+        if watched.failure is not None:  # the library may wrap it
+            raise KeyListError(f"{origin}, behind row {number}: {watched.failure}; is this an inventory?") from error
         raise KeyListError(
             f"{origin}, behind row {number}: no Parquet file of an inventory ({error}): {_AGAIN}"
         ) from error
 
 
-def _check_columns(metadata: Any, leaves: Sequence[Any], wanted: Sequence[str], origin: str) -> None:
-    """Refuse columns that are no columns of an inventory, before a page of them is read.
+def _batches(parquet: Any, watched: WatchedFile, wanted: Sequence[str], chosen: Sequence[int]) -> Iterator[Any]:
+    """Yield the batches of the columns `wanted`, which are the leaves `chosen`; each within the limit of their pages."""
+    for index in range(parquet.num_row_groups):
+        watched.begin(parquet, index, chosen)
+        size = watched.step(_BATCH_ROWS)
+        for batch in parquet.iter_batches(size, row_groups=[index], columns=wanted, use_threads=False):
+            yield batch
+            parquet.reader.set_batch_size(watched.step(_BATCH_ROWS))
+
+
+def _check_columns(
+    metadata: Any, leaves: Sequence[Any], wanted: Sequence[str], origin: str, file_bytes: int
+) -> list[int]:
+    """Refuse columns that are no columns of an inventory, before a page of them is read; return their places.
 
     Raises:
-        KeyListError: a column has lists, records or values of a fixed length inside, or is too large for its rows.
+        KeyListError: a column has lists, records or values of a fixed length inside, is too large for its rows, or
+            cannot be opened.
     """
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
     at_of = {leaf.path: at for at, leaf in enumerate(leaves) if not leaf.max_repetition_level}
     for name in wanted:
         at = at_of.get(name)
@@ -220,14 +245,31 @@ def _check_columns(metadata: Any, leaves: Sequence[Any], wanted: Sequence[str], 
             raise KeyListError(
                 f"{origin}: {name} is no column of texts, numbers, times or booleans; is this an inventory?"
             )
+    probe = ProbeFile(file_bytes)
+    with pq.ParquetFile(probe, metadata=metadata, buffer_size=_COPY_BYTES, pre_buffer=False) as parquet:
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
-            size = group.column(at).total_uncompressed_size
-            if size > _MAX_PAGES_BYTES + 2 * MAX_KEY_BYTES * group.num_rows:
+            if group.num_columns != metadata.num_columns:
                 raise KeyListError(
-                    f"{origin}: {name} has {size:,} bytes for {group.num_rows:,} rows in row group {number + 1}; is this an "
-                    "inventory?"
+                    f"{origin}: row group {number + 1} has {group.num_columns} columns, its schema {metadata.num_columns}: "
+                    f"{_AGAIN}"
                 )
+            if not group.num_rows:
+                continue
+            # The metadata of an encrypted column, asked for, would end the process: opening it is an error.
+            read = parquet.iter_batches(1, row_groups=[number], columns=wanted, use_threads=False)
+            if not probe.is_asked(partial(next, read)):
+                raise KeyListError(
+                    f"{origin}: the columns of row group {number + 1} cannot be opened; are they encrypted?"
+                )
+            for name in wanted:
+                size = group.column(at_of[name]).total_uncompressed_size
+                if size > _MAX_PAGES_BYTES + 2 * MAX_KEY_BYTES * group.num_rows:
+                    raise KeyListError(
+                        f"{origin}: {name} has {size:,} bytes for {group.num_rows:,} rows in row group {number + 1}; is this an "
+                        "inventory?"
+                    )
+    return [at_of[name] for name in wanted]
 
 
 def _text_bytes(column: Any) -> int:

@@ -322,12 +322,12 @@ def split_rows(file: BinaryIO, origin: str) -> Iterator[tuple[int, list[str]]]:
 
 @contextmanager
 def unpacked(file: BinaryIO, origin: str) -> Iterator[BinaryIO]:
-    """Give the content of a file, decompressed when the name ends in `.gz`.
+    """Give the content of a file, decompressed when the name ends in `.gz`, in any case.
 
     Raises:
         KeyListError: the gzip data are truncated or damaged.
     """
-    if not origin.endswith(".gz"):
+    if not origin.lower().endswith(".gz"):
         yield file
         return
     try:

@@ -183,14 +183,18 @@ class HttpAnswer:
         self._give(length - given)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_all(self) -> bytes:
+    def read_all(self, max_bytes: int | None = None) -> bytes:
         """Return the whole body, which is a document.
 
+        Args:
+            max_bytes: its limit; None: `MAX_DOCUMENT_BYTES`.
+
         Raises:
-            HttpError: it did not come whole, or has more than `MAX_DOCUMENT_BYTES`.
+            HttpError: it did not come whole, or has more bytes.
             TaskClosedError: the request was aborted, or the loop is closed.
         """
         parts, size = [], 0
+        limit = MAX_DOCUMENT_BYTES if max_bytes is None else max_bytes
         self._whole = True
         while True:
             self._wait_until(lambda: self.ended or self._is_full)
@@ -199,8 +203,8 @@ class HttpAnswer:
                 break
             parts.append(data)
             size += len(data)
-            if size > MAX_DOCUMENT_BYTES:
-                raise HttpError(f"the answer is a document of more than {MAX_DOCUMENT_BYTES:,} bytes")
+            if size > limit:
+                raise HttpError(f"the answer is a document of more than {limit:,} bytes")
         if self.failure is not None:
             raise self.failure
         return b"".join(parts)

@@ -39,6 +39,16 @@ values = st.recursive(
 )  # fmt: skip
 
 
+CUT = b'[{"k": 84005, "b": "%b"},{"k": "x\\"y", "c": [1, "%b"]}]' % (b"z" * 200, b"z" * 30)
+
+
+def test_an_array_cut_anywhere_is_said_to_have_no_end_whatever_the_pieces_are():
+    for cut in range(1, len(CUT)):
+        for piece in (3, 7, 64, 2_000_000):
+            with pytest.raises(TruncatedObjectError, match="the JSON array has no end: the object was cut short"):
+                read(CUT[:cut], piece=piece, max_record_bytes=10)
+
+
 @given(
     elements=st.lists(values, max_size=8),
     indent=st.sampled_from([None, 0, 2]),

@@ -3,6 +3,9 @@
 import gzip
 import io
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import attrs
 import pyarrow as pa
@@ -11,8 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from framework.discovery.key_list import inventory as inventory_module
 from framework.discovery.key_list.inventory import DataFile, copy_checked, data_rows, parse_manifest
 from framework.errors import KeyListError
+from tests.support import parquet_parts as parts
 from tests.support.inventory import Line, csv_data, manifest, parquet_data
 
 FORMS = {"CSV": (csv_data, "data.csv.gz"), "Parquet": (parquet_data, "data.parquet")}
@@ -232,12 +237,95 @@ def test_an_error_repeats_little_of_a_manifest(changed):
 
 
 @pytest.mark.parametrize("stored", [True, False])
-def test_parquet_with_a_long_value_in_every_row_is_refused(stored):
-    rows, value = 10_000, "x" * 100_000
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [(5_000, "etag has 50,000,000 bytes in 10,000 rows"), (100_000, "the pages .* take more .* from column etag on")],
+)
+def test_parquet_with_a_long_value_in_every_row_is_refused(stored, length, said):
+    rows, value = 10_000, "x" * length
     etags = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
     out = io.BytesIO()
     pq.write_table(pa.table({"key": [f"k{row}" for row in range(rows)], "etag": etags}), out, store_schema=stored)
     assert out.tell() < 200_000
     inventory = parse_manifest(told("Parquet"), "manifest.json")
-    with pytest.raises(KeyListError, match=r"data\.parquet, behind row 0: etag has 1,000,000,000 bytes in 10,000 rows"):
+    with pytest.raises(KeyListError, match=rf"data\.parquet, behind row 0: {said}"):
         list(data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet"))
+
+
+def test_parquet_with_pages_that_unfold_is_refused_before_they_do(monkeypatch):
+    """All words are in the dictionary, which the number of rows allows; the rows name the first."""
+    monkeypatch.setattr(inventory_module, "_MAX_PAGES_AT_ONCE", 1 << 20)
+    rows, words = 10_000, [f"{number:08}" + "a" * 50_000 for number in range(100)]
+    keys = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array(["k", *words]))
+    out = io.BytesIO()
+    pq.write_table(
+        pa.table({"key": keys}), out, compression="zstd", dictionary_pagesize_limit=1 << 30, store_schema=False
+    )
+    assert out.tell() < 10_000
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    before = pa.default_memory_pool().max_memory()
+    reason = r"data\.parquet, behind row 0: the pages that are read at once take more than the limit of an inventory"
+    with pytest.raises(KeyListError, match=reason):
+        list(data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet"))
+    assert pa.default_memory_pool().max_memory() - before < 3 << 20
+
+
+def test_parquet_of_long_keys_in_several_row_groups_is_read():
+    rows = 30_000
+    keys = [f"{row:06}" + "k" * 1000 for row in range(rows)]
+    columns = {
+        "bucket": ["lake"] * rows,
+        "key": keys,
+        "size": range(rows),
+        "e_tag": [f"{row:032}" for row in range(rows)],
+    }
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out, row_group_size=12_000)
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    found = list(data_rows(inventory, io.BytesIO(out.getvalue()), "data.parquet"))
+    assert [row.key for row in found] == keys
+    assert [row.number for row in found] == list(range(1, rows + 1))
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_parquet_whose_row_group_has_other_columns_than_its_schema_is_refused(count, monkeypatch):
+    monkeypatch.setattr(inventory_module, "columns_of", lambda names, _: [("key", 0)] if names else [])
+    page = parts.data_page(1, parts.string(b"a"))
+    content = parts.parquet(*[parts.column([page], rows=1)] * count, rows=1, in_schema=2)
+    inventory = parse_manifest(told("Parquet"), "manifest.json")
+    with pytest.raises(KeyListError, match=rf"data\.parquet: row group 1 has {count} columns, its schema 2"):
+        list(data_rows(inventory, io.BytesIO(content), "data.parquet"))
+
+
+def test_parquet_with_an_encrypted_column_is_an_error_and_never_the_end_of_the_process():
+    # in a process of its own, which the library may end
+    script = """
+import base64, io
+import pyarrow as pa, pyarrow.parquet as pq, pyarrow.parquet.encryption as encryption
+from framework.discovery.key_list.inventory import data_rows, parse_manifest
+from framework.errors import KeyListError
+from tests.unit.discovery.key_list.test_inventory import told
+
+class Keys(encryption.KmsClient):
+    def __init__(self, config):
+        super().__init__()
+    def wrap_key(self, key, _):
+        return base64.b64encode(key)
+    def unwrap_key(self, wrapped, _):
+        return base64.b64decode(wrapped)
+
+configuration = encryption.EncryptionConfiguration(footer_key="f", column_keys={"c": ["e_tag"]}, plaintext_footer=True)
+properties = encryption.CryptoFactory(Keys).file_encryption_properties(encryption.KmsConnectionConfig(), configuration)
+out = io.BytesIO()
+table = pa.table({"key": ["a", "b"], "e_tag": ["1", "2"]})
+with pq.ParquetWriter(out, table.schema, encryption_properties=properties) as writer:
+    writer.write_table(table)
+try:
+    print(list(data_rows(parse_manifest(told("Parquet"), "m"), io.BytesIO(out.getvalue()), "data.parquet")))
+except KeyListError as exc:
+    print(exc)
+"""
+    root = Path(__file__).parents[4]
+    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("data.parquet: the columns of row group 1 cannot be opened; are they encrypted?")

@@ -332,13 +332,13 @@ def test_a_list_may_lie_in_the_source_s_own_bucket(rig, store):
     assert list(rig.open(keys="memory://lake/lists/keys.txt").read()) == ["a"]
 
 
-@pytest.mark.parametrize("name", ["keys.txt", "keys.csv", "keys.txt.gz", "keys.csv.gz"])
+@pytest.mark.parametrize("name", ["keys.txt", "keys.csv", "keys.txt.gz", "keys.csv.gz", "KEYS.CSV.GZ"])
 def test_files_are_closed_however_far_they_are_read(rig, store, tmp_path, name):
     """An open file would warn, and a warning is an error here."""
     for key in ("key", "a"):
         put_lines(store, key, 2)
-    content = b"key\na\n" if ".csv" in name else b"a\n"
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    content = b"key\na\n" if ".csv" in name.lower() else b"a\n"
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.lower().endswith("gz") else content)
     assert list(rig.open(keys=str(tmp_path / name)).read()) == ["a"]
     rig.open(keys=str(tmp_path / name), prefetch_objects=1)
     stream = rig.iterator.get_native_item_stream(None)

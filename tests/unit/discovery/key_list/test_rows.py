@@ -193,9 +193,10 @@ def test_any_keys_come_back_from_csv(some, end, encoded):
 # ---- gzip
 
 
-def test_a_packed_list_is_unpacked_by_its_name():
+@pytest.mark.parametrize("name", ["keys.txt.gz", "keys.csv.GZ", "KEYS.Gz"])
+def test_a_packed_list_is_unpacked_by_its_name(name):
     content = b"a\nb\n"
-    with unpacked(io.BytesIO(gzip.compress(content)), "keys.txt.gz") as file:
+    with unpacked(io.BytesIO(gzip.compress(content)), name) as file:
         assert file.read() == content
     with unpacked(io.BytesIO(content), "keys.txt") as file:
         assert file.read() == content

@@ -31,9 +31,10 @@ from framework.errors import (
     TruncatedObjectError,
 )
 from framework.model.batches import SkippedRecord
+from framework.model.parquet import pages, strings
 from framework.transformer import BatchLimits, InputOptions
 from transformers import BytesInput, make_transformer
-from transformers.parquet import batch_sizes, files, pages, row_encoder, row_groups, strings
+from transformers.parquet import batch_sizes, files, row_encoder, row_groups
 from transformers.parquet import format as parquet
 
 PYARROW = int(pa.__version__.split(".")[0])

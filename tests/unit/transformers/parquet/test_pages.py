@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from framework.errors import CorruptObjectError, RecordTooLargeError, TruncatedObjectError
 from framework.model.batches import SkippedRecord
+from framework.model.parquet import page_headers, strings
 from framework.transformer import InputOptions
 from tests.support import parquet_parts as parts
 from tests.support.examples import examples
 from transformers import BytesInput, make_transformer
 from transformers.parquet import format as parquet_module
-from transformers.parquet import page_headers, row_groups, strings
+from transformers.parquet import row_groups
 
 MIB = 1 << 20
 STRINGS = parts.data_page(2, parts.string(b"a") + parts.string(b"b"))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import CorruptObjectError, StoreUnavailableError, TruncatedObjectError
+from framework.model.parquet.files import ProbeFile
 from framework.model.splits import Split
 from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK
@@ -22,7 +23,6 @@ from tests.unit.transformers.test_columns import PARQUET_SCHEMA, parquet_rows
 from tests.unit.transformers.test_lines import flat
 from tests.unit.transformers.test_lines_of_split import Watched
 from transformers import BytesInput, make_transformer
-from transformers.parquet.files import ProbeFile
 
 
 def transformer(**options):

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from transformers.parquet.files import SeekableFile
-from transformers.parquet.page_headers import DELTA_BYTE_ARRAY, PageHeader, PagesError, count_parts, page_header
-from transformers.parquet.strings import ListStringsError, longest_word, repeated_bytes
+from framework.model.parquet.files import SeekableFile
+from framework.model.parquet.page_headers import DELTA_BYTE_ARRAY, PageHeader, PagesError, count_parts, page_header
+from framework.model.parquet.strings import ListStringsError, longest_word, repeated_bytes
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -93,6 +93,7 @@ class WatchedFile(SeekableFile):
     Args:
         file: the file; other readers may use it in between.
         limit: maximum memory of the current pages, and of the footer, in bytes.
+        limit_name: name of the limit, for messages.
         footer_fits: whether the footer was looked at before: a large one takes seconds.
         keeps_dictionaries: whether pyarrow leaves the strings of lists in their dictionaries, where each counts once.
 
@@ -100,10 +101,19 @@ class WatchedFile(SeekableFile):
         failure: the page error, because the library may wrap it.
     """
 
-    def __init__(self, file: Any, limit: int, *, footer_fits: bool = False, keeps_dictionaries: bool = False) -> None:
+    def __init__(
+        self,
+        file: Any,
+        limit: int,
+        *,
+        limit_name: str = "input.max_page_bytes",
+        footer_fits: bool = False,
+        keeps_dictionaries: bool = False,
+    ) -> None:
         super().__init__(file.seek(0, io.SEEK_END))
         self._file = file
         self._limit = limit
+        self._limit_name = limit_name
         self._starts: list[int] = []
         self._columns: list[_Column] = []
         self._by_leaf: dict[int, _Column] = {}
@@ -197,7 +207,7 @@ class WatchedFile(SeekableFile):
             if length + count_parts(footer, (self._limit - length) // _FOOTER_PART) * _FOOTER_PART <= self._limit:
                 return
         self.failure = PagesError(
-            f"the footer of {length:,} bytes takes more memory than input.max_page_bytes ({self._limit} bytes)"
+            f"the footer of {length:,} bytes takes more memory than {self._limit_name} ({self._limit} bytes)"
         )
         raise self.failure
 
@@ -251,7 +261,7 @@ class WatchedFile(SeekableFile):
     def _check(self, used: int, column: _Column) -> None:
         if used > self._limit:
             raise PagesError(
-                f"the pages that are read at once take more than input.max_page_bytes ({self._limit} bytes), from column "
+                f"the pages that are read at once take more than {self._limit_name} ({self._limit} bytes), from column "
                 f"{column.name} on"
             )
 
@@ -270,7 +280,7 @@ class WatchedFile(SeekableFile):
             column.list_strings += column.last_strings
             if sum(each.list_strings for each in self._columns) > self._limit // _STRINGS_PART:
                 raise ListStringsError(
-                    f"the strings that lists share in their pages may take more than a quarter of input.max_page_bytes "
+                    f"the strings that lists share in their pages may take more than a quarter of {self._limit_name} "
                     f"({self._limit} bytes), from column {column.name} on"
                 )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from transformers.parquet.page_headers import PageHeader, PagesError, Thrift
+from framework.model.parquet.page_headers import PageHeader, PagesError, Thrift
 
 _LENGTH = struct.Struct("<I")
 _MAX_DELTA_PAGE_BYTES = 1 << 26
