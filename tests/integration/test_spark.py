@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from tests.integration.program_rig import (
     wait_for_count,
 )
 from tests.support.iggy_proxy import IggyProxy, WireFault
+from tests.support.stopwatch import run_within
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 pytest.importorskip("pyspark")
@@ -524,13 +524,11 @@ def submit(program, *options, **environment):
     import pyspark
 
     command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", *options]
-    return subprocess.run(
+    return run_within(
+        60,
         [*map(str, command), str(ROOT / "examples" / "spark_submit.py"), *program.command(["--once"])],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=program.folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
     )
 
 
