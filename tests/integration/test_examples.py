@@ -10,15 +10,14 @@ import sys
 import pytest
 
 from tests.support.docs import ROOT, blocks
+from tests.support.stopwatch import run_within
 
 EXAMPLES = ROOT / "examples"
 
 
 def run(*arguments, cwd):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=cwd, env=environment, capture_output=True, text=True, timeout=60
-    )
+    return run_within(60, [sys.executable, *map(str, arguments)], cwd=cwd, env=environment)
 
 
 def folder_config(tmp_path):

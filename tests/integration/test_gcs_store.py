@@ -326,7 +326,7 @@ def test_one_connection_serves_one_thread(gcs_bucket, opened):
 
 
 def test_connections_are_closed_with_the_store(gcs_bucket, opened):
-    gcs_bucket.put("big", CONTENT * 1000)
+    gcs_bucket.put("big", CONTENT * 150)  # more than a window and the buffers of sockets
     gcs_bucket.put("small", CONTENT)
     with FaultProxy(gcs_bucket.endpoint) as proxy:
         store = opened(gcs_bucket.config(endpoint=proxy.endpoint))

@@ -13,6 +13,7 @@ import pytest
 
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import ROOT, Program, check_exactly, fill, json_lines, jsonl, wait_until, with_client
+from tests.support.stopwatch import Stopwatch
 
 
 @pytest.fixture
@@ -220,8 +221,8 @@ def on_a_terminal(program, *arguments, columns=150):
         command, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower, env=environment
     ) as process:
         os.close(follower)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+        watch = Stopwatch()
+        while watch.seconds < 60:
             if select.select([leader], [], [], 0.1)[0]:
                 try:
                     data = os.read(leader, 65_536)

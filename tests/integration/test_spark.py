@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -36,6 +35,7 @@ from tests.integration.program_rig import (
     wait_for_count,
 )
 from tests.support.iggy_proxy import IggyProxy, WireFault
+from tests.support.stopwatch import run_within
 
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 pytest.importorskip("pyspark")
@@ -205,12 +205,18 @@ def test_one_large_object_in_blocks_is_read_by_several_tasks(spark, moto_bucket,
     assert spark_engine(on_spark).run().records == 0
 
 
+def held_until(released, bucket, pattern, request):
+    """A proxy that holds the first read of an object, so that its job has a middle."""
+    proxy = HookProxy(bucket.endpoint, pattern, lambda _: released.wait(200)).start()
+    request.addfinalizer(proxy.close)
+    request.addfinalizer(released.set)  # before that
+    return proxy
+
+
 def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_url, stream_name, request):
     # local[2] makes one attempt only: the job is lost, and the driver recovers
-    # each object takes a while, one at a time, so that there is a middle to kill it in
-    proxy = FaultProxy(bucket.endpoint).start()
-    request.addfinalizer(proxy.close)
-    proxy.add(Fault(method="GET", path=r"/in/", times=None, delay_seconds=0.5))
+    killed = threading.Event()
+    proxy = held_until(killed, bucket, f"/in/{OBJECTS - 1:02d}", request)
     config = configured(
         bucket,
         iggy_url,
@@ -221,13 +227,12 @@ def test_a_killed_python_worker_loses_and_repeats_nothing(spark, bucket, iggy_ur
         input={"format": "jsonl", "prefetch_objects": 1},
         s3={**s3_section(bucket), "endpoint": proxy.endpoint},
     )
-    killed = threading.Event()
 
     def kill(progress):
         if progress.records > 0 and not killed.is_set():
-            killed.set()
             for pid in workers_of_spark():
                 os.kill(pid, signal.SIGKILL)
+            killed.set()
 
     engine = spark_engine(config, report=kill)
     last = engine.run()
@@ -276,6 +281,8 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
         moto_bucket.put(key, b"".join(line + b"\n" for line in made))
         good |= {(key, n) for n, line in enumerate(made, 1) if line != b"- bad"}
         bad |= {(key, n) for n, line in enumerate(made, 1) if line == b"- bad"}
+    killed = threading.Event()
+    proxy = held_until(killed, moto_bucket, "/in/5", request)
     config = configured(
         moto_bucket,
         iggy_url,
@@ -285,6 +292,7 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
         offsets={"commit_interval": 0.05},
         input={"format": "jsonl", "prefetch_objects": 1},
         errors={"tolerance": "skip_record", "dead_letter_topic": "dead"},
+        s3={**s3_section(moto_bucket), "endpoint": proxy.endpoint},
     )
 
     def dead_letters():
@@ -295,10 +303,8 @@ def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket
                 if message.headers["letter"] == "record"
             ]
 
-    killed = threading.Event()
-
     def kill():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180  # the last object is held as long
         while time.monotonic() < deadline:
             with contextlib.suppress(Exception):  # not there yet
                 if len(dead_letters()) > 10:
@@ -524,13 +530,11 @@ def submit(program, *options, **environment):
     import pyspark
 
     command = [Path(pyspark.__file__).parent / "bin" / "spark-submit", "--conf", "spark.ui.enabled=false", *options]
-    return subprocess.run(
+    return run_within(
+        60,
         [*map(str, command), str(ROOT / "examples" / "spark_submit.py"), *program.command(["--once"])],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
         cwd=program.folder,
-        capture_output=True,
-        text=True,
-        timeout=100,
     )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.program_rig import ROOT, Running, json_lines, jsonl, toml, wait_until
 from tests.integration.worker_rig import KEY, WorkerRig, alive, children, request, trusting
+from tests.support.stopwatch import run_within
 
 RECORDS = 200
 
@@ -80,7 +81,7 @@ def test_a_wrong_file_among_five_leaves_four_alone_and_says_what_check_says(rig,
 def checked(path):
     """What the command `check` says about a file."""
     command = [sys.executable, "-m", "s3_source", "check", "--config", str(path)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stderr
+    return run_within(60, command, cwd=ROOT).stderr
 
 
 def test_files_of_one_source_name_added_changed_and_removed(rig, bucket):

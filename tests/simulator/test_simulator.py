@@ -4,11 +4,12 @@ Each runs in processes of its own, since their clocks and threads are simulated.
 """
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.stopwatch import run_within
 
 ROOT = Path(__file__).parents[2]
 HISTORIES, SEEDS = (10_000, 10) if os.environ.get("CI") else (2_000, 3)
@@ -19,55 +20,40 @@ PARTS = 10
 """As many tests have them: whoever is idle takes one, and none ends long after all others."""
 
 
-def start(*arguments):
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.simulator", *arguments],
-        cwd=ROOT,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+pytestmark = pytest.mark.timeout(3000)  # each process has a limit of its own, on a machine that has time for it
 
 
-def finish(process, seconds):
+def run(seconds, *arguments):
     """What it said, and its exit code."""
-    try:
-        said, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        said, _ = process.communicate()
-        pytest.fail(f"not done in {seconds} seconds: {said[-2000:]}")
-    return said, process.returncode
+    environment = {**os.environ, "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    ended = run_within(seconds, [sys.executable, "-m", "tests.simulator", *arguments], cwd=ROOT, env=environment)
+    return ended.stdout + ended.stderr, ended.returncode
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_histories_find_nothing(part):
     """Every theme of `plans` is in each part."""
     count = HISTORIES // PARTS
     numbers = ["--histories", str(count), "--seed", str(part), "--step", str(PARTS)]
-    said, code = finish(start("--theme", "mixed", *numbers), 580)
+    said, code = run(300, "--theme", "mixed", *numbers)
     assert code == 0, said[-4000:]
     assert f"{count} histories, 0 wrong" in said
 
 
 def test_a_seed_is_one_history():
-    told = [finish(start("--one", "7", "-v"), 100)[0].rpartition("(")[0] for _ in range(2)]
+    told = [run(60, "--one", "7", "-v")[0].rpartition("(")[0] for _ in range(2)]
     assert told[0] == told[1]
     assert len(told[0].splitlines()) > 100
 
 
 def test_scenarios():
-    said, code = finish(start("--scenarios", str(SEEDS)), 250)
+    said, code = run(120, "--scenarios", str(SEEDS))
     assert code == 0, said[-4000:]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(2))
 def test_planted_mistakes_are_found(part):
     """Each in the history where it last showed, or within so many others (`exhibits.EXHIBITS`)."""
-    said, code = finish(start("--museum", str(part), "2"), 580)
+    said, code = run(300, "--museum", str(part), "2")
     assert code == 0, said[-4000:]

@@ -8,6 +8,7 @@ off: on a machine that is busy all the time the bound is ten times as wide, and 
 """
 
 import os
+import subprocess
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -54,3 +55,19 @@ class Stopwatch:
     @property
     def _took(self):
         return time.monotonic() - self._began
+
+
+def run_within(seconds, command, **options):
+    """`subprocess.run` of a program that hangs if it takes longer on a machine that has time for it."""
+    watch = Stopwatch()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+        while True:
+            try:
+                out, err = process.communicate(timeout=1)
+            except subprocess.TimeoutExpired:
+                if watch.seconds > seconds:
+                    process.kill()
+                    out, err = process.communicate()
+                    raise AssertionError(f"{command} did not end within {seconds} seconds: {out}{err}") from None
+            else:
+                return subprocess.CompletedProcess(command, process.returncode, out, err)

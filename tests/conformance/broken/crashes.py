@@ -4,6 +4,7 @@ The mistakes, functions, are of the framework, not of a source: each takes a pyt
 """
 
 import itertools
+import threading
 
 import attrs
 import numpy as np
@@ -66,7 +67,13 @@ def split_elsewhere(monkeypatch):
 
 
 def hands_out_before_it_begins(monkeypatch):
-    """Workers get an object, and then its position begins in the log."""
+    """Workers get objects, and their positions begin in the log once something of them was sent."""
+    sent = threading.Event()
+
+    class Sends(Sender):
+        def _confirm_first(self):
+            super()._confirm_first()
+            sent.set()
 
     class HandsOutFirst(ProcessGroup):
         def run(self, *arguments):
@@ -78,13 +85,17 @@ def hands_out_before_it_begins(monkeypatch):
             super().run(*arguments)
 
         def _assign(self, taken):
+            sent.clear()
             given = super()._assign(taken)
+            while given and self._failure is None and not sent.wait(0.01):
+                pass
             self.given = True
             self.begin()
             self.given = False
             return given
 
     monkeypatch.setattr(crash, "ProcessGroup", HandsOutFirst)
+    monkeypatch.setattr(task_run, "Sender", Sends)
 
 
 def letters_behind_positions(monkeypatch):
@@ -159,17 +170,14 @@ def forgets_what_it_filtered(monkeypatch):
     monkeypatch.setattr(object_reader.ObjectRead, "_transformed_batch", transformed_batch)
 
 
-def parts_drop_what_the_first_has(monkeypatch):
-    """Of an object divided by key every part drops what part 1 has."""
+def parts_drop_what_another_has(monkeypatch):
+    """Of an object divided by key every part drops what the furthest has."""
     real = keyed_reader.KeyedRead.__init__
 
     def init(self, owner, assignments, source):
         real(self, owner, assignments, source)
-        done = self._parts[1].records_done if 1 in self._parts else 0
-        self._parts = {
-            number: attrs.evolve(entry, records_done=max(done, entry.records_done))
-            for number, entry in self._parts.items()
-        }
+        done = max(entry.records_done for entry in self._parts.values())
+        self._parts = {number: attrs.evolve(entry, records_done=done) for number, entry in self._parts.items()}
 
     monkeypatch.setattr(keyed_reader.KeyedRead, "__init__", init)
 

@@ -82,7 +82,7 @@ class StopWaitsForThePause(MemoryRig):
 
     class task_class(MemorySourceTask):  # noqa: N801
         def _pause(self, iterator, backoff):
-            threading.Event().wait(1.2)
+            threading.Event().wait(10)
 
         def stop(self):
             self._stopping.set()

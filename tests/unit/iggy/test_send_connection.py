@@ -452,9 +452,9 @@ def test_a_request_leaves_no_cycle(connect):
 
 def test_what_nobody_pulls_completes_by_itself():
     future = PulledFuture(lambda seconds: None)
-    threading.Timer(0.05, future.set_result, (5,)).start()
     assert not future.done()
     with pytest.raises(FutureTimeoutError):
         future.result(0)
+    threading.Timer(0.05, future.set_result, (5,)).start()
     assert future.result(20) == 5
     assert future.exception() is None

@@ -339,10 +339,11 @@ def test_deleted_versions_take_no_memory(orders):
     counts = []
     for version in range(1, 5):
         assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})[1]["version"] == version
-        counts.append(known())
+        if version > 2:
+            counts.append(known())  # seconds, late in a process of many tests
         if version > 1:
             assert orders.ask("DELETE", f"/sources/orders/configs?version={version - 1}") == (204, b"")
-    assert counts[3] == counts[2]
+    assert counts[1] == counts[0]
 
 
 def test_a_version_may_include_its_store_and_its_name(orders, tmp_path):
