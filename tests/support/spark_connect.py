@@ -59,7 +59,12 @@ class SparkConnectServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env={**kept, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": str(self._python)},
+                env={
+                    **kept,
+                    "SPARK_HOME": str(home),
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "PYSPARK_PYTHON": str(self._python),
+                },
             )
         port = self._find(r"Spark Connect server started at: \S+:(\d+)")
         self.application = self._find(r"Connected to Spark cluster with app ID (\S+)")
