@@ -30,6 +30,7 @@ from tests.support.spark_cluster import (  # noqa: F401
     spark_cluster,
     spark_of_the_engine,
 )
+from tests.support.spark_connect import connect_server  # noqa: F401
 from tests.support.stores import any_bucket, bucket_of, local_bucket, plain_bucket  # noqa: F401
 
 # No test is timed: a busy machine takes a second for what takes a millisecond elsewhere.

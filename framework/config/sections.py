@@ -206,12 +206,12 @@ class SparkSection:
         if not _is_master(self.master):
             yield (
                 f'master = "{self.master}": must be local, local[N], spark://host:7077, yarn or k8s://https://host:port'
-                + ("; Spark Connect cannot run our tasks" if self.master.startswith("sc:") else "")
+                + ("; Spark Connect cannot run a pipeline" if self.master.startswith("sc:") else "")
             )
         if "spark.master" in self.conf:
             yield "conf: spark.master is not an option here: set [spark] master"
         if "spark.remote" in self.conf:
-            yield "conf: spark.remote names a server of Spark Connect, which cannot run our tasks: set [spark] master"
+            yield "conf: spark.remote names a server of Spark Connect, which cannot run a pipeline: set [spark] master"
         if self.conf.get("spark.speculation", "false").strip().lower() == "true":
             yield "conf: spark.speculation must be off; it runs one task twice at the same time, and a partition has one sender"
 

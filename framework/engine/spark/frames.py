@@ -3,53 +3,74 @@
 config = {"s3": {...}, "input": {"format": "jsonl"}, ...}
 list_objects(spark, S3SourceTask, config).groupBy("storage_class").count().show()
 read_records(spark, S3SourceTask, config).selectExpr("key", "record", "cast(payload as string)").show()
+
+    driver      first pages ---------> a frame -----+
+                waves of key ranges                 +--> pages -> filters -> objects -> by key -> records
+    executors   list, keep pages ----> a frame each +
+
+Only DataFrames are used, so a session of Spark Connect serves as well as one of this process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
+import pickle
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
-from pyspark import StorageLevel
-from xxhash import xxh3_64_intdigest
 
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
-from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.listing_waves import Executors
-from framework.engine.spark.packages import ship_packages
+from framework.engine.spark.packages import ship_packages_to
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
-from framework.engine.spark.session import NO_CONNECT
 from framework.engine.spark.wave_lister import wave_lister
-from framework.errors import ConfigError, ObjectChangedError, ObjectError
+from framework.errors import FatalError, ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from framework.config.sections import SourceCommonConfig
+    from framework.model.batches import RecordBatch
+    from framework.storage.listing.listing import Listing, ListingRequest
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
 
-OBJECTS_SCHEMA = "bucket string, key string, size long, version string, last_modified timestamp, storage_class string"
+LISTED_SCHEMA = "report binary, page binary"
+"""A row for the report of a key range, then one for each of its pages."""
+
+CHOSEN_SCHEMA = (
+    "scheme string, bucket string, key binary, size long, version string, modified_ms long, storage_class string"
+)
+"""The fields of `NativeObject`; a key may be no valid Unicode."""
+
 RECORDS_SCHEMA = "bucket string, key string, version string, record long, topic string, partition int, payload binary"
 
 PAGE_OBJECTS = 1000
 
+DRIVER_BYTES = 16 << 20
+"""Packed pages that the driver keeps; executors keep more than that."""
+
 OBJECTS_PER_TASK = 200
 """Objects per Spark task: small enough to distribute, large enough to prefetch within."""
+
+ROWS_RECORDS = 1000
+ROWS_BYTES = 1 << 20
+"""Records, or bytes of payloads, that go to Spark together."""
+
+MAX_SLOTS = 4096
 
 LOOKED_AGAIN = 5
 """Maximum restarts of an object that is overwritten while it is read."""
@@ -67,7 +88,7 @@ def list_objects(
     its part, a later job of the frame fails ("Checkpoint block ... not found"): call this again.
 
     Args:
-        spark: the session.
+        spark: the session, of this process or of Spark Connect (4.0 or newer).
         task_class: the source.
         config: sections and options, as in a file, or a checked configuration.
 
@@ -75,12 +96,19 @@ def list_objects(
         Columns bucket, key, size (bytes), version, last_modified (UTC) and storage_class.
 
     Raises:
-        ConfigError: mistakes in the configuration, the source would read the files of a table, or a session
-            of Spark Connect.
+        ConfigError: mistakes in the configuration, or the source would read the files of a table.
+        FatalError: no pandas, or the packages cannot be sent to executors.
         SourceError: the bucket cannot be listed.
     """
     chosen, _ = _chosen(spark, _described(task_class, config))
-    return spark.createDataFrame(chosen.map(_row), OBJECTS_SCHEMA)
+    return chosen.selectExpr(
+        "bucket",
+        "make_valid_utf8(cast(key as string)) as key",
+        "size",
+        "version",
+        "timestamp_millis(modified_ms) as last_modified",
+        "storage_class",
+    )
 
 
 def read_records(
@@ -90,84 +118,155 @@ def read_records(
 
     Returns:
         Columns bucket, key, version, record (1, 2, 3 ... in its object), topic, partition (the
-            destination) and payload (the bytes that Iggy would store).
+        destination) and payload (the bytes that Iggy would store).
 
     Raises:
-        ConfigError, SourceError: as `list_objects`.
+        ConfigError, FatalError, SourceError: as `list_objects`.
         SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
     described = _described(task_class, config)
     chosen, choice = _chosen(spark, described)
     groups = max(1, chosen.count() // OBJECTS_PER_TASK)
     # not by place: what Spark computes again, of a lost executor, comes in another order
-    grouped = chosen.keyBy(lambda native: _group_of(native, groups)).groupByKey()
-    rows = grouped.flatMap(lambda group: _read(described[0], choice, group[1]))
-    return spark.createDataFrame(rows, RECORDS_SCHEMA)
-
-
-def _group_of(native: NativeObject, groups: int) -> int:
-    return xxh3_64_intdigest(native.key.encode(errors="surrogatepass")) % groups
+    grouped = chosen.repartition(groups, "key")
+    return grouped.mapInArrow(_Reader(task_class=task_class, choice=choice).records, RECORDS_SCHEMA)
 
 
 def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig) -> Source:
     return task_class, task_class().configure(config) if isinstance(config, Mapping) else config
 
 
-def _chosen(spark: SparkSession, source: Source) -> tuple[RDD[NativeObject], _Choice]:
+def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
     """Return the listing after the source's filters, and these. Executors list it now, and keep it."""
     task_class, config = source
-    try:
-        context = spark.sparkContext
-    except AttributeError as exc:
-        raise ConfigError(NO_CONNECT) from exc
-    ship_packages(context)
-    kept: list[RDD[RangeListing]] = []
-    on_driver: list[bytes] = []
+    if importlib.util.find_spec("pandas") is None:
+        raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
+    ship_packages_to(spark)
+    pages = _Pages(put=lambda rows: spark.createDataFrame([(None, page) for page in rows], LISTED_SCHEMA))
 
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
-        listed = context.parallelize(wave, len(wave)).flatMap(list_batch).persist(StorageLevel.MEMORY_AND_DISK)
         # Spark would list a lost part again, and find other pages than those that the next wave follows on. What is kept
         # is known once a job has ended, which may list parts twice: so the reports are of what it kept.
-        listed.localCheckpoint()
-        listed.foreachPartition(_nothing)
-        reports = listed.map(RangeListing.report).collect()
-        kept.append(listed)
-        return reports
-
-    def start_over() -> None:
-        kept.clear()
-        on_driver.clear()
+        listed = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, LISTED_SCHEMA)
+        kept = listed.localCheckpoint()
+        reports = kept.filter("report is not null").select("report").collect()
+        pages.keep(kept)
+        return [pickle.loads(report) for (report,) in reports]  # noqa: S301 - our own bytes
 
     began = time.monotonic()
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
         logs = list(iterator.get_table_log_keys())
         if isinstance(iterator, StoreRecordIterator):
-            capacity = Capacity(context)
-            executors = Executors(width=lambda: capacity.slots, run=run)
-            iterator.lister = wave_lister(iterator, task_class, lambda: executors, start_over=start_over)
-        stream = iterator.get_native_item_stream(iterator.start_key)
-        while page := list(islice(stream, PAGE_OBJECTS)):  # what the driver listed itself: the first pages
-            on_driver.append(packed(page))
+            executors = Executors(width=lambda: _slots(spark), run=run)
+            lister = wave_lister(iterator, task_class, lambda: executors, start_over=pages.start_over)
+
+            def open_listing(request: ListingRequest) -> Listing:
+                pages.begin_listing()
+                return lister(request)
+
+            iterator.lister = open_listing
+        for native in iterator.get_native_item_stream(iterator.start_key):  # what the driver listed itself
+            pages.add(native)
         # a store may tell its clock with the first page
         now = iterator.store_clock() - (time.monotonic() - began)
         choice = _Choice(config=config, prefixes=iterator.prefixes, logs=logs, now=now)
-    pages = [context.parallelize(on_driver, max(1, len(on_driver)))]
-    pages += [listed.flatMap(lambda page_set: page_set.pages) for listed in kept]
-    chosen = context.union(pages).mapPartitions(choice.of)
+    chosen = pages.frame().mapInArrow(choice.objects, CHOSEN_SCHEMA)
     if config.discovery.mode != "keys":
         return chosen, choice
-    # A supplied list may name an object twice, also in two versions.
-    return chosen.keyBy(lambda native: native.key).reduceByKey(_later).values(), choice
+    # A supplied list may name an object twice, also in two versions: the later one counts.
+    latest = "struct(modified_ms, version, size, storage_class, scheme, bucket) as latest"
+    by_key = chosen.selectExpr("key", latest).groupBy("key").agg({"latest": "max"}).toDF("key", "latest")
+    return by_key.selectExpr("latest.*", "key"), choice
 
 
-def _nothing(listings: Iterable[RangeListing]) -> None:
-    """Take what a partition keeps."""
-    for _ in listings:
-        pass
+def _slots(spark: SparkSession) -> int:
+    """Return the number of tasks that Spark makes of a job by itself: as many as there are cores, unless an option says else.
+
+    It is asked before each wave: executors join and leave at any time.
+    """
+    (last,) = spark.range(MAX_SLOTS).selectExpr("spark_partition_id() as part").tail(1)
+    return int(last.part) + 1
 
 
-def _later(left: NativeObject, right: NativeObject) -> NativeObject:
-    return max(left, right, key=lambda native: (native.modified_ms, native.version))
+@attrs.define(eq=False, repr=False)
+class _Pages:
+    """The pages of all listings of a call: frames that executors keep, and packed pages on their way there.
+
+    Args:
+        put: makes a frame of packed pages.
+    """
+
+    _put: Callable[[Sequence[bytes]], DataFrame]
+    _frames: list[DataFrame] = attrs.field(factory=list, init=False)
+    _packed: list[bytes] = attrs.field(factory=list, init=False)
+    _page: list[NativeObject] = attrs.field(factory=list, init=False)
+    _begin: tuple[int, int] = attrs.field(default=(0, 0), init=False)
+    """Frames and packed pages before the present listing."""
+
+    def begin_listing(self) -> None:
+        """Note that what follows is of another listing."""
+        self._pack()
+        self._begin = len(self._frames), len(self._packed)
+
+    def start_over(self) -> None:
+        """Drop what the present listing has given: it begins again."""
+        frames, packages = self._begin
+        del self._frames[frames:], self._packed[packages:], self._page[:]
+
+    def add(self, native: NativeObject) -> None:
+        """Add an object that the driver listed."""
+        self._page.append(native)
+        if len(self._page) < PAGE_OBJECTS:
+            return
+        self._pack()
+        if sum(map(len, self._packed)) >= DRIVER_BYTES:
+            frames, before = self._begin
+            if before:
+                self._frames.insert(frames, self._put(self._packed[:before]).localCheckpoint())
+                self._begin = frames + 1, 0
+            if self._packed[before:]:
+                self._frames.append(self._put(self._packed[before:]).localCheckpoint())
+            self._packed.clear()
+
+    def keep(self, frame: DataFrame) -> None:
+        """Add what executors listed."""
+        self._frames.append(frame)
+
+    def frame(self) -> DataFrame:
+        """Return all pages, as column `page`."""
+        self._pack()
+        frames = [*self._frames, self._put(self._packed)]
+        while len(frames) > 1:  # by pairs: a plan of some hundred levels is refused
+            frames = [frames[at].union(frames[at + 1]) for at in range(0, len(frames) - 1, 2)] + (
+                frames[-1:] if len(frames) % 2 else []
+            )
+        return frames[0].filter("page is not null").select("page")
+
+    def _pack(self) -> None:
+        if self._page:
+            self._packed.append(packed(self._page))
+            self._page.clear()
+
+
+# ---- on an executor
+
+
+@attrs.frozen(kw_only=True)
+class _Wave:
+    """A wave of a listing: a row names the batch to list."""
+
+    batches: Sequence[RangeBatch]
+
+    def listed(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield what the batches find, as `LISTED_SCHEMA`."""
+        import pyarrow as pa  # noqa: PLC0415 - 50 MB, which a run without frames does not need
+
+        for row in rows:
+            for number in row.column(0).to_pylist():
+                for listed in list_batch(self.batches[number]):
+                    reports = [pickle.dumps(listed.report(), protocol=5), *[None] * len(listed.pages)]
+                    columns = [pa.array(reports, pa.binary()), pa.array([None, *listed.pages], pa.binary())]
+                    yield pa.RecordBatch.from_arrays(columns, names=["report", "page"])
 
 
 @attrs.frozen(kw_only=True)
@@ -186,10 +285,14 @@ class _Choice:
     logs: Sequence[str]
     now: float
 
-    def of(self, pages: Iterable[bytes]) -> Iterator[NativeObject]:
-        """Yield the selected objects of some pages."""
+    def objects(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the selected objects of some pages, as `CHOSEN_SCHEMA`."""
         partition_for = self.partition_chooser()
-        return (native for page in pages for native in unpacked(page) if partition_for(native) is not None)
+        for row in rows:
+            for page in row.column(0).to_pylist():
+                chosen = [native for native in unpacked(page) if partition_for(native) is not None]
+                if chosen:
+                    yield _rows_of_objects(chosen)
 
     def partition_chooser(self) -> Callable[[NativeObject], TopicPartition | None]:
         """Return a function object -> partition; None for a filtered object, or a tolerated invalid name."""
@@ -210,48 +313,109 @@ class _Choice:
         return partition_for
 
 
-def _row(native: NativeObject) -> tuple[object, ...]:
-    return native.bucket, native.key, native.size, native.version, native.last_modified, native.storage_class
+def _rows_of_objects(natives: Sequence[NativeObject]) -> pa.RecordBatch:
+    """Return objects as `CHOSEN_SCHEMA`."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    columns = {
+        "scheme": pa.array([native.scheme for native in natives], pa.string()),
+        "bucket": pa.array([native.bucket for native in natives], pa.string()),
+        "key": pa.array([native.key.encode(errors="surrogatepass") for native in natives], pa.binary()),
+        "size": pa.array([native.size for native in natives], pa.int64()),
+        "version": pa.array([native.version for native in natives], pa.string()),
+        "modified_ms": pa.array([native.modified_ms for native in natives], pa.int64()),
+        "storage_class": pa.array([native.storage_class for native in natives], pa.string()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def _read(
-    task_class: type[AbstractSourceTask], choice: _Choice, natives: Iterable[NativeObject]
-) -> Iterator[tuple[object, ...]]:
-    """Yield the records of some objects, on an executor."""
-    config, partition_for = choice.config, choice.partition_chooser()
-    topic_partitions = ((native, partition_for(native)) for native in natives)
-    looked = Counter[str]()
+def _objects_of_rows(rows: pa.RecordBatch) -> Iterator[NativeObject]:
+    """Yield the objects of `CHOSEN_SCHEMA`, whatever the order of its columns."""
+    for row in rows.to_pylist():
+        row["key"] = row["key"].decode(errors="surrogatepass")
+        yield NativeObject(**row)
 
-    def look_again(assignment: Assignment, gone: bool) -> None:
-        """Look up an object of a supplied list: its row may be older than the object."""
-        looked[assignment.native.key] += 1
-        if looked[assignment.native.key] > LOOKED_AGAIN:
-            raise ObjectChangedError("another version at each look", location=assignment.native.location)
-        native = None if gone else iterator.look_up(assignment.native)
-        topic_partition = None if native is None else partition_for(native)
-        if native is not None and topic_partition is not None:
-            feed.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))])
 
-    feed = HandedFeed(
-        [
-            Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))
-            for native, topic_partition in topic_partitions
-            if topic_partition is not None
-        ],
-        closed=True,
-        on_release=look_again,
-    )
-    with contextlib.ExitStack() as stack:
-        iterator = stack.enter_context(iterator_of(task_class, SourceContext(config=config, feed=feed, once=True)))
-        stack.callback(iterator.leave)  # Spark may want no more of it
-        for record in iterator:
-            native, topic_partition = record.native, record.topic_partition
-            yield (
-                native.bucket,
-                native.key,
-                native.version,
-                record.record_number,
-                topic_partition.topic,
-                topic_partition.partition,
-                bytearray(record.payload),
-            )
+@attrs.frozen(kw_only=True)
+class _Reader:
+    """Reads the objects of a group."""
+
+    task_class: type[AbstractSourceTask]
+    choice: _Choice
+
+    def records(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the records of the objects, as `RECORDS_SCHEMA`; those before a bad one come before its error."""
+        natives = [native for batch in rows for native in _objects_of_rows(batch)]
+        with contextlib.closing(self._batches(natives)) as batches:  # Spark may want no more of it
+            yield from _merged(map(_rows_of_records, batches))
+
+    def _batches(self, natives: Iterable[NativeObject]) -> Generator[RecordBatch, None, None]:
+        config, partition_for = self.choice.config, self.choice.partition_chooser()
+        topic_partitions = ((native, partition_for(native)) for native in natives)
+        looked = Counter[str]()
+
+        def look_again(assignment: Assignment, gone: bool) -> None:
+            """Look up an object of a supplied list: its row may be older than the object."""
+            looked[assignment.native.key] += 1
+            if looked[assignment.native.key] > LOOKED_AGAIN:
+                raise ObjectChangedError("another version at each look", location=assignment.native.location)
+            native = None if gone else iterator.look_up(assignment.native)
+            topic_partition = None if native is None else partition_for(native)
+            if native is not None and topic_partition is not None:
+                feed.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))])
+
+        feed = HandedFeed(
+            [
+                Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))
+                for native, topic_partition in topic_partitions
+                if topic_partition is not None
+            ],
+            closed=True,
+            on_release=look_again,
+        )
+        context = SourceContext(config=config, feed=feed, once=True)
+        with contextlib.ExitStack() as stack:
+            iterator = stack.enter_context(iterator_of(self.task_class, context))
+            stack.callback(iterator.leave)
+            while (batch := iterator.next_batch()) is not None:
+                yield batch
+
+
+def _rows_of_records(batch: RecordBatch) -> pa.RecordBatch:
+    """Return records as `RECORDS_SCHEMA`."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    native, destination, count = batch.native, batch.topic_partition, len(batch.payloads)
+    key = native.key.encode(errors="surrogatepass").decode(errors="replace")  # as `make_valid_utf8`
+    columns = {
+        "bucket": pa.repeat(native.bucket, count),
+        "key": pa.repeat(key, count),
+        "version": pa.repeat(native.version, count),
+        "record": pa.array(batch.record_numbers, pa.int64()),
+        "topic": pa.repeat(destination.topic, count),
+        "partition": pa.repeat(pa.scalar(destination.partition, pa.int32()), count),
+        "payload": pa.array(list(batch.payloads), pa.binary()),
+    }
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _merged(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows in fewer batches: objects of a line each would be as many messages to Spark."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    try:
+        for batch in batches:
+            waiting.append(batch)
+            rows += batch.num_rows
+            size += batch.nbytes
+            if rows >= ROWS_RECORDS or size >= ROWS_BYTES:
+                ready, waiting, rows, size = waiting, [], 0, 0
+                yield from pa.Table.from_batches(ready).combine_chunks().to_batches()
+    except Exception:
+        if waiting:
+            yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()
+        raise
+    if waiting:
+        yield from pa.Table.from_batches(waiting).combine_chunks().to_batches()

@@ -12,6 +12,7 @@ import logging
 import marshal
 import re
 import sys
+import tempfile
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavail
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
     from framework.config.sections import SourceCommonConfig
     from framework.task import AbstractSourceTask
@@ -59,8 +61,10 @@ CHECK_GROUP = "iggy-cloud-sources check"
 CHECK_ATTEMPTS = 3
 """Attempts of the check: an executor may be lost; a wrong interpreter fails each time."""
 
+ARCHIVE = "iggy_cloud_sources.zip"
+
 _shipped: set[str] = set()
-"""Applications that have the packages already."""
+"""Applications, and sessions of Spark Connect, that have the packages already."""
 
 
 def ship_packages(context: SparkContext) -> None:
@@ -76,7 +80,7 @@ def ship_packages(context: SparkContext) -> None:
         from pyspark import SparkFiles  # noqa: PLC0415 - the door to Spark
 
         # Executors fetch it from here whenever they start; Spark deletes the folder when the context stops.
-        archive = Path(SparkFiles.getRootDirectory()) / "packages" / "iggy_cloud_sources.zip"
+        archive = Path(SparkFiles.getRootDirectory()) / "packages" / ARCHIVE
         archive.parent.mkdir(exist_ok=True)
         write_archive(archive)
         before = sys.path[:]
@@ -85,6 +89,35 @@ def ship_packages(context: SparkContext) -> None:
         _shipped.add(str(context.applicationId))
     except Exception as exc:
         raise _no_answer(context, exc, "the packages cannot be sent to Spark's executors") from exc
+
+
+def ship_packages_to(spark: SparkSession) -> None:
+    """Add the packages to the path of a session's executors, once per session of Spark Connect: see `ship_packages`.
+
+    Raises:
+        SparkUnavailableError: the master has refused or ended the application.
+        FatalError: they cannot be sent.
+    """
+    try:
+        context = spark.sparkContext
+    except AttributeError:  # Spark Connect
+        _ship_to_server(spark)
+    else:
+        ship_packages(context)
+
+
+def _ship_to_server(spark: SparkSession) -> None:
+    session = spark.session_id  # type: ignore[attr-defined]
+    if session in _shipped:
+        return
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder) / ARCHIVE
+            write_archive(archive)
+            spark.addArtifacts(str(archive), pyfile=True)
+    except Exception as exc:
+        raise FatalError(f"the packages cannot be sent to the server of Spark Connect: {sentence(exc)}") from exc
+    _shipped.add(session)
 
 
 def write_archive(archive: Path) -> None:

@@ -63,7 +63,7 @@ IDLE_OPTION = "spark.python.worker.idleTimeoutSeconds"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 
-NO_CONNECT = "this is a session of Spark Connect, which cannot run our tasks; start Spark in this process"
+NO_CONNECT = "this is a session of Spark Connect, which cannot run a pipeline; start Spark in this process"
 
 _SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
 _SHORTEST_MASKED = 4

@@ -1,18 +1,28 @@
 """What an executor does for a table of records, in this process."""
 
 import gc
+import importlib.util
 import inspect
 import pickle
-from collections import Counter
 
+import attrs
+import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkAttributeError
 
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.engine.spark.frames import _Choice, _group_of, _read, list_objects, read_records
-from framework.engine.spark.range_batch import packed
-from framework.errors import ConfigError, ObjectError
+from framework.engine.spark import frames
+from framework.engine.spark.frames import (
+    _Choice,
+    _objects_of_rows,
+    _Pages,
+    _Reader,
+    _rows_of_objects,
+    list_objects,
+    read_records,
+)
+from framework.engine.spark.range_batch import packed, unpacked
+from framework.errors import FatalError, ObjectError, RecordError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from tests.support.core import store_of
@@ -22,33 +32,54 @@ def choice_of(config, now=2_000_000_000.0):
     return _Choice(config=config, prefixes=("",), logs=(), now=now)
 
 
+def batches_of(task_class, choice, natives):
+    return _Reader(task_class=task_class, choice=choice).records([_rows_of_objects(list(natives))])
+
+
+def keys_of(task_class, choice, natives):
+    return {key for batch in batches_of(task_class, choice, natives) for key in batch.column("key").to_pylist()}
+
+
 def test_a_part_that_is_computed_again_chooses_the_same_objects_at_a_later_time():
     """Others would move to groups that were read already, or are read twice."""
     store = store_of(**{f"{number}": 1 for number in range(9)})
     natives = list(store.list_all())
     now = natives[4].modified_ms / 1000 + 60.0
     choice = pickle.loads(pickle.dumps(choice_of(source_config(min_age="1m"), now)))
-    chosen = list(choice.of([packed(natives)]))
-    assert [native.key for native in chosen] == [one.key for one in natives[:5]]
+    pages = pa.RecordBatch.from_pydict({"page": [packed(natives)]})
+    (chosen,) = choice.objects([pages])
+    assert list(_objects_of_rows(chosen)) == natives[:5]
 
     class Task(MemorySourceTask):
         def __init__(self):
             super().__init__(store)
 
-    assert {row[1] for row in _read(Task, choice, chosen)} == {native.key for native in chosen}
+    assert keys_of(Task, choice, natives) == {native.key for native in natives[:5]}
 
 
-def test_the_group_of_an_object_is_told_by_its_key_alone():
-    store = store_of(**{f"{number}": 1 for number in range(2000)})
-    natives = list(store.list_all())
-    groups = {native.key: _group_of(native, 10) for native in natives}
-    assert {native.key: _group_of(native, 10) for native in reversed(natives)} == groups
-    assert all(140 < count < 270 for count in Counter(groups.values()).values())
+def test_every_field_of_an_object_travels_also_a_key_that_is_no_unicode():
+    store = store_of(a=1)
+    (native,) = store.list_all()
+    native = attrs.evolve(native, key="a/\udcff", scheme="file", storage_class="GLACIER", modified_ms=1_790_000_000_123)
+    assert list(_objects_of_rows(_rows_of_objects([native, native]))) == [native, native]
+
+
+def test_small_objects_go_to_spark_together_and_large_ones_in_parts():
+    store = store_of(**{f"{number}": 1 for number in range(50)}, large=5000)
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+    batches = list(batches_of(Task, choice_of(source_config(batch_length=500)), store.list_all()))
+    assert sum(batch.num_rows for batch in batches) == 5050
+    assert 5 <= len(batches) <= 6
+    assert max(batch.num_rows for batch in batches) <= 1500
 
 
 def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
     """`limit` and `show` end it so."""
-    store = store_of(a=50)
+    store = store_of(a=5000)
 
     class Task(MemorySourceTask):
         def __init__(self):
@@ -61,24 +92,113 @@ def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
     made = []
     gc.disable()
     try:
-        rows = _read(Task, choice_of(source_config(batch_length=1)), store.list_all())
-        assert next(rows)[3] == 1
+        rows = batches_of(Task, choice_of(source_config(batch_length=1)), store.list_all())
+        assert next(rows).column("record")[0].as_py() == 1
         rows.close()
         assert inspect.getgeneratorstate(made[0]._current) == inspect.GEN_CLOSED
     finally:
         gc.enable()
 
 
+def test_the_records_before_a_bad_one_come_before_its_error():
+    """`limit` and `show` want no more than these."""
+    store = store_of(a=3)
+    store.put("a", b'{"n":1}\n{"n":2}\nno json\n')
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+    rows = batches_of(Task, choice_of(source_config()), store.list_all())
+    assert next(rows).column("record").to_pylist() == [1, 2]
+    with pytest.raises(RecordError, match="record 3"):
+        next(rows)
+
+
 @pytest.mark.parametrize("frame_of", [list_objects, read_records])
-def test_a_session_of_spark_connect_is_refused_in_one_sentence(frame_of):
-    class Session:
-        """As that of Spark Connect: it has no context, and says so in four sentences about the JVM."""
+def test_without_pandas_one_sentence_says_what_to_do(frame_of, monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pandas" else find_spec(name))
+    with pytest.raises(FatalError, match='without pandas: pip install "pandas'):
+        frame_of(object(), MemorySourceTask, source_config())
 
-        def __getattr__(self, name):
-            raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
 
-    with pytest.raises(ConfigError, match="Spark Connect, which cannot run our tasks; start Spark in this process"):
-        frame_of(Session(), MemorySourceTask, source_config())
+# ---- the pages of a listing
+
+
+class Frame:
+    """What `_Pages` asks of a DataFrame."""
+
+    def __init__(self, pages, kept=False, depth=1):
+        self.pages = list(pages)
+        self.kept = kept
+        self.depth = depth
+
+    def localCheckpoint(self):  # noqa: N802 - Spark's name
+        return Frame(self.pages, kept=True)
+
+    def union(self, other):
+        return Frame(self.pages + other.pages, depth=1 + max(self.depth, other.depth))
+
+    def filter(self, _):
+        return self
+
+    def select(self, _):
+        return self
+
+    def keys(self):
+        return [native.key for page in self.pages for native in unpacked(page)]
+
+
+def natives_of(*numbers):
+    (native,) = store_of(a=1).list_all()
+    return [attrs.evolve(native, key=f"{number:06d}") for number in numbers]
+
+
+def add(pages, *numbers):
+    for native in natives_of(*numbers):
+        pages.add(native)
+
+
+@pytest.mark.parametrize("limit", [1, 200, 1 << 20])
+def test_a_listing_that_starts_over_drops_its_own_pages_and_no_others(limit, monkeypatch):
+    """Also those of a page that is not full, and those that went to executors."""
+    monkeypatch.setattr(frames, "PAGE_OBJECTS", 2)
+    monkeypatch.setattr(frames, "DRIVER_BYTES", limit)
+    pages = _Pages(put=Frame)
+    pages.begin_listing()
+    add(pages, 1, 2, 3)
+    pages.keep(Frame([packed(natives_of(4))]))
+    pages.begin_listing()
+    add(pages, 11, 12, 13)
+    pages.keep(Frame([packed(natives_of(14))]))
+    add(pages, 15, 16, 17)
+    pages.start_over()
+    add(pages, 11, 12, 13)
+    assert sorted(pages.frame().keys()) == [f"{number:06d}" for number in (1, 2, 3, 4, 11, 12, 13)]
+
+
+def test_the_driver_keeps_no_more_pages_than_its_limit(monkeypatch):
+    monkeypatch.setattr(frames, "PAGE_OBJECTS", 10)
+    monkeypatch.setattr(frames, "DRIVER_BYTES", 1000)
+    pages, held = _Pages(put=Frame), []
+    for number in range(2000):
+        add(pages, number)
+        held.append(sum(map(len, pages._packed)))
+    assert max(held) < 1000
+    assert len(pages._frames) > 5
+    assert all(frame.kept for frame in pages._frames)
+    assert sorted(pages.frame().keys()) == [f"{number:06d}" for number in range(2000)]
+
+
+def test_the_plan_of_many_waves_is_flat():
+    """Spark and protobuf refuse one of some hundred levels."""
+    pages = _Pages(put=Frame)
+    for number in range(1000):
+        pages.keep(Frame([packed(natives_of(number))]))
+    frame = pages.frame()
+    assert frame.keys() == [f"{number:06d}" for number in range(1000)]
+    assert frame.depth <= 11
 
 
 @pytest.mark.parametrize("tolerance", ["none", "skip_object"])
@@ -101,6 +221,6 @@ def test_a_name_that_no_topic_can_have_is_a_bad_object_of_a_table_too(tolerance)
     )
     if tolerance == "none":
         with pytest.raises(ObjectError, match="17/b"):
-            list(_read(Task, choice_of(config), store.list_all()))
+            list(batches_of(Task, choice_of(config), store.list_all()))
     else:
-        assert {row[1] for row in _read(Task, choice_of(config), store.list_all())} == {"t/a"}
+        assert keys_of(Task, choice_of(config), store.list_all()) == {"t/a"}

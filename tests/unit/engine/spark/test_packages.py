@@ -5,15 +5,24 @@ import re
 import resource
 import subprocess
 import sys
+import zipfile
 from importlib.util import MAGIC_NUMBER
 from types import SimpleNamespace
 
 import attrs
 import pytest
+from pyspark.errors import PySparkAttributeError
 
 from framework.config.format_registry import DISTRIBUTION, ENTRY_POINT_GROUP
 from framework.engine.spark import packages
-from framework.engine.spark.packages import NEEDED, needed_modules, require_packages, ship_packages, write_archive
+from framework.engine.spark.packages import (
+    NEEDED,
+    needed_modules,
+    require_packages,
+    ship_packages,
+    ship_packages_to,
+    write_archive,
+)
 from framework.errors import FatalError, SparkUnavailableError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
@@ -215,3 +224,36 @@ def test_workers_with_too_little_memory_to_import_are_told_from_a_wrong_interpre
         "which cannot import large_module (failed to map segment from shared object) in 400 MiB of address space: raise "
         "spark.executor.pyspark.memory, or leave it out"
     )
+
+
+class ConnectSession:
+    """What is asked of a session of Spark Connect, which has no context."""
+
+    def __init__(self, session_id, error=None):
+        self.session_id = session_id
+        self.sent = []
+        self._error = error
+
+    def __getattr__(self, name):
+        raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
+
+    def addArtifacts(self, path, *, pyfile):  # noqa: N802 - Spark's name
+        if self._error is not None:
+            raise self._error
+        with zipfile.ZipFile(path) as archive:
+            self.sent.append((pyfile, "framework/errors.py" in archive.namelist()))
+
+
+def test_a_session_of_connect_gets_the_packages_once(monkeypatch):
+    monkeypatch.setattr(packages, "_shipped", set())
+    for session in (ConnectSession("a"), ConnectSession("b")):
+        ship_packages_to(session)
+        ship_packages_to(session)
+        assert session.sent == [(True, True)]
+
+
+def test_a_server_of_connect_that_takes_no_packages_is_told_in_one_sentence(monkeypatch):
+    monkeypatch.setattr(packages, "_shipped", set())
+    with pytest.raises(FatalError, match=r"cannot be sent to the server of Spark Connect: no room$"):
+        ship_packages_to(ConnectSession("a", error=OSError("no room\n\nJVM stacktrace:\n\tat a.b")))
+    assert not packages._shipped
