@@ -19,7 +19,7 @@ from urllib.parse import unquote_plus
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from framework.errors import ListingError, StoreUnavailableError
-from framework.model.objects import MAX_SIZE, NativeObject
+from framework.model.objects import MAX_SIZE, NativeObject, size_of
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
 from s3_source.plain_items import PlainItems, plain_items
@@ -175,7 +175,7 @@ def _object(item: Element, bucket: str, decode: Decode | None) -> NativeObject:
         scheme="s3",
         bucket=bucket,
         key=key,
-        size=checked_size(int(fields["Size"])),
+        size=size_of(fields["Size"], key),
         version=version_of(fields.get("ETag", ""), modified_ms),
         modified_ms=modified_ms,
         storage_class=intern(fields.get("StorageClass", "")),

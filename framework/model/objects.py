@@ -16,8 +16,23 @@ def length_only(value: Sized) -> str:
     return f"<{len(value)}>"
 
 
+_SHOWN_KEY = 200
+
 MAX_SIZE = 10**18 - 1
 """The largest size of an object, in bytes: no store has a thousandth of it, and sums still fit in 64 bits."""
+
+_SIZE_DIGITS = len(str(MAX_SIZE))
+
+
+def size_of(text: str, key: str) -> int:
+    """Return the size of an object as a listing writes it: ASCII digits.
+
+    Raises:
+        ValueError: no object has that many bytes; a size that is missing is not 0. Names the key.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _SIZE_DIGITS):
+        raise ValueError(f"an object {key[:_SHOWN_KEY]!a} of {f'{text[:20]!a} bytes' if text else 'no size'}")
+    return int(text)
 
 
 @attrs.frozen(kw_only=True, slots=True)

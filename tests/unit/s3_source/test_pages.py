@@ -57,7 +57,19 @@ SINGLE = (
 
 
 @pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize(("key", "size"), [("k", "-5"), ("k", "9" * 19), ("k", "9" * 5000), ("", "5")])
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        ("k", "-5"),
+        ("k", "1_0"),
+        ("k", " 10 "),
+        ("k", "\u0661"),
+        ("k", ""),
+        ("k", "9" * 19),
+        ("k", "9" * 5000),
+        ("", "5"),
+    ],
+)
 def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(key, size, plain):
     item = SINGLE.format(key=key, size=size)
     item = item if plain else item.replace("<ETag>", " <ETag>")
