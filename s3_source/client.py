@@ -28,7 +28,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
 )
-from framework.model.objects import NativeObject
+from framework.model.objects import NativeObject, is_older_form
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
@@ -187,7 +187,7 @@ class S3Store(HttpStore):
             bucket=self.bucket,
             key=key,
             size=size,
-            version=version_of(answer.get("ETag", ""), modified_ms),
+            version=version_of(answer.get("ETag", ""), modified_ms, size),
             modified_ms=modified_ms,
             storage_class=answer.get("StorageClass", "STANDARD"),  # a HEAD leaves out what a listing names
         )
@@ -251,7 +251,7 @@ class S3Store(HttpStore):
 
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
-        return version_of(etag, modified_ms) if etag else None
+        return version_of(etag, modified_ms, 0) if bare_etag(etag) else None
 
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -433,7 +433,8 @@ class S3Store(HttpStore):
                     location=native.location,
                 )
             return error
-        if (now.version, now.size) == (native.version, native.size):
+        same = now.version == native.version or is_older_form(native.version, now.version)
+        if same and now.size == native.size:
             return StoreUnavailableError(
                 f"{native.location}: the store lists it and says that there is no such key; when that stays so, the store has "
                 f"lost its content, or what answers is not one store: check s3.endpoint"

@@ -17,7 +17,7 @@ from framework.discovery.filters import RoutedSelection
 from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ListingError, ObjectChangedError, ObjectError
-from framework.model.objects import NativeObject, TopicPartition
+from framework.model.objects import NativeObject, TopicPartition, is_older_form
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering, is_numbered_by
 from framework.offsets.manager import OffsetManager
 
@@ -149,6 +149,9 @@ class NewObjects:
     def _decided_as_listed(self, native: NativeObject) -> Iterator[Assignment]:
         key = self.key_of(native)
         final, entry = self._table.listed(key, native.version)
+        if entry is not None and is_older_form(entry.version, native.version):
+            native = attrs.evolve(native, version=entry.version)
+            final, entry = self._table.listed(key, native.version)
         if entry is not None:
             self._tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None

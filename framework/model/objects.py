@@ -44,7 +44,7 @@ class NativeObject:
         bucket: the object's bucket.
         key: the object's key, exactly as stored.
         size: bytes, as listed.
-        version: distinguishes contents under the same key: an etag with its last-modified (S3), a generation (GCS).
+        version: distinguishes contents under the same key: an etag, or else the size, with its last-modified (S3), a generation (GCS).
         modified_ms: last-modified, milliseconds since 1970 UTC. A plain int, since listings hold millions of them.
         storage_class: the store's name for it; empty when the store has none.
     """
@@ -66,6 +66,14 @@ class NativeObject:
     def last_modified(self) -> datetime:
         """The last-modified time, timezone-aware, UTC."""
         return datetime.fromtimestamp(self.modified_ms / 1000, tz=timezone.utc)
+
+
+def is_older_form(version: str, listed: str) -> bool:
+    """Return whether a saved version is what earlier builds saved of this listed one.
+
+    An S3 store that lists no ETag shows `@last-modified-size`. They left out the size.
+    """
+    return version[:1] == "@" and listed.startswith(f"{version}-")
 
 
 class TopicPartition(
