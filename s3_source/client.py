@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus
 
@@ -104,6 +104,7 @@ class S3Store(HttpStore):
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._accepts_gzip: bool | None = None
+        self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
         self._options |= self._owner
@@ -151,7 +152,19 @@ class S3Store(HttpStore):
         page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
         if page.continuation is not None and page.continuation == continuation:
             raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
+        if self.address and not self._warned:  # AWS lists them all
+            self._warn_without_etag(page.objects)
         return page
+
+    def _warn_without_etag(self, objects: Sequence[NativeObject]) -> None:
+        bare = next((native for native in objects if native.version[0] == "@"), None)
+        if bare is not None:
+            self._warned = True
+            log.warning(
+                "%s: listed without an ETag. What overwrites it with as many bytes within the second that the listing shows is "
+                'not noticed; [discovery] min_age = "2s" prevents that',
+                bare.location,
+            )
 
     @override
     def stat(self, key: str) -> NativeObject:
@@ -260,7 +273,8 @@ class S3Store(HttpStore):
         if self._folds_dots:
             self._check_key(native.key)
         etag = etag_of(native)
-        headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
+        get.pinned = {} if etag else self._pins.of(native)
+        headers = {"If-Match": f'"{etag}"', **more} if etag else {**get.pinned, **more}
         if wanted is not None:
             headers["Range"] = wanted
         elif self.config.verify_checksums:
@@ -317,7 +331,7 @@ class S3Store(HttpStore):
 
     def _refused(self, get: ObjectGet, answer: HttpAnswer) -> SourceError:
         fields = error_fields(answer.wait_refusal())
-        return from_code(
+        error = from_code(
             fields.get("Code", ""),
             answer.status,
             self._failed("GetObject", get.native.key),
@@ -325,6 +339,10 @@ class S3Store(HttpStore):
             region=fields.get("Region") or answer.headers.get("x-amz-bucket-region") or "",
             retry_after=answer.headers.get("retry-after"),
         )
+        if get.pinned and isinstance(error, ObjectChangedError):
+            error.in_place = True
+            self._pins.drop(get.native, get.pinned)
+        return error
 
     @override
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:

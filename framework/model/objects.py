@@ -44,7 +44,8 @@ class NativeObject:
         bucket: the object's bucket.
         key: the object's key, exactly as stored.
         size: bytes, as listed.
-        version: distinguishes contents under the same key: an etag, or else the size, with its last-modified (S3), a generation (GCS).
+        version: distinguishes contents under the same key: an etag, or else the size, with its last-modified (S3), a
+            generation (GCS).
         modified_ms: last-modified, milliseconds since 1970 UTC. A plain int, since listings hold millions of them.
         storage_class: the store's name for it; empty when the store has none.
     """
