@@ -188,9 +188,15 @@ class ObjectNotFoundError(ObjectError, FileNotFoundError):
 
 
 class ObjectChangedError(ObjectError):
-    """The object was overwritten between list and read; the new version is read from its first record."""
+    """The object was overwritten between list and read; the new version is read from its first record.
+
+    Attributes:
+        in_place: whether a listing may show the new content in the version of the old one. It is read from its first
+            record all the same.
+    """
 
     exit_code = EXIT_TRY_AGAIN
+    in_place: bool = False
 
 
 class ObjectArchivedError(ObjectError):

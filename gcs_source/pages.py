@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from framework.errors import ListingError, ObjectChangedError, StoreUnavailableError
-from framework.model.objects import MAX_SIZE, NativeObject
+from framework.model.objects import NativeObject, size_of
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
@@ -34,7 +34,7 @@ class Item(msgspec.Struct, rename="camel"):
     name: str
     generation: str
     time_created: str
-    size: str = "0"
+    size: str = ""
     storage_class: str = ""
 
 
@@ -164,11 +164,9 @@ def _native(item: Item, bucket: str) -> NativeObject:
             f"gs://{bucket}/{item.name}: objects of zonal buckets (class {APPENDABLE}) are not supported: they grow without "
             f"becoming another generation, and what is appended after the first read would never be read"
         )
-    size = int(item.size)
-    if not item.name or not item.generation or not 0 <= size <= MAX_SIZE:
-        raise ValueError(
-            f"an object {item.name[:MAX_KEY_BYTES]!r} of {item.size[:20]} bytes and generation {item.generation[:20]!r}"
-        )
+    size, generation = size_of(item.size, item.name), item.generation
+    if not item.name or not (generation.isascii() and generation.isdigit() and generation.strip("0")):
+        raise ValueError(f"an object {item.name[:MAX_KEY_BYTES]!a} of generation {generation[:20]!a}")
     return NativeObject(
         scheme="gs",
         bucket=bucket,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus
 
@@ -27,7 +27,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
 )
-from framework.model.objects import NativeObject
+from framework.model.objects import NativeObject, is_older_form
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
@@ -103,6 +103,7 @@ class S3Store(HttpStore):
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._accepts_gzip: bool | None = None
+        self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
         self._options |= self._owner
@@ -147,7 +148,20 @@ class S3Store(HttpStore):
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
         meta = answer["ResponseMetadata"]
-        return parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
+        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
+        if self.address and not self._warned:  # AWS lists them all
+            self._warn_without_etag(page.objects)
+        return page
+
+    def _warn_without_etag(self, objects: Sequence[NativeObject]) -> None:
+        bare = next((native for native in objects if native.version[0] == "@"), None)
+        if bare is not None:
+            self._warned = True
+            log.warning(
+                "%s: listed without an ETag. What overwrites it with as many bytes within the second that the listing shows is "
+                'not noticed; [discovery] min_age = "2s" prevents that',
+                bare.location,
+            )
 
     @override
     def stat(self, key: str) -> NativeObject:
@@ -183,7 +197,7 @@ class S3Store(HttpStore):
             bucket=self.bucket,
             key=key,
             size=size,
-            version=version_of(answer.get("ETag", ""), modified_ms),
+            version=version_of(answer.get("ETag", ""), modified_ms, size),
             modified_ms=modified_ms,
             storage_class=answer.get("StorageClass", "STANDARD"),  # a HEAD leaves out what a listing names
         )
@@ -247,7 +261,7 @@ class S3Store(HttpStore):
 
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
-        return version_of(etag, modified_ms) if etag else None
+        return version_of(etag, modified_ms, 0) if bare_etag(etag) else None
 
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -256,7 +270,8 @@ class S3Store(HttpStore):
         if self._folds_dots:
             self._check_key(native.key)
         etag = etag_of(native)
-        headers = {"If-Match": f'"{etag}"', **more} if etag else {**self._pins.of(native), **more}
+        get.pinned = {} if etag else self._pins.of(native)
+        headers = {"If-Match": f'"{etag}"', **more} if etag else {**get.pinned, **more}
         if wanted is not None:
             headers["Range"] = wanted
         elif self.config.verify_checksums:
@@ -313,7 +328,7 @@ class S3Store(HttpStore):
 
     def _refused(self, get: ObjectGet, answer: HttpAnswer) -> SourceError:
         fields = error_fields(answer.wait_refusal())
-        return from_code(
+        error = from_code(
             fields.get("Code", ""),
             answer.status,
             self._failed("GetObject", get.native.key),
@@ -321,6 +336,10 @@ class S3Store(HttpStore):
             region=fields.get("Region") or answer.headers.get("x-amz-bucket-region") or "",
             retry_after=answer.headers.get("retry-after"),
         )
+        if get.pinned and isinstance(error, ObjectChangedError):
+            error.in_place = True
+            self._pins.drop(get.native, get.pinned)
+        return error
 
     @override
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
@@ -429,7 +448,8 @@ class S3Store(HttpStore):
                     location=native.location,
                 )
             return error
-        if (now.version, now.size) == (native.version, native.size):
+        same = now.version == native.version or is_older_form(native.version, now.version)
+        if same and now.size == native.size:
             return StoreUnavailableError(
                 f"{native.location}: the store lists it and says that there is no such key; when that stays so, the store has "
                 f"lost its content, or what answers is not one store: check s3.endpoint"

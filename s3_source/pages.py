@@ -19,7 +19,7 @@ from urllib.parse import unquote_plus
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from framework.errors import ListingError, StoreUnavailableError
-from framework.model.objects import MAX_SIZE, NativeObject
+from framework.model.objects import MAX_SIZE, NativeObject, size_of
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
 from s3_source.plain_items import PlainItems, plain_items
@@ -154,7 +154,7 @@ def _plain_objects(items: PlainItems, bucket: str, decode: Decode | None) -> lis
             bucket=bucket,
             key=key,
             size=size,
-            version=f"{etag}@{modified_ms}",  # as of `version_of`: these are bare
+            version=f"{etag}@{modified_ms}" if etag else version_of("", modified_ms, size),  # these are bare
             modified_ms=modified_ms,
             storage_class=intern(storage_class),
         )
@@ -170,13 +170,13 @@ def _object(item: Element, bucket: str, decode: Decode | None) -> NativeObject:
         raise ValueError("an object without a key")
     if decode is not None and ("%" in key or "+" in key):
         key = decode(key)
-    modified_ms = milliseconds(fields["LastModified"])
+    modified_ms, size = milliseconds(fields["LastModified"]), size_of(fields["Size"], key)
     return NativeObject(
         scheme="s3",
         bucket=bucket,
         key=key,
-        size=checked_size(int(fields["Size"])),
-        version=version_of(fields.get("ETag", ""), modified_ms),
+        size=size,
+        version=version_of(fields.get("ETag", ""), modified_ms, size),
         modified_ms=modified_ms,
         storage_class=intern(fields.get("StorageClass", "")),
     )

@@ -34,9 +34,18 @@ class Pins:
         now = condition_of(headers)
         for name, pinned in self.of(native).items():
             if now.get(name, pinned) != pinned:
-                raise ObjectChangedError(
+                self.drop(native, self.of(native))
+                error = ObjectChangedError(
                     f"it was overwritten while it was read ({now[name]}, {pinned} at first)", location=native.location
                 )
+                error.in_place = True
+                raise error
+
+    def drop(self, native: NativeObject, conditions: Mapping[str, str]) -> None:
+        """Forget these conditions, which no answer fulfils any more; no effect when others are kept by now."""
+        place = (native.key, native.version)
+        if self._conditions.get(place) == conditions:
+            self._conditions.pop(place, None)
 
     def pin(self, native: NativeObject, headers: Mapping[str, str]) -> None:
         """Keep the conditions of an answer, unless an earlier answer gave some."""

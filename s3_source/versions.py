@@ -19,9 +19,13 @@ _CHECKSUM_TYPE = "x-amz-checksum-type"
 CHECKSUM_HEADERS = (_CHECKSUM_TYPE, *_CHECKSUMS)
 
 
-def version_of(etag: str, modified_ms: int) -> str:
-    """Return the version of an object's content. The same bytes stored again have the same ETag and are a new version."""
-    return f"{bare_etag(etag)}@{modified_ms}"
+def version_of(etag: str, modified_ms: int, size: int) -> str:
+    """Return the version of an object's content. The same bytes stored again have the same ETag and are a new version.
+
+    Without an ETag it has the size: `@1717156800000-1024`. See `framework.model.objects.is_older_form`.
+    """
+    bare = bare_etag(etag)
+    return f"{bare}@{modified_ms}" if bare else f"@{modified_ms}-{size}"
 
 
 def bare_etag(etag: str) -> str:

@@ -30,11 +30,13 @@ class Assignment:
         native: the object version.
         entry: the position.
         archived: whether it was released because it must be restored first.
+        in_place: whether it was released because other content has its version: see `ObjectChangedError`.
     """
 
     native: NativeObject
     entry: OffsetManagerEntry
     archived: bool = False
+    in_place: bool = False
 
     @property
     def size_bytes(self) -> int:

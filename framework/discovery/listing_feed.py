@@ -194,7 +194,9 @@ class ListingFeed(ObjectFeed):
             if gone:
                 return
             self._released = True
-            if self._once:
+            if assignment.in_place:
+                self._objects.begin_again(assignment.native)
+            if self._once or assignment.in_place:
                 self._objects.stale_guard.note(
                     self._objects.key_of(assignment.native), assignment.native, self.counts.listings
                 )

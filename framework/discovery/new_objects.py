@@ -17,7 +17,7 @@ from framework.discovery.filters import RoutedSelection
 from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ListingError, ObjectChangedError, ObjectError
-from framework.model.objects import NativeObject, TopicPartition
+from framework.model.objects import NativeObject, TopicPartition, is_older_form
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, check_numbering, is_numbered_by
 from framework.offsets.manager import OffsetManager
 
@@ -114,6 +114,7 @@ class NewObjects:
         self._tracker = self.offsets.tracker
         self._unfit: dict[str, int] = {}
         self._logged: set[str] = set()
+        self._in_place: dict[OffsetManagerKey, str] = {}
         self.lock = threading.Lock()
         self.in_flight = InFlight(self._table)
         self.stale_guard = StaleListingGuard(self._longest_pause_seconds)
@@ -127,6 +128,10 @@ class NewObjects:
             self.stale_guard.begin_listing()
         self._selection.begin_listing()
         self._unfit = {}
+
+    def begin_again(self, native: NativeObject) -> None:
+        """Let the next listing begin this version again: another content has it now. The caller must lock."""
+        self._in_place[self.key_of(native)] = native.version
 
     def filtered(self) -> dict[str, int]:
         """Return reason -> number of objects of this listing that are not read."""
@@ -149,6 +154,9 @@ class NewObjects:
     def _decided_as_listed(self, native: NativeObject) -> Iterator[Assignment]:
         key = self.key_of(native)
         final, entry = self._table.listed(key, native.version)
+        if entry is not None and is_older_form(entry.version, native.version):
+            native = attrs.evolve(native, version=entry.version)
+            final, entry = self._table.listed(key, native.version)
         if entry is not None:
             self._tracker.show(key)
         same = entry if entry is not None and entry.version == native.version else None
@@ -203,14 +211,17 @@ class NewObjects:
         with self.lock:
             held = self.in_flight.splits(key, native.version)
             in_flight = frozenset(held) if held is not None else None
+            in_place = bool(self._in_place) and self._in_place.get(key) == native.version
         # After what is in flight, not before it: what ended in between is in neither, and would be read again.
         current = self.offsets.get_entry(key) if same is not None else None
         replaced = same is not None and (current is None or current.version != native.version)
-        if in_flight is None or replaced:
+        if in_flight is None or replaced or (in_place and in_flight):
             # the reader holds an older version, or a person reset this one: it waits for the next listing
             self._defer(native)
             return NOTHING
-        entries = self._entries_of(key, native, topic_partition, current, in_flight)
+        entries = self._entries_of(key, native, topic_partition, None if in_place else current, in_flight)
+        if self._in_place:
+            self._in_place.pop(key, None)
         tracker.seen_open(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]

@@ -49,7 +49,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
 from framework.model.headers import REPLAY_HEADER, HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
-from framework.model.objects import NativeObject, TopicPartition, length_only
+from framework.model.objects import NativeObject, TopicPartition, is_older_form, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
@@ -339,6 +339,8 @@ class DeadLetterReplay:
     def _present(self, wanted: list[StoredDeadLetter]) -> tuple[NativeObject | None, list[StoredDeadLetter]]:
         """Return the object of dead letters, None unless it is there in their version; and those that can be replayed now."""
         native = self._iterator.look_up(_native(wanted[0]))
+        if native is not None and is_older_form(wanted[0].version, native.version):
+            native = attrs.evolve(native, version=wanted[0].version)
         if native is not None and native.version != wanted[0].version:
             if self._is_read(native):
                 self.counts.superseded += len(wanted)

@@ -16,8 +16,23 @@ def length_only(value: Sized) -> str:
     return f"<{len(value)}>"
 
 
+_SHOWN_KEY = 200
+
 MAX_SIZE = 10**18 - 1
 """The largest size of an object, in bytes: no store has a thousandth of it, and sums still fit in 64 bits."""
+
+_SIZE_DIGITS = len(str(MAX_SIZE))
+
+
+def size_of(text: str, key: str) -> int:
+    """Return the size of an object as a listing writes it: ASCII digits.
+
+    Raises:
+        ValueError: no object has that many bytes; a size that is missing is not 0. Names the key.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= _SIZE_DIGITS):
+        raise ValueError(f"an object {key[:_SHOWN_KEY]!a} of {f'{text[:20]!a} bytes' if text else 'no size'}")
+    return int(text)
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -29,7 +44,8 @@ class NativeObject:
         bucket: the object's bucket.
         key: the object's key, exactly as stored.
         size: bytes, as listed.
-        version: distinguishes contents under the same key: an etag with its last-modified (S3), a generation (GCS).
+        version: distinguishes contents under the same key: an etag, or else the size, with its last-modified (S3), a
+            generation (GCS).
         modified_ms: last-modified, milliseconds since 1970 UTC. A plain int, since listings hold millions of them.
         storage_class: the store's name for it; empty when the store has none.
     """
@@ -51,6 +67,14 @@ class NativeObject:
     def last_modified(self) -> datetime:
         """The last-modified time, timezone-aware, UTC."""
         return datetime.fromtimestamp(self.modified_ms / 1000, tz=timezone.utc)
+
+
+def is_older_form(version: str, listed: str) -> bool:
+    """Return whether a saved version is what earlier builds saved of this listed one.
+
+    An S3 store that lists no ETag shows `@last-modified-size`. They left out the size.
+    """
+    return version[:1] == "@" and listed.startswith(f"{version}-")
 
 
 class TopicPartition(

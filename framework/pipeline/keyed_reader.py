@@ -177,4 +177,5 @@ class KeyedRead(ObjectRead):
             entry = self._parts[part.entry.split_number]
             if entry.records_done > part.entry.records_done:
                 self._owner.note_released(entry)
-            self._owner.feed.release(attrs.evolve(part, archived=assignment.archived), gone=gone)
+            given = attrs.evolve(part, archived=assignment.archived, in_place=assignment.in_place)
+            self._owner.feed.release(given, gone=gone)

@@ -319,7 +319,7 @@ class ObjectRead:
             log.warning(
                 "overwritten since it was listed; the new version will be read from its first record: %s", error
             )
-            self._give_back(self._assignment)
+            self._give_back(attrs.evolve(self._assignment, in_place=error.in_place))
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
             statistics.archived += self._counted
             statistics.bytes_archived += self._size_bytes

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 
 UTC = "+00:00"
 
 
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH_DAY = _EPOCH.toordinal()
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 @lru_cache(maxsize=4096)
@@ -58,11 +60,16 @@ def utc_moment(header: str) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
 
 
+def moment_ms(moment: datetime) -> int:
+    """Convert a time with a zone to the millisecond in which it lies, as `milliseconds` does."""
+    return (moment - _EPOCH) // _MILLISECOND
+
+
 def server_time_ms(header: str | None) -> int | None:
     """Convert the header `Date` to milliseconds since 1970 UTC; None when it is absent or invalid."""
     if not header:
         return None
     try:
-        return round(utc_moment(header).timestamp() * 1000)
+        return moment_ms(utc_moment(header))
     except (TypeError, ValueError, OverflowError):
         return None

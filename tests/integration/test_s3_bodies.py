@@ -408,8 +408,36 @@ def test_two_versions_are_not_mixed_when_the_listing_tells_no_etag(serving, tell
         return 206, head, new[start:], "length"
 
     _, store = serving(answer)
-    with pytest.raises(ObjectChangedError):
+    with pytest.raises(ObjectChangedError) as caught:
         read_all(store, listed(9000, etag=""))
+    assert caught.value.in_place  # a listing may show the new content in the same version
+
+
+@pytest.mark.parametrize("conditions", [True, False], ids=["412", "ignored"])
+def test_what_replaced_an_object_without_a_listed_etag_can_be_read(serving, conditions):
+    def answer(headers, number):
+        if number == 1:
+            return 200, {"etag": '"old"'}, b"a" * 9000, "broken"
+        if conditions and headers.get("if-match", '"new"') != '"new"':
+            return 412, {}, b"<Error><Code>PreconditionFailed</Code></Error>", "length"
+        if "range" not in headers:
+            return 200, {"etag": '"new"'}, b"b" * 9000, "length"
+        start = int(headers["range"].removeprefix("bytes=").partition("-")[0])
+        return 206, {"etag": '"new"', "Content-Range": f"bytes {start}-8999/9000"}, b"b" * (9000 - start), "length"
+
+    _, store = serving(answer)
+    with pytest.raises(ObjectChangedError) as caught:
+        read_all(store, listed(9000, etag=""))
+    assert caught.value.in_place
+    assert read_all(store, listed(9000, etag="")) == b"b" * 9000
+
+
+def test_a_listed_object_that_was_overwritten_is_not_changed_in_place(serving):
+    _, store = serving(lambda *_: (412, {}, b"<Error><Code>PreconditionFailed</Code></Error>", "length"))
+    for native in listed(9000), listed(9000, etag=""):
+        with pytest.raises(ObjectChangedError) as caught:
+            read_all(store, native)
+        assert not caught.value.in_place
 
 
 def test_without_an_etag_the_time_is_compared_with_the_listed_one(serving):
@@ -436,6 +464,18 @@ def page(items, root="ListBucketResult", prefix=""):
     return (
         f"<{prefix}{root}{declared}><{prefix}IsTruncated>false</{prefix}IsTruncated>{items}</{prefix}{root}>"
     ).encode()
+
+
+def test_a_store_that_lists_no_etag_is_named_once(serving, caplog):
+    bare = item("k2").replace(f"<ETag>{ETAG}</ETag>", "")
+    _, store = serving(lambda _, number: (200, {}, page(item("k") + (bare if number > 1 else "")), "length"))
+    store.list_page()
+    assert not caplog.records
+    store.list_page()
+    store.list_page()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("s3://bkt/k2: listed without an ETag")
+    assert "min_age" in record.getMessage()
 
 
 def item(key):

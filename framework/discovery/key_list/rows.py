@@ -21,6 +21,7 @@ from urllib.parse import unquote_plus
 import attrs
 
 from framework.errors import KeyListError
+from framework.storage.timestamps import moment_ms
 
 MAX_KEY_BYTES = 1024
 """Maximum length of a key in S3 and GCS."""
@@ -141,7 +142,7 @@ class RowReader:
             ) from None
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=timezone.utc)
-        return round(moment.timestamp() * 1000)
+        return moment_ms(moment)
 
     def _truth(self, text: str, number: int) -> bool | None:
         if not text:

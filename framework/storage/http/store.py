@@ -144,6 +144,7 @@ class ObjectGet:
         ahead: whether the request was made ahead: it may have waited for long before it was sent.
         problem: why the request could not be made; `result` raises it.
         accepts_gzip: whether the request says so.
+        pinned: conditions of the request that the listed version does not state.
         repeats: whether another request of this read was answered in a form that may not be the stored one.
     """
 
@@ -155,6 +156,7 @@ class ObjectGet:
     problem: Exception | None = None
     accepts_gzip: bool = False
     repeats: bool = False
+    pinned: Mapping[str, str] = attrs.field(factory=dict)
     _answer: HttpAnswer | None = None
     _retry: Callable[[RetriableError], float | None] | None = None
 

@@ -142,6 +142,27 @@ def test_a_new_version_of_a_finished_object_is_read_from_its_first_record():
     assert (assignment.entry.version, assignment.entry.records_done) == ("v2", 0)
 
 
+@pytest.mark.parametrize("state", ObjectState)
+def test_a_position_of_before_the_size_was_part_of_a_version_without_an_etag_stays(state):
+    """So it is for S3 stores that list no ETag: nothing is sent again for the new form."""
+    offsets = OffsetManager()
+    first = native("a", "@1717156800000", modified_ms=1_717_156_800_000)
+    Rig(first, offsets=offsets).done(first, state)
+    rig = Rig(attrs.evolve(first, version="@1717156800000-10"), offsets=offsets)
+    taken = rig.take_all()
+    if state is ObjectState.READING:
+        (assignment,) = taken
+        assert (assignment.entry.records_done, assignment.entry.generation) == (3, 1)
+        assert assignment.native.version == assignment.entry.version == first.version
+        rig.done(first)
+        assert rig.next_pass() == []
+    else:
+        assert taken == []
+    rig.objects = [native("a", "@1717156800001-10", modified_ms=1_717_156_800_001)]
+    assert rig.next_pass() == ["a"]
+    assert rig.offsets.get_entry(OffsetManagerKey.of_object("b", "a")).generation == 2
+
+
 @pytest.mark.parametrize("state", [ObjectState.DONE, ObjectState.FAILED])
 def test_a_finished_object_costs_nothing_but_its_line(state):
     rig = Rig(native("a"), native("b"))
@@ -317,6 +338,59 @@ def test_an_object_that_comes_back_again_and_again_is_asked_for_at_growing_pause
             ObjectChangedError, match=r"8 times the store said .* v1 again: it does not give what it lists"
         ):
             rig.feed.take()
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_an_object_that_was_overwritten_in_its_version_begins_again(once):
+    """Of a store that lists no ETag: the new content must not go on in the old one's position."""
+    rig = Rig(native("a"), once=once)
+    (first,) = rig.take_all()
+    send(rig.offsets, first.entry.advanced(3))
+    rig.feed.release(attrs.evolve(first, in_place=True))
+    rig.clock.advance(rig.feed.seconds_until_due)
+    (again,) = rig.take_all()
+    assert (again.native, again.entry.records_done, again.entry.generation) == (first.native, 0, 2)
+    rig.feed.release(again)  # for another reason
+    rig.clock.advance(rig.feed.seconds_until_due)
+    (more,) = rig.take_all()
+    assert more.entry == again.entry
+
+
+@pytest.mark.parametrize("once", [True, False])
+def test_an_object_of_another_content_at_each_look_is_refused(once):
+    rig = Rig(native("a"), once=once)
+    for generation in range(1, MAX_LISTINGS + 1):
+        (assignment,) = rig.take_all()
+        assert assignment.entry.generation == generation
+        rig.feed.release(attrs.evolve(assignment, in_place=True))
+        rig.clock.advance(rig.feed.seconds_until_due)
+    with pytest.raises(ObjectChangedError, match=f"{MAX_LISTINGS} times the store said"):
+        rig.take_all()
+
+
+def test_splits_of_an_object_that_was_overwritten_in_its_version_begin_again_together():
+    rig = Rig(native("a", size=25), split_policy=splitting(10))
+    first, second, third = rig.take_all()
+    rig.feed.release(attrs.evolve(second, in_place=True))
+    assert rig.next_pass() == []  # the reader holds others of the old content
+    send(rig.offsets, first.entry.advanced(2, state=ObjectState.DONE))
+    rig.feed.release(third)
+    rig.clock.advance(rig.feed.seconds_until_due)
+    again = rig.take_all()
+    assert [(one.entry.split_number, one.entry.generation) for one in again] == [(1, 2), (2, 2), (3, 2)]
+
+
+def test_a_new_version_of_an_object_that_was_overwritten_in_its_version_is_read_once():
+    rig = Rig(native("a"))
+    (first,) = rig.take_all()
+    rig.feed.release(attrs.evolve(first, in_place=True))
+    rig.objects = [native("a", "v2", modified_ms=2)]
+    rig.clock.advance(rig.feed.seconds_until_due)
+    (again,) = rig.take_all()
+    rig.feed.release(again)
+    rig.clock.advance(rig.feed.seconds_until_due)
+    (more,) = rig.take_all()
+    assert (more.entry.version, more.entry.generation) == ("v2", again.entry.generation)
 
 
 def test_one_that_is_overwritten_again_and_again_is_read_without_a_pause():

@@ -49,11 +49,26 @@ def test_objects_of_zonal_buckets_are_refused_and_not_read_in_part():
         page(item("k", size="9" * 5000)),
         page(item("")),
         page(item("k", generation="")),
+        page(item("k", generation="0")),
+        page(item("k", generation="-7")),
+        page(item("k", generation="\u0661")),
+        page(item("k", size="")),
+        page(item("k", size="1_0")),
+        page(item("k", size=" 10 ")),
+        page(item("k", size="+1")),
+        page(item("k", size="\u0661")),
     ],
 )
 def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(body):
     with pytest.raises(StoreUnavailableError, match="cannot be read"):
         parse_page(body, {}, "lake")
+
+
+def test_an_item_without_a_size_is_no_empty_object():
+    bare = item("a/k")
+    del bare["size"]
+    with pytest.raises(StoreUnavailableError, match=r"gs://lake: .* cannot be read \(an object 'a/k' of no size"):
+        parse_page(page(item("k"), bare), {}, "lake")
 
 
 def test_a_refusal_that_is_nested_without_end_is_no_document_of_the_store():

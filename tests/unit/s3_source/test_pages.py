@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.errors import ListingError, StoreUnavailableError
+from framework.model.objects import is_older_form
 from framework.storage.timestamps import milliseconds
 from s3_source.pages import parse_page
 from s3_source.plain_items import plain_items
-from s3_source.versions import check_version
+from s3_source.versions import check_version, listed_etag
 from tests.support.listing import native
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
@@ -57,13 +58,43 @@ SINGLE = (
 
 
 @pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize(("key", "size"), [("k", "-5"), ("k", "9" * 19), ("k", "9" * 5000), ("", "5")])
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        ("k", "-5"),
+        ("k", "1_0"),
+        ("k", " 10 "),
+        ("k", "\u0661"),
+        ("k", ""),
+        ("k", "9" * 19),
+        ("k", "9" * 5000),
+        ("", "5"),
+    ],
+)
 def test_what_no_store_can_mean_is_an_answer_that_cannot_be_read(key, size, plain):
     item = SINGLE.format(key=key, size=size)
     item = item if plain else item.replace("<ETag>", " <ETag>")
     body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{item}</ListBucketResult>"
     with pytest.raises(StoreUnavailableError, match="cannot be read"):
         parse_page(body.encode(), {}, "b")
+
+
+@pytest.mark.parametrize("etag", ["", "<ETag></ETag>", "<ETag>&quot;&quot;</ETag>"])
+@pytest.mark.parametrize("plain", [True, False])
+def test_without_an_etag_the_size_is_part_of_the_version(etag, plain):
+    def listed(size):
+        item = SINGLE.format(key="k", size=size).replace("<ETag>x</ETag>", etag)
+        item = item if plain else item.replace("<Size>", " <Size>")
+        body = f"<ListBucketResult><IsTruncated>false</IsTruncated>{item}</ListBucketResult>"
+        return parse_page(body.encode(), {}, "b").objects[0]
+
+    short, long = listed(16), listed(32)
+    assert short.version == f"@{short.modified_ms}-16" != long.version
+    assert listed_etag(short) == ""
+    assert is_older_form(f"@{short.modified_ms}", short.version)
+    others = [short.version, f"@{short.modified_ms // 10}", f"e@{short.modified_ms}", "", "@"]
+    assert not any(is_older_form(other, short.version) for other in others)
+    assert not is_older_form("@5", "e@5")
 
 
 @pytest.mark.parametrize(
@@ -275,7 +306,7 @@ def written(item, order, quote, extras, *, encoded):
 
 def shown(native):
     etag, _, modified_ms = native.version.rpartition("@")
-    assert modified_ms == str(native.modified_ms)
+    assert modified_ms == (str(native.modified_ms) if etag else f"{native.modified_ms}-{native.size}")
     return native.key, native.size, etag, native.storage_class, native.modified_ms
 
 

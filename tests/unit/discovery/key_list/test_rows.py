@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from framework.discovery.key_list.rows import csv_rows, text_rows, unpacked
 from framework.errors import KeyListError
+from framework.storage.timestamps import milliseconds
 from tests.support.inventory import percent, quoted
 
 ODD = [
@@ -129,6 +130,15 @@ def test_a_header_names_the_columns_in_any_order_and_case():
 def test_times_are_read_in_the_usual_forms_and_mean_utc(moment):
     (row,) = of_csv(f"key,last_modified\na,{moment}\n")
     assert row.modified_ms == 1_717_156_800_000
+
+
+@pytest.mark.parametrize(
+    "moment", ["2024-05-31T12:00:00.123900Z", "2024-05-31T12:00:00.123900+00:00", "2024-05-31T14:00:00.123900+02:00"]
+)
+def test_a_list_means_the_same_millisecond_as_a_listing(moment):
+    """It is part of an object's version."""
+    (row,) = of_csv(f"key,last_modified\na,{moment}\n")
+    assert row.modified_ms == milliseconds("2024-05-31T12:00:00.123900Z") == 1_717_156_800_123
 
 
 def test_without_a_header_two_or_three_columns_are_a_batch_operations_manifest():
