@@ -284,6 +284,6 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
             reader.count_from_first(topic_partition, found)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
-        state.replace(attrs.evolve(entry, may_begin_again=True))
+        state.replace(entry.changed(may_begin_again=True))
     if state.selected is not None:
         state.selected = replace(state.selected, changes_accepted=True)

@@ -246,7 +246,7 @@ class PositionTable:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
                 if missing != entry.missing_since_ms:
-                    self.positions[key] = attrs.evolve(entry, missing_since_ms=missing)
+                    self.positions[key] = entry.changed(missing_since_ms=missing)
 
     def compact(self, is_gone: Callable[[OffsetManagerEntry], bool]) -> int:
         """Drop the positions that the watermark replaces, and those of missing objects; return the number of objects.

@@ -167,8 +167,7 @@ def parts_drop_what_the_first_has(monkeypatch):
         real(self, owner, assignments, source)
         done = self._parts[1].records_done if 1 in self._parts else 0
         self._parts = {
-            number: attrs.evolve(entry, records_done=max(done, entry.records_done))
-            for number, entry in self._parts.items()
+            number: entry.changed(records_done=max(done, entry.records_done)) for number, entry in self._parts.items()
         }
 
     monkeypatch.setattr(keyed_reader.KeyedRead, "__init__", init)

@@ -1,6 +1,5 @@
 """The table of positions: what it says of an object, and what it takes over, forgets and drops."""
 
-import attrs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -116,7 +115,7 @@ def test_no_generation_is_ever_used_twice_for_one_object(some):
                 manager.add_entry(entry(key=name, version=version, generation=generation))
         elif change == "finish":
             for one in [one for one in manager.table.entries() if one.key == name]:
-                manager.commit(acknowledge(batch(attrs.evolve(one, records_done=4, total=4), 4)))
+                manager.commit(acknowledge(batch(one.changed(records_done=4, total=4), 4)))
         elif change == "reset":
             manager.remove_entry(key)
         elif change == "compact":

@@ -66,7 +66,7 @@ entries = st.builds(
 )
 cuts = st.tuples(st.integers(1, 2**24 - 1), st.integers(1, 2**53))
 entries = st.one_of(
-    entries, st.builds(lambda entry, cut: attrs.evolve(entry, split_number=cut[0], split_size=cut[1]), entries, cuts)
+    entries, st.builds(lambda entry, cut: entry.changed(split_number=cut[0], split_size=cut[1]), entries, cuts)
 )
 claims = st.builds(
     Claim,
@@ -278,7 +278,7 @@ def test_a_snapshot_of_nothing_has_one_part():
 
 @given(st.binary(min_size=1, max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
 def test_a_file_name_that_is_no_valid_unicode_comes_back_as_it_was(name):
-    odd = attrs.evolve(entry(name), version=name)
+    odd = entry(name).changed(version=name)
     assert codec.decode_begin(record(codec.encode_begin("s", 1, [odd])))[0] == [odd]
     removed = [odd.get_manager_key()]
     assert (

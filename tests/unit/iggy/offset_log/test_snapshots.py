@@ -81,7 +81,7 @@ class Leader:
         self.state.begin(entries)
 
     def save(self, *entries, total=1):
-        done = [attrs.evolve(entry, records_done=1, records_saved=1, total=total) for entry in entries]
+        done = [entry.changed(records_done=1, records_saved=1, total=total) for entry in entries]
         items = [
             ProgressItem(object_hash=entry_hash64("kit", entry), split_number=0, saved=1, sent=1, total=total)
             for entry in done
