@@ -434,7 +434,7 @@ def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_ou
         )
     else:
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
-        footer = codec._footer_out(SnapshotFooter())
+        footer = forms.footer_out(SnapshotFooter())
         payloads.append(framing.encode(header, framing.dumps({"entries": table, "footer": footer})))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
