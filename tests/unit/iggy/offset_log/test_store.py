@@ -249,6 +249,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
 
 
 def test_a_partition_is_closed_until_something_is_written_there_again(rig):
+    rig.state.owners = dict.fromkeys((PARTITION, OTHER), "token")
     rig.state.closed = {OTHER: 8}
     rig.store.save(PositionDelta(closed={PARTITION: 4}))
     assert rig.state.closed == {OTHER: 8, PARTITION: 4}
