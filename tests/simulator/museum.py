@@ -90,7 +90,7 @@ def from_the_snapshots_end():
         found = chosen(heads)
         if found:
             header = _Later(found[0].header, at=found[-1].offset + 1)
-            found = [attrs.evolve(found[0], header=header), *found[1:]]
+            found = [replace(found[0], header=header), *found[1:]]
         return found
 
     loading.newest_snapshot = newest_snapshot
@@ -619,7 +619,7 @@ class _Earlier(dict):
 
     @classmethod
     def of(cls, head):
-        return attrs.evolve(head, header=cls(head.header)) if head.header["at"] > head.offset else head
+        return replace(head, header=cls(head.header)) if head.header["at"] > head.offset else head
 
     def __getitem__(self, name):
         if name == "at" and not vars(self).setdefault("looked", False):

@@ -5,7 +5,6 @@ import json
 import struct
 from unittest import mock
 
-import attrs
 import orjson
 import pytest
 import zstandard
@@ -316,10 +315,10 @@ def test_what_is_long_is_packed_and_what_is_short_is_not(length, packed):
 
 def test_the_head_of_a_message_is_everything_but_its_body():
     message = record(codec.encode_begin("s", 1, [entry()]), 7, 12)
-    assert message.head == attrs.evolve(message, body=b"")
+    assert message.head == replace(message, body=b"")
     assert message.has_head_of(message.head)
     for other in ({"offset": 8}, {"epoch": 9}, {"header": {"writer": "other"}}, {"timestamp_us": 1}):
-        assert not message.has_head_of(attrs.evolve(message, **other))
+        assert not message.has_head_of(replace(message, **other))
     assert message.body != b""
     assert "key" not in repr(message)
     assert f"<{len(message.body)}>" in repr(message)
@@ -442,7 +441,7 @@ def test_facts_of_another_shape_or_cut_are_an_error_with_a_way_out():
     good = record(payload).read(dict)
     for name in good:
         for wrong in (7, [[1]], [[[], 0, 1]], None, [["t", "0", 7]]):
-            message = attrs.evolve(record(payload), body=orjson.dumps({**good, name: wrong}))
+            message = replace(record(payload), body=orjson.dumps({**good, name: wrong}))
             with pytest.raises(PositionError, match=r"a snapshot of a shape"):
                 codec.decode_facts(message)
 
