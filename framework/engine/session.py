@@ -333,8 +333,8 @@ class Session:
         """
         if self._producer is not None:
             self._producer.check_delivered()
+        self.offsets.tracker.compact()
         with self.offsets.table.lock:
-            self.offsets.tracker.compact()
             self._drop_old_claims()
             # positions are as this process knows them, beyond what it has saved
             counted = self.state.owned(self.offsets.partitions.counted(), self.epoch.claim.token)

@@ -226,7 +226,15 @@ class FinishedTable:
 
     def view(self) -> FinishedView:
         """Return a view of the current entries; later changes of the table do not affect it."""
-        return FinishedView(self.codec, list(self._blocks), bytes(self._dead), self._block_bits)
+        return FinishedView(self.codec, list(self._blocks), self._dead, self._block_bits)
+
+    def has_numbers_of(self, view: FinishedView) -> bool:
+        """Return whether the rows still have the numbers that a view of this table gave them."""
+        return view.numbered_by is self._dead
+
+    def holds(self, number: int) -> bool:
+        """Return whether the row of that number is live."""
+        return not self._dead[number]
 
     # ---- rows
 
@@ -336,10 +344,10 @@ class FinishedView:
     The last block may still grow: `dead` ends at the view's end.
     """
 
-    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytes, block_bits: int) -> None:
+    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytearray, block_bits: int) -> None:
         self._codec = codec
         self._blocks = blocks
-        self._dead = dead
+        self.numbered_by, self._dead = dead, bytes(dead)
         self._block_bits = block_bits
 
     def __len__(self) -> int:
@@ -387,13 +395,14 @@ class FinishedView:
         rows = [block.rows[begin:end] for begin, end in borders.reshape(-1, 2).tolist()]
         return b"".join(rows), (block.ends - block.starts)[block.live].cumsum(dtype=np.uint32)
 
-    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the rows that a compaction must look at, as `rows` does.
+    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, OffsetManagerEntry]]:
+        """Yield the entries that a compaction must look at, with the numbers of their rows; no step for the others.
 
         Args:
             before_ms: no object last modified at this time or later is compacted.
         """
-        return self.rows(lambda raw, bodies: self._codec.may_be_compacted(raw, bodies, before_ms))
+        rows = self.rows(lambda raw, bodies: self._codec.may_be_compacted(raw, bodies, before_ms))
+        return ((number, self._codec.entry_of(row)) for number, row in rows)
 
     def failed(self) -> Iterator[OffsetManagerEntry]:
         """Yield the entries of failed objects; without a step for each of the others."""
