@@ -255,7 +255,7 @@ def _list_again(state: LogState, reset: Reset) -> None:
     """Drop the marks that say how far a listing was read, wherever it may show one of these objects."""
     for prefix, past in list(state.listings.items()):
         if reset.touches(prefix):
-            state.listings[prefix] = attrs.evolve(past, incremental=None)
+            state.listings[prefix] = replace(past, incremental=None)
 
 
 def _unfinished(state: LogState) -> dict[OffsetManagerKey, list[OffsetManagerEntry]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -117,10 +117,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """Return the entries that no watermark replaces: the pending ones, and those of failed objects."""
         objects = [(key, entry) for key, entry in self._objects.items() if entry.failed or not entry.final]
         return objects + [(entry.get_manager_key(), entry) for entry in self._finished.view().failed()]
-
-    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
-        """Return the keys that have no pending entry."""
-        return {key for key in keys if self.find_pending(key) is None}
 
     def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""

@@ -117,7 +117,7 @@ class PositionTable:
     def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
         """Return those of these keys whose positions are final, or gone."""
         with self.lock:
-            return self.positions.final_among(keys)
+            return {key for key in keys if self.positions.find_pending(key) is None}
 
     # ---- changes
 

@@ -1,6 +1,6 @@
 """The forms that values have in the JSON of a record. msgspec checks the type of every value that is read.
 
-Where a class is its own form, its fields are stored data: `Claim`, `SelectionScope`, `Watermark`, `IncrementalMark`,
+Where a class is its own form, its fields are stored data: `Claim`, `SelectionScope`, `Watermark`, `ListingHints`,
 `ProgressItem`, `TopicPartition`, `ResumePoint`.
 """
 
@@ -25,7 +25,7 @@ from framework.iggy.offset_log.records import (
 )
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.listing_hints import IncrementalMark, ListingHints
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
 
@@ -38,16 +38,6 @@ _EVERY = 5
 """Values that every row of progress has; the others follow where one of them says something."""
 
 
-class HintsForm(Struct, omit_defaults=True):
-    """The form of `ListingHints`."""
-
-    of: str
-    keys: list[str]
-    counts: list[int]
-    unordered: bool
-    tail: IncrementalMark | None = None
-
-
 class FactsForm(Struct):
     """What a part of a snapshot holds beside positions: maps by partition, offset or prefix."""
 
@@ -57,7 +47,7 @@ class FactsForm(Struct):
     counted: AnchorRows
     closed: list[tuple[str, int, int]]
     claims: list[tuple[int, Claim]]
-    listings: dict[str, HintsForm]
+    listings: dict[str, ListingHints]
 
 
 class FooterForm(FactsForm):
@@ -129,7 +119,7 @@ class ProgressForm(Struct, omit_defaults=True):
     counted: AnchorRows = []
     closed: list[tuple[str, int, int]] = []
     removed: list[tuple[tuple[str, str], ...]] = []
-    listings: dict[str, HintsForm] = {}
+    listings: dict[str, ListingHints] = {}
     selected: SelectionScope | None = None
 
 
@@ -167,26 +157,6 @@ def maps_in(form: FactsForm | ProgressForm | OpenForm, names: Iterable[str]) -> 
     return {name: _FORMS[name][1](getattr(form, name)) for name in names}
 
 
-def _hints_out(listings: Mapping[str, ListingHints]) -> dict[str, HintsForm]:
-    forms = {}
-    for prefix, hints in listings.items():
-        keys, counts = [key for key, _ in hints.histogram], [count for _, count in hints.histogram]
-        forms[prefix] = HintsForm(hints.of, keys, counts, hints.unordered, hints.incremental)
-    return forms
-
-
-def _hints_in(forms: Mapping[str, HintsForm]) -> dict[str, ListingHints]:
-    return {
-        prefix: ListingHints(
-            of=form.of,
-            histogram=zip(form.keys, form.counts, strict=True),
-            unordered=form.unordered,
-            incremental=form.tail,
-        )
-        for prefix, form in forms.items()
-    }
-
-
 def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
     """Return the form of a map: rows of topic, partition, and the columns of the value."""
     return (
@@ -205,7 +175,7 @@ _FORMS: Mapping[str, _Form] = {
     "counted": _ANCHORS,
     "closed": _VALUES,
     "claims": (lambda claims: list(claims.items()), dict),
-    "listings": (_hints_out, _hints_in),
+    "listings": (dict, dict),
 }
 MAPS = tuple(_FORMS)
 """Facts by partition, offset or prefix: they may be more than a part of a snapshot holds."""

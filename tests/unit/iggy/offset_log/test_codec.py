@@ -89,9 +89,9 @@ selections = st.builds(
 listings = st.dictionaries(
     text,
     st.builds(
-        ListingHints,
-        of=text,
+        lambda histogram, **more: ListingHints(**more).with_histogram(histogram),
         histogram=st.lists(st.tuples(text, numbers), max_size=3),
+        of=text,
         unordered=st.booleans(),
         incremental=st.none() | st.builds(IncrementalMark, after=text, whole_listing_ms=numbers, selection=text),
     ),
@@ -513,7 +513,7 @@ def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
 )
 def test_progress_with_a_value_of_another_type_is_an_error(place, value):
     hints = ListingHints(
-        of="s3://b", histogram=[("a", 1)], incremental=IncrementalMark(after="a", whole_listing_ms=1, selection="x")
+        of="s3://b", keys=("a",), counts=(1,), incremental=IncrementalMark(after="a", whole_listing_ms=1, selection="x")
     )
     progress = Progress(
         items=[ProgressItem(1, 0, 1, 2, 2, failed=True, skipped=1, mark=ResumePoint(1, 2), extra={"a": 1})],

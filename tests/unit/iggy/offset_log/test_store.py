@@ -134,7 +134,7 @@ def test_what_is_too_much_for_a_record_of_progress_is_divided_and_a_start_reads_
         counted=dict.fromkeys(places, Anchor(9, 9)),
         closed=dict.fromkeys(places, 9),
         removed=[begun[0].get_manager_key()],
-        listings={"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])},
+        listings={"a/": ListingHints(of="s3://bucket", keys=("a/b",), counts=(4,))},
         skipped=2,
         selected=SELECTED,
     )
@@ -210,7 +210,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
         extra={"row": 3},
     )
     removed = OffsetManagerKey.of_object("bucket", "gone")
-    hints = {"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])}
+    hints = {"a/": ListingHints(of="s3://bucket", keys=("a/b",), counts=(4,))}
     rig.store.save(
         PositionDelta(
             entries=[entry],
