@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import attrs
+from msgspec.structs import replace
 from typing_extensions import override
 
 from framework.discovery.deferred import DeferredKeys
@@ -200,5 +201,5 @@ class IncrementalFeed(ListingFeed):
                 mark = IncrementalMark(
                     after=after, whole_listing_ms=int(self._whole_began * 1000), selection=self._digest
                 )
-                self._objects.offsets.hints.set(name, attrs.evolve(self._past(name), incremental=mark))
+                self._objects.offsets.hints.set(name, replace(self._past(name), incremental=mark))
             self._marks = marks if held else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-import attrs
+from msgspec.structs import replace
 
 from framework.offsets.listing_hints import ListingHints, differs_notably, worth_keeping
 from framework.offsets.saved_facts import HintTable
@@ -64,14 +64,14 @@ class ListingMemory:
         prefix, past = request.prefix, self.past(request.prefix)
         unordered = listing.unordered and self._store.ordered
         unordered = unordered if whole else past.unordered or unordered
-        now = past if unordered == past.unordered else attrs.evolve(past, unordered=unordered)
+        now = past if unordered == past.unordered else replace(past, unordered=unordered)
         if unordered:
             self._reported.add(prefix)  # the listing itself has already reported it
-            now = attrs.evolve(now, histogram=())
+            now = now.with_histogram(())
         elif whole and listing.histogram:
             self._histograms[prefix] = listing.histogram
             kept = worth_keeping(listing.histogram, self._page_size)
             if differs_notably(past.histogram, kept):
-                now = attrs.evolve(now, histogram=kept)
+                now = now.with_histogram(kept)
         if now != past:
             self._hints.set(prefix, now)

@@ -91,8 +91,7 @@ class SplitPolicy:
         """
         if self.by_key:
             return [
-                attrs.evolve(
-                    first,
+                first.changed(
                     split_number=part.number,
                     split_size=part.split_size,
                     topic_partition=TopicPartition(first.topic_partition.topic, part.partition),
@@ -105,8 +104,7 @@ class SplitPolicy:
         count = count_splits(native.size, split_size)
         log.info("%s: %d bytes, read in %d splits of %d bytes", native.location, native.size, count, split_size)
         return [
-            attrs.evolve(
-                first,
+            first.changed(
                 split_number=split_number,
                 split_size=split_size,
                 topic_partition=self.topic_partition(first.topic_partition, split_number),

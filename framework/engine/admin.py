@@ -255,7 +255,7 @@ def _list_again(state: LogState, reset: Reset) -> None:
     """Drop the marks that say how far a listing was read, wherever it may show one of these objects."""
     for prefix, past in list(state.listings.items()):
         if reset.touches(prefix):
-            state.listings[prefix] = attrs.evolve(past, incremental=None)
+            state.listings[prefix] = replace(past, incremental=None)
 
 
 def _unfinished(state: LogState) -> dict[OffsetManagerKey, list[OffsetManagerEntry]]:
@@ -284,6 +284,6 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
             reader.count_from_first(topic_partition, found)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
-        state.replace(attrs.evolve(entry, may_begin_again=True))
+        state.replace(entry.changed(may_begin_again=True))
     if state.selected is not None:
         state.selected = replace(state.selected, changes_accepted=True)

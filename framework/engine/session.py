@@ -333,15 +333,11 @@ class Session:
         """
         if self._producer is not None:
             self._producer.check_delivered()
+        self.offsets.tracker.compact()
         with self.offsets.table.lock:
-            self.offsets.tracker.compact()
             self._drop_old_claims()
-            writer, owners = self.epoch.claim.token, self.state.owners
-            counted = {  # positions are as this process knows them, beyond what it has saved
-                topic_partition: last
-                for topic_partition, last in self.offsets.partitions.counted().items()
-                if owners.get(topic_partition) == writer
-            }
+            # positions are as this process knows them, beyond what it has saved
+            counted = self.state.owned(self.offsets.partitions.counted(), self.epoch.claim.token)
             footer = attrs.evolve(
                 self.state.footer(),
                 counted=self.state.counted | counted,

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import attrs
+import msgspec
+from msgspec import Struct
 from typing_extensions import Self
 
 from framework.errors import PositionMismatchError
@@ -59,8 +60,21 @@ class OffsetManagerKey(NamedTuple):
         return json.dumps(dict(self.properties), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class OffsetManagerEntry:
+_NAMES = {
+    "modified_ms": "modified",
+    "split_number": "share",
+    "records_done": "records",
+    "records_saved": "saved",
+    "numbering_options": "depends_on",
+    "missing_since_ms": "missing_since",
+}
+"""Fields of a position -> their names in its stored form, where they differ."""
+
+_NEEDED = {"version", "generation", "modified", "records", "saved", "state", "topic", "partition", "total"}
+"""What the stored form has even when it is 0; of all else, only what says something."""
+
+
+class OffsetManagerEntry(Struct, frozen=True, kw_only=True, rename=_NAMES.get):
     """The position of an object version, or of a split of it.
 
     Attributes:
@@ -103,7 +117,11 @@ class OffsetManagerEntry:
     numbering_options: str = ""
     may_begin_again: bool = False
     missing_since_ms: int = 0
-    extra: Mapping[str, Scalar] = attrs.field(factory=dict, converter=dict)
+    extra: Mapping[str, Scalar] = {}
+
+    def __post_init__(self) -> None:
+        if self.extra:
+            msgspec.structs.force_setattr(self, "extra", dict(self.extra))
 
     @classmethod
     def start(
@@ -181,8 +199,7 @@ class OffsetManagerEntry:
 
         It counts no record. While it is there, the watermark does not hide the object.
         """
-        return attrs.evolve(
-            self,
+        return self.changed(
             split_number=0,
             split_size=0,
             records_done=0,
@@ -206,63 +223,30 @@ class OffsetManagerEntry:
 
     def get_properties(self) -> dict[str, Any]:
         """Return the stored form without the key: a new dict of JSON values, independent of the position."""
-        properties: dict[str, Any] = {
-            "version": self.version,
-            "generation": self.generation,
-            "modified": self.modified_ms,
-            "records": self.records_done,
-            "saved": self.records_saved,
-            "state": self.state.value,
-            "topic": self.topic_partition.topic,
-            "partition": self.topic_partition.partition,
-        }
-        few = {
-            "total": self.total,
-            "failed": self.failed or None,
-            "skipped": self.skipped or None,
-            "share": self.split_number if self.split is not None else None,
-            "split_size": self.split.split_size if self.split is not None else None,
-            "part": self.part.number if self.part is not None else None,
-            "parts": self.part.parts if self.part is not None else None,
-            "mark": [self.mark.record, self.mark.byte] if self.mark is not None else None,
-            "depends_on": self.numbering_options or None,
-            "missing_since": self.missing_since_ms or None,
-            "may_begin_again": self.may_begin_again or None,
-            "extra": dict(self.extra) or None,
-        }
-        properties.update({name: value for name, value in few.items() if value is not None})
-        return properties
+        properties: dict[str, Any] = msgspec.to_builtins(self)
+        del properties["bucket"], properties["key"]
+        properties["state"] = self.state.value
+        properties["topic"], properties["partition"] = properties.pop("topic_partition")
+        if self.part is not None:
+            properties["part"], properties["parts"] = properties.pop("share"), -properties.pop("split_size")
+        return {name: value for name, value in properties.items() if value or (name in _NEEDED and value is not None)}
 
     @classmethod
-    def from_properties(cls, key: OffsetManagerKey, properties: Mapping[str, Any]) -> OffsetManagerEntry:
+    def from_properties(cls, key: OffsetManagerKey, properties: Mapping[str, Any]) -> Self:
         """Parse the stored form; the inverse of `get_properties`. Keeps no reference to the argument.
 
         Raises:
             KeyError, TypeError, ValueError: the stored form is not valid.
         """
-        names = dict(key.properties)
-        mark, total = properties.get("mark"), properties.get("total")
-        ObjectState(properties["state"])
-        return cls(
-            bucket=names["bucket"],
-            key=names["key"],
-            version=str(properties["version"]),
-            generation=int(properties["generation"]),
-            modified_ms=int(properties["modified"]),
-            split_number=int(properties.get("part", properties.get("share", 0))),
-            split_size=-int(properties["parts"]) if "parts" in properties else int(properties.get("split_size", 0)),
-            records_done=int(properties["records"]),
-            records_saved=int(properties["saved"]),
-            total=int(total) if total is not None else None,
-            failed=bool(properties.get("failed", False)),
-            skipped=int(properties.get("skipped", 0)),
-            topic_partition=TopicPartition(str(properties["topic"]), int(properties["partition"])),
-            mark=ResumePoint(int(mark[0]), int(mark[1])) if mark else None,
-            numbering_options=str(properties.get("depends_on", "")),
-            may_begin_again=bool(properties.get("may_begin_again", False)),
-            missing_since_ms=int(properties.get("missing_since", 0)),
-            extra=dict(properties.get("extra", {})),
-        )
+        names, values = dict(key.properties), dict(properties)
+        ObjectState(values["state"])
+        if "part" in values:
+            values["share"], values["split_size"] = values["part"], -values["parts"]
+        for name in _NEEDED - {"total"}:
+            values[name]  # a KeyError here, rather than a default
+        values |= {"bucket": names["bucket"], "key": names["key"]}
+        values["topic_partition"] = values["topic"], values["partition"]
+        return msgspec.convert(values, cls)
 
     def get_int(self, name: str) -> int | None:
         """Return the extra of that name as an int; None when it is missing.
@@ -304,47 +288,17 @@ class OffsetManagerEntry:
         )
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with other values, as they are: `attrs.evolve` in a fourth of the time, as each object needs some."""
-        kind = type(self)
-        copy, setters = _COPIERS.get(kind) or _copier_of(kind)
-        made: Self = copy(self)
-        for name, value in changes.items():
-            setters[name](made, value)
-        return made
+        """Return a copy with other values, as they are."""
+        return msgspec.structs.replace(self, **changes)
 
     def recovered(self, records_done: int) -> OffsetManagerEntry:
         """Return the position after recovery found this many records in the topic, possibly fewer than recorded."""
         mark = self.mark if self.mark is not None and self.mark.record <= records_done else None
-        return attrs.evolve(self, records_done=records_done, mark=mark)
+        return self.changed(records_done=records_done, mark=mark)
 
     def reopened(self) -> OffsetManagerEntry:
         """Return the position of a failed object, to be read further."""
-        return attrs.evolve(self, total=None, failed=False)
-
-
-_Setters = Mapping[str, Callable[[Any, Any], None]]
-_COPIERS: dict[type, tuple[Callable[[Any], Any], _Setters]] = {}
-"""Of each class of positions: a function that copies one, and calls that set the fields of a copy."""
-
-
-def _copier_of(kind: type) -> tuple[Callable[[Any], Any], _Setters]:
-    """Return the copier of a class. Like attrs' own methods it has a line for each field: a loop takes twice the time."""
-    setters = {field.name: _setter_of(kind, field.name) for field in attrs.fields(kind)}
-    names: dict[str, Any] = {f"set_{name}": setter for name, setter in setters.items()}
-    names |= {"new": object.__new__, "kind": kind}
-    lines = [f"    set_{name}(copy, source.{name})" for name in setters]
-    exec("\n".join(["def copier(source):", "    copy = new(kind)", *lines, "    return copy"]), names)  # noqa: S102
-    _COPIERS[kind] = names["copier"], setters
-    return _COPIERS[kind]
-
-
-def _setter_of(kind: type, name: str) -> Callable[[Any, Any], None]:
-    """Return what sets a field of a frozen object; a subclass without slots has no slot for what it adds."""
-    slot: Any = getattr(kind, name, None)
-    if hasattr(slot, "__set__"):
-        set_slot: Callable[[Any, Any], None] = slot.__set__
-        return set_slot
-    return lambda copy, value: object.__setattr__(copy, name, value)
+        return self.changed(total=None, failed=False)
 
 
 def canonical_options(options: Mapping[str, str]) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable
 from itertools import accumulate, pairwise
 
-import attrs
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from framework.model.objects import length_only
 from framework.storage.listing.histogram import POINTS, Histogram, thinned
 from framework.storage.listing.keyspace import shared_length
 
@@ -41,25 +39,36 @@ class IncrementalMark(Struct, frozen=True, kw_only=True, array_like=True, forbid
     selection: str
 
 
-def _frozen(histogram: Iterable[tuple[str, int]]) -> Histogram:
-    return tuple(histogram)
-
-
-@attrs.frozen(kw_only=True, slots=True)
-class ListingHints:
-    """Hints for the next listing of a prefix. All of them refer to a single place: `of`.
+class ListingHints(Struct, frozen=True, kw_only=True):
+    """Hints for the next listing of a prefix. All of them refer to a single place: `of`. Its fields are its stored form.
 
     Attributes:
         of: the bucket as `s3://bucket`, and its endpoint; hints about another place are ignored.
-        histogram: distribution of the keys; empty for small or unordered listings.
+        keys: split points of the distribution of the keys; empty for small or unordered listings.
+        counts: number of keys up to each of them, from the one before it.
         unordered: the store listed out of order before: list it as a single chain of pages from the start.
         incremental: discovery mode `incremental` only.
     """
 
     of: str
-    histogram: Histogram = attrs.field(default=(), converter=_frozen, repr=length_only)
+    keys: tuple[str, ...] = ()
+    counts: tuple[int, ...] = ()
     unordered: bool = False
-    incremental: IncrementalMark | None = None
+    incremental: IncrementalMark | None = field(default=None, name="tail")
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.counts):
+            raise ValueError("split points without counts")
+
+    @property
+    def histogram(self) -> Histogram:
+        """The distribution of the keys."""
+        return tuple(zip(self.keys, self.counts, strict=True))
+
+    def with_histogram(self, histogram: Histogram) -> ListingHints:
+        """Return the hints with this distribution of the keys."""
+        keys, counts = zip(*histogram, strict=True) if histogram else ((), ())
+        return replace(self, keys=keys, counts=counts)
 
 
 def worth_keeping(histogram: Histogram, page_size: int) -> Histogram:

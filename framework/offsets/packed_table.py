@@ -16,7 +16,7 @@ from __future__ import annotations
 import mmap
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -184,14 +184,15 @@ class FinishedTable:
         return number is not None
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
-        """Load the chunks of `FinishedView.chunks` into an empty table. Takes a tenth of the time of single puts.
+        """Replace all rows by the chunks of `FinishedView.chunks`. Takes a tenth of the time of single puts.
 
         Raises:
             IndexError, TypeError, ValueError: these are no such chunks.
         """
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        self._blocks, self._absent, room = [], None, _Room()
+        self._clear()
+        self._blocks, room = [], _Room()
         whole = self._in_block + 1
         for chunk in chunks:
             block = _Block.of(chunk, room)
@@ -225,7 +226,15 @@ class FinishedTable:
 
     def view(self) -> FinishedView:
         """Return a view of the current entries; later changes of the table do not affect it."""
-        return FinishedView(self.codec, list(self._blocks), bytes(self._dead), self._block_bits)
+        return FinishedView(self.codec, list(self._blocks), self._dead, self._block_bits)
+
+    def has_numbers_of(self, view: FinishedView) -> bool:
+        """Return whether the rows still have the numbers that a view of this table gave them."""
+        return view.numbered_by is self._dead
+
+    def holds(self, number: int) -> bool:
+        """Return whether the row of that number is live."""
+        return not self._dead[number]
 
     # ---- rows
 
@@ -251,24 +260,20 @@ class FinishedTable:
             self._merge_newest()
 
     def _clear_away(self) -> None:
-        """Copy the live rows, block by block; existing views stay unchanged.
+        """Copy the live rows; existing views stay unchanged.
 
         Templates that no row uses any more go with the dead rows: generations rise over the months, and each is one.
         """
-        blocks, dead, former = self._blocks[::-1], self._dead, self.codec
-        codec = self.codec = former.successor() if former.is_crowded else former
+        view, former = self.view(), self.codec
+        if not former.is_crowded:
+            self.load(view.chunks())
+            return
+        codec = self.codec = former.successor()
         self._clear()
-        first, rows = 0, self._in_block + 1
-        while blocks:
-            for _, row in _live_rows([blocks.pop()], dead[first : first + rows], self._block_bits):
-                head = former.head_of(row)
-                if codec is not former:
-                    entry = former.entry_of(row)
-                    packed = codec.row(entry.get_manager_key(), entry)
-                    assert packed is not None, "it was a row before"
-                    head, row = packed[0], b"".join(packed)  # noqa: PLW2901 - the same row
-                self._append(head, row)
-            first += rows
+        for entry in view:
+            row = codec.row(entry.get_manager_key(), entry)
+            assert row is not None, "it was a row before"
+            self.put(*row, is_new=True)
         codec.keep_templates()
 
     # ---- row numbers
@@ -322,14 +327,6 @@ def _starts_of(ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
     return starts
 
 
-def _live_rows(blocks: Sequence[_Block], dead: bytes | bytearray, block_bits: int) -> Iterator[tuple[int, bytes]]:
-    for at, block in enumerate(blocks):
-        first = at << block_bits
-        for number, is_dead in enumerate(dead[first : first + (1 << block_bits)]):
-            if not is_dead:
-                yield first + number, block.row(number)
-
-
 class _BlockColumns(NamedTuple):
     """The rows of a block in a view: bytes, and as an array; of each row its start, its body's, its end, whether it is live."""
 
@@ -347,10 +344,10 @@ class FinishedView:
     The last block may still grow: `dead` ends at the view's end.
     """
 
-    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytes, block_bits: int) -> None:
+    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytearray, block_bits: int) -> None:
         self._codec = codec
         self._blocks = blocks
-        self._dead = dead
+        self.numbered_by, self._dead = dead, bytes(dead)
         self._block_bits = block_bits
 
     def __len__(self) -> int:
@@ -359,9 +356,18 @@ class FinishedView:
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
         return (self._codec.entry_of(row) for _, row in self.rows())
 
-    def rows(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the live rows with their numbers, in the order of insertion."""
-        return _live_rows(self._blocks, self._dead, self._block_bits)
+    def rows(
+        self, chosen: Callable[[NDArray[np.uint8], NDArray[np.uint32]], NDArray[np.bool_]] | None = None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yield the live rows with their numbers, in the order of insertion; without a step for each of the others.
+
+        Args:
+            chosen: returns which rows of a block to yield, given its bytes and where their bodies begin; None: all.
+        """
+        for at, block in enumerate(self._columns()):
+            wanted = block.live if chosen is None else block.live & chosen(block.raw, block.bodies)
+            for number in wanted.nonzero()[0].tolist():
+                yield (at << self._block_bits) + number, block.rows[block.starts[number] : block.ends[number]]
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the live rows in chunks of a block's size."""
@@ -369,7 +375,7 @@ class FinishedView:
 
         whole = 1 << self._block_bits
         rows, ends = b"", np.zeros(0, np.uint32)
-        for more, more_ends in map(self._live, map(self._block, range(len(self._blocks)))):
+        for more, more_ends in map(self._live, self._columns()):
             ends = np.concatenate((ends, more_ends + np.uint32(len(rows))))
             rows += more
             if len(ends) >= whole:
@@ -389,27 +395,26 @@ class FinishedView:
         rows = [block.rows[begin:end] for begin, end in borders.reshape(-1, 2).tolist()]
         return b"".join(rows), (block.ends - block.starts)[block.live].cumsum(dtype=np.uint32)
 
-    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, bytes]]:
-        """Yield the live rows that a compaction must look at, with their numbers; without a step for each of the others.
+    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, OffsetManagerEntry]]:
+        """Yield the entries that a compaction must look at, with the numbers of their rows; no step for the others.
 
         Args:
             before_ms: no object last modified at this time or later is compacted.
         """
-        for at, block in enumerate(map(self._block, range(len(self._blocks)))):
-            wanted = block.live & self._codec.may_be_compacted(block.raw, block.bodies, before_ms)
-            for number in wanted.nonzero()[0].tolist():
-                yield (at << self._block_bits) + number, block.rows[block.starts[number] : block.ends[number]]
+        rows = self.rows(lambda raw, bodies: self._codec.may_be_compacted(raw, bodies, before_ms))
+        return ((number, self._codec.entry_of(row)) for number, row in rows)
 
     def failed(self) -> Iterator[OffsetManagerEntry]:
         """Yield the entries of failed objects; without a step for each of the others."""
-        for block in map(self._block, range(len(self._blocks)) if self._codec.has_failed else ()):
-            for number in (block.live & self._codec.failed(block.raw, block.bodies)).nonzero()[0].tolist():
-                yield self._codec.entry_of(block.rows[block.starts[number] : block.ends[number]])
+        if self._codec.has_failed:
+            yield from (self._codec.entry_of(row) for _, row in self.rows(self._codec.failed))
 
     def sum_records(self) -> int:
         """Return the total records of the entries, those of an object with parts once."""
-        blocks = map(self._block, range(len(self._blocks)))
-        return sum(self._codec.sum_records(block.raw, block.bodies[block.live]) for block in blocks)
+        return sum(self._codec.sum_records(block.raw, block.bodies[block.live]) for block in self._columns())
+
+    def _columns(self) -> Iterator[_BlockColumns]:
+        return map(self._block, range(len(self._blocks)))
 
     def _block(self, at: int) -> _BlockColumns:
         import numpy as np  # noqa: PLC0415 - as above

@@ -99,7 +99,7 @@ class PartitionLedger:
             for key, records in (saved or {}).items():
                 entry = table.positions.find(key)
                 if entry is not None and entry.records_saved < records:
-                    table.put(key, attrs.evolve(entry, records_saved=records))
+                    table.put(key, entry.changed(records_saved=records))
 
     def ends(self) -> dict[TopicPartition, Anchor]:
         """Return the last message of each open partition."""

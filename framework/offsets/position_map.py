@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, KeysView, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 from typing_extensions import override
@@ -28,6 +29,22 @@ class Compacted:
 
     objects: Mapping[str, int] = attrs.field(factory=dict)
     records: int = 0
+
+
+class Compactable(NamedTuple):
+    """A position that a watermark replaces.
+
+    Attributes:
+        place: the number of its row; the position itself where it has none.
+        prefix: the prefix under which its object counts as compacted; None of all positions of an object but one.
+        generation: its generation.
+        records: how many records it adds to its source.
+    """
+
+    place: int | OffsetManagerEntry
+    prefix: str | None
+    generation: int
+    records: int
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
@@ -101,10 +118,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         objects = [(key, entry) for key, entry in self._objects.items() if entry.failed or not entry.final]
         return objects + [(entry.get_manager_key(), entry) for entry in self._finished.view().failed()]
 
-    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
-        """Return the keys that have no pending entry."""
-        return {key for key in keys if self.find_pending(key) is None}
-
     def splits_of(self, whole: OffsetManagerKey) -> list[OffsetManagerKey]:
         """Return the keys of an object's splits after the first; they start together, so there is no gap."""
         keys = (whole.of_split(split_number) for split_number in itertools.count(2))
@@ -121,42 +134,27 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return self._finished.view().sum_records() + sum(map(_records_of, self._objects.values()))
 
     def compact(self, watermark: Watermark) -> Compacted:
-        """Drop the positions of done objects that the watermark covers.
+        """Drop the positions of done objects that the watermark covers."""
+        view = self.view()
+        return self.drop(view, view.compactable(watermark))
 
-        The splits of an object are dropped together, when all splits present are done. A split left behind would look
-        like a started version.
-        """
-        if not watermark:
+    def drop(self, view: PositionView, compactable: Iterable[Compactable]) -> Compacted:
+        """Drop what a view found to be compactable and is still here; nothing if the rows have other numbers by now."""
+        if not self._finished.has_numbers_of(view.finished):
             return Compacted()
-        entry_of = self._finished.codec.entry_of
-        rows: Iterator[tuple[int | OffsetManagerKey, OffsetManagerEntry]] = (
-            (number, entry_of(row)) for number, row in self._finished.view().rows_to_compact(watermark.latest_ms)
-        )
-        gone: list[tuple[int | OffsetManagerKey, int, int]] = []  # place, generation, records
-        objects: dict[str, int] = {}
-        splits: dict[tuple[str, str, str], list[tuple[int | OffsetManagerKey, int, int]]] = {}
-        kept: set[tuple[str, str]] = set()
-        for place, entry in itertools.chain(rows, self._objects.items()):
-            is_done = entry.final and entry.done
-            prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms) if is_done else None
-            fact = place, entry.generation, _records_of(entry)
-            if prefix is not None and entry.whole:
-                gone.append(fact)
-                objects[prefix] = objects.get(prefix, 0) + 1
-            elif prefix is not None:
-                splits.setdefault((entry.bucket, entry.key, prefix), []).append(fact)
-            elif not entry.whole:
-                kept.add((entry.bucket, entry.key))
-        for (bucket, key, prefix), facts in splits.items():
-            if (bucket, key) not in kept:
-                gone += facts
-                objects[prefix] = objects.get(prefix, 0) + 1
-        self._finished.remove([place for place, *_ in gone if isinstance(place, int)])
-        for place, *_ in gone:
-            if not isinstance(place, int):
-                del self._objects[place]
-        self.floor = max(self.floor, *(generation for _, generation, _ in gone), 0)
-        return Compacted(objects=objects, records=sum(records for *_, records in gone))
+        gone = [one for one in compactable if self._holds(one.place)]
+        self._finished.remove([one.place for one in gone if isinstance(one.place, int)])
+        for one in gone:
+            if not isinstance(one.place, int):
+                del self._objects[one.place.get_manager_key()]
+        self.floor = max(self.floor, *(one.generation for one in gone), 0)
+        objects = Counter(one.prefix for one in gone if one.prefix is not None)
+        return Compacted(objects=objects, records=sum(one.records for one in gone))
+
+    def _holds(self, place: int | OffsetManagerEntry) -> bool:
+        if isinstance(place, int):
+            return self._finished.holds(place)
+        return self._objects.get(place.get_manager_key()) is place
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -209,14 +207,14 @@ class PositionView:
     """
 
     def __init__(self, finished: FinishedView, objects: Sequence[OffsetManagerEntry]) -> None:
-        self._finished = finished
+        self.finished = finished
         self._objects = objects
 
     def __len__(self) -> int:
-        return len(self._objects) + len(self._finished)
+        return len(self._objects) + len(self.finished)
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        yield from self._finished
+        yield from self.finished
         yield from self._objects
 
     @override
@@ -231,14 +229,42 @@ class PositionView:
     def __repr__(self) -> str:
         return f"<{len(self)} positions>"
 
+    def compactable(self, watermark: Watermark) -> list[Compactable]:
+        """Return the positions of done objects that the watermark covers.
+
+        The splits of an object are compacted together, when all splits present are done. A split left behind would look
+        like a started version.
+        """
+        found: list[Compactable] = []
+        splits: dict[tuple[str, str], list[Compactable]] = {}
+        kept: set[tuple[str, str]] = set()
+        rows: Iterable[tuple[int, OffsetManagerEntry]] = ()
+        if watermark:
+            rows = self.finished.rows_to_compact(watermark.latest_ms)
+        places: Iterable[tuple[int | OffsetManagerEntry, OffsetManagerEntry]]
+        places = itertools.chain(rows, ((entry, entry) for entry in self._objects))
+        for place, entry in places:
+            prefix = None
+            if entry.final and entry.done:
+                prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms)
+            if prefix is not None:
+                one = Compactable(place, prefix, entry.generation, _records_of(entry))
+                (found if entry.whole else splits.setdefault((entry.bucket, entry.key), [])).append(one)
+            elif not entry.whole:
+                kept.add((entry.bucket, entry.key))
+        for name, (first, *others) in splits.items():
+            if name not in kept:
+                found += [first, *(one._replace(prefix=None) for one in others)]
+        return found
+
     @property
     def tables(self) -> Tables:
         """The tables that the rows of `chunks` refer to."""
-        return self._finished.tables
+        return self.finished.tables
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the final entries in the form of a snapshot."""
-        return self._finished.chunks()
+        return self.finished.chunks()
 
     def others(self) -> Sequence[OffsetManagerEntry]:
         """Return all entries that are in no chunk."""

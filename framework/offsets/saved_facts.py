@@ -62,7 +62,7 @@ class BoundSelection:
             PositionError: the positions or the watermark belong to other objects; the message says how to resolve that.
         """
         table = self._table
-        with table.lock:
+        with table.compacting, table.lock:
             known = self.scope
             if known is not None:
                 scope.check(known, table.watermark)

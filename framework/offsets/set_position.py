@@ -129,8 +129,7 @@ class SetPosition:
         count = self.count_of(entry)
         total = count if self.records is None else None if entry.failed else entry.total
         made = entry.recovered(count)
-        return attrs.evolve(
-            made,
+        return made.changed(
             generation=generation,
             records_saved=count,
             total=total,

@@ -38,6 +38,7 @@ class PositionTable:
 
     Attributes:
         lock: held while positions or the watermark change; code that changes them from outside acquires it.
+        compacting: held while positions are compacted, and before `lock` by who lowers the watermark.
         positions: the positions by key, for holders of the lock.
         watermark: the times before which objects without a position are done.
         unsaved: what no store has yet, of positions and of what is saved with them; for holders of the lock.
@@ -47,6 +48,7 @@ class PositionTable:
         self, positions: PositionMap | None = None, watermark: Watermark | None = None, *, source: str = ""
     ) -> None:
         self.lock = threading.RLock()
+        self.compacting = threading.Lock()
         self.positions = positions if positions is not None else position_map()
         self.watermark = watermark if watermark is not None else Watermark()
         self.unsaved = Unsaved()
@@ -115,7 +117,7 @@ class PositionTable:
     def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
         """Return those of these keys whose positions are final, or gone."""
         with self.lock:
-            return self.positions.final_among(keys)
+            return {key for key in keys if self.positions.find_pending(key) is None}
 
     # ---- changes
 
@@ -246,7 +248,7 @@ class PositionTable:
                     continue
                 missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
                 if missing != entry.missing_since_ms:
-                    self.positions[key] = attrs.evolve(entry, missing_since_ms=missing)
+                    self.positions[key] = entry.changed(missing_since_ms=missing)
 
     def compact(self, is_gone: Callable[[OffsetManagerEntry], bool]) -> int:
         """Drop the positions that the watermark replaces, and those of missing objects; return the number of objects.
@@ -254,17 +256,18 @@ class PositionTable:
         Args:
             is_gone: whether a missing object is never expected again.
         """
-        with self.lock:
-            compacted = self.positions.compact(self.watermark)
-            if compacted.objects:
-                self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
-            gone = [
-                key.whole()
-                for key, entry in self.positions.uncompactable()
-                if entry.missing_since_ms and is_gone(entry)
-            ]
-            missing = sum(map(self.positions.remove_object, dict.fromkeys(gone)))
-            return sum(compacted.objects.values()) + missing
+        with self.compacting:
+            with self.lock:
+                view, watermark = self.positions.view(), self.watermark
+            compactable = view.compactable(watermark)  # takes seconds for a million, and senders wait for the lock
+            with self.lock:
+                compacted = self.positions.drop(view, compactable)
+                if compacted.objects:
+                    self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
+                uncompactable = self.positions.uncompactable()
+                gone = {key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)}
+                missing = sum(map(self.positions.remove_object, gone))
+                return sum(compacted.objects.values()) + missing
 
     # ---- what a flush saves
 

@@ -15,7 +15,8 @@ always safe, and a later listing advances it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter
 from typing import TypeAlias
 
@@ -122,9 +123,9 @@ class Watermark(Struct, frozen=True, kw_only=True):
         """Advance these ranges of a prefix to their times; parts with a later time keep it."""
         ranges = self.prefixes.get(prefix, ())
         room = MAX_RANGES - (len(self) - len(ranges))
-        for key_range in joined(sorted(stretches, key=_after)):
-            if key_range.time_ms > 0 and (key_range.until is None or key_range.after < key_range.until):
-                higher = _raised(ranges, key_range)
+        for stretch in stretches:
+            if stretch.until is None or stretch.after < stretch.until:
+                higher = _changed(ranges, stretch.after, stretch.until, partial(max, stretch.time_ms))
                 ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
         if not ranges:
             return self
@@ -144,10 +145,7 @@ class Watermark(Struct, frozen=True, kw_only=True):
         """
         first = key_before(names)
         last = names if exactly else _last_of(names)
-        prefixes = {
-            prefix: tuple(part for part in _cut(_cut(ranges, first), last) if not part.within(first, last))
-            for prefix, ranges in self.prefixes.items()
-        }
+        prefixes = {prefix: _changed(ranges, first, last, lambda _: 0) for prefix, ranges in self.prefixes.items()}
         return replace(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
 
 
@@ -173,21 +171,25 @@ def _cut(ranges: Iterable[CoveredRange], at: str | None) -> Iterator[CoveredRang
             yield covered
 
 
-def _raised(ranges: Ranges, key_range: CoveredRange) -> Ranges:
-    after, until, time_ms = key_range.after, key_range.until, key_range.time_ms
-    result: list[CoveredRange] = []
-    here: str | None = after  # the range is placed up to here
-    for part in _cut(_cut(ranges, after), until):
-        if not part.within(after, until):
-            result.append(part)
-            continue
-        if here is not None and here < part.after:
-            result.append(CoveredRange(here, part.after, time_ms))
-        result.append(part if part.time_ms >= time_ms else CoveredRange(part.after, part.until, time_ms))
-        here = part.until
-    if here is not None and here != until:
-        result.append(CoveredRange(here, until, time_ms))
-    return tuple(joined(sorted(result, key=_after)))
+def _changed(ranges: Ranges, after: str, until: str | None, change: Callable[[int], int]) -> Ranges:
+    """Return the ranges with the times between two keys changed; 0 is the time of keys in no range."""
+    parts = _cut(_cut(_without_gaps(ranges), after), until)
+    changed = (
+        CoveredRange(part.after, part.until, change(part.time_ms)) if part.within(after, until) else part
+        for part in parts
+    )
+    return tuple(part for part in joined(changed) if part.time_ms > 0)
+
+
+def _without_gaps(ranges: Ranges) -> Iterator[CoveredRange]:
+    here: str | None = ""
+    for covered in ranges:
+        if here is not None and here < covered.after:
+            yield CoveredRange(here, covered.after, 0)
+        yield covered
+        here = covered.until
+    if here is not None:
+        yield CoveredRange(here, None, 0)
 
 
 def key_before(key: str) -> str:

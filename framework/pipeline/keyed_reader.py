@@ -129,7 +129,7 @@ class KeyedRead(ObjectRead):
         last = max(batch.entry.records_done, entry.records_done)
         after = entry.advanced(last, mark=batch.entry.mark, state=batch.entry.state)
         if skipped:
-            after = attrs.evolve(after, skipped=entry.skipped + len(skipped))
+            after = after.changed(skipped=entry.skipped + len(skipped))
         return RecordBatch(
             native=batch.native,
             topic_partition=entry.topic_partition,

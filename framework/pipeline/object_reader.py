@@ -254,7 +254,7 @@ class ObjectRead:
     ) -> RecordBatch:
         entry = self._entry
         if self._skipped:
-            entry = attrs.evolve(entry, skipped=self._bad)
+            entry = entry.changed(skipped=self._bad)
         if run is not None or self._skipped:  # bytes arrived
             self._owner.denied_in_a_row = 0
             self._owner.store_works("reading")

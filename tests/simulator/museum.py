@@ -90,7 +90,7 @@ def from_the_snapshots_end():
         found = chosen(heads)
         if found:
             header = _Later(found[0].header, at=found[-1].offset + 1)
-            found = [attrs.evolve(found[0], header=header), *found[1:]]
+            found = [replace(found[0], header=header), *found[1:]]
         return found
 
     loading.newest_snapshot = newest_snapshot
@@ -176,7 +176,7 @@ def moved_with_the_topic():
 
     def entries_of(self, key, native, topic_partition, known, in_flight):
         return [
-            attrs.evolve(entry, topic_partition=replace(entry.topic_partition, topic=topic_partition.topic))
+            entry.changed(topic_partition=replace(entry.topic_partition, topic=topic_partition.topic))
             for entry in real(self, key, native, topic_partition, known, in_flight)
         ]
 
@@ -311,7 +311,7 @@ def dropped_by_the_least():
     def init(self, owner, assignments, source):
         real(self, owner, assignments, source)
         least = min(entry.records_done for entry in self._parts.values())
-        self._parts = {number: attrs.evolve(entry, records_done=least) for number, entry in self._parts.items()}
+        self._parts = {number: entry.changed(records_done=least) for number, entry in self._parts.items()}
 
     keyed_reader.KeyedRead.__init__ = init
 
@@ -327,7 +327,7 @@ def dropped_by_the_first():
         if first is not None:
             done = min(first.records_done, batch.entry.records_done)
             for number, entry in self._parts.items():
-                self._parts[number] = attrs.evolve(entry, records_done=max(done, entry.records_done))
+                self._parts[number] = entry.changed(records_done=max(done, entry.records_done))
         return real(self, batch)
 
     keyed_reader.KeyedRead._divided = divided
@@ -619,7 +619,7 @@ class _Earlier(dict):
 
     @classmethod
     def of(cls, head):
-        return attrs.evolve(head, header=cls(head.header)) if head.header["at"] > head.offset else head
+        return replace(head, header=cls(head.header)) if head.header["at"] > head.offset else head
 
     def __getitem__(self, name):
         if name == "at" and not vars(self).setdefault("looked", False):

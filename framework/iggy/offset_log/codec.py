@@ -30,7 +30,7 @@ from typing import Any
 
 import attrs
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 
 from framework.iggy.offset_log import forms, framing, record_size
 from framework.iggy.offset_log.framing import MAX_CLAIM_BYTES, LogMessage, shape_of
@@ -49,8 +49,7 @@ never exceed 33 MB: see `framework.offsets.packed_row.MAX_ROW_BYTES`."""
 
 _COUNT = struct.Struct("<I")
 
-_MAPS = ("anchors", "topics", "owners", "counted", "closed", "claims", "listings")
-"""Facts by partition, offset or prefix: they may be more than a part of a snapshot holds."""
+_PROGRESS_MAPS = ("anchors", "counted", "closed", "listings")
 
 
 # ---- claim, opening
@@ -64,7 +63,7 @@ def encode_claim(source: str, claim: Claim) -> bytes:
 def decode_claim(message: LogMessage) -> Claim:
     """The inverse of `encode_claim`."""
     with shape_of(message):
-        return replace(message.read(Claim, MAX_CLAIM_BYTES), at_us=message.timestamp_us)
+        return structs.replace(message.read(Claim, MAX_CLAIM_BYTES), at_us=message.timestamp_us)
 
 
 def encode_opening(source: str, epoch: int, *, fenced: int) -> bytes:
@@ -91,7 +90,7 @@ def encode_begin(
     source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectionScope | None = None
 ) -> bytes:
     """Encode new positions as one message."""
-    body = {"entries": forms.entries_out(entries), **({"selected": selected} if selected is not None else {})}
+    body = forms.BeginForm(forms.entries_out(entries), selected)
     return framing.encode({"kind": "begin", "source": source, "epoch": epoch}, framing.dumps(body))
 
 
@@ -126,7 +125,7 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
     with shape_of(message):
         body = message.read(forms.OpenForm)
-        counted = forms.anchors_in(body.counted)
+        counted = forms.maps_in(body, ["counted"])["counted"]
         return [
             PartitionOpening(
                 topic_partition=TopicPartition(topic, partition),
@@ -144,17 +143,12 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
 
 def encode_progress(source: str, epoch: int, writer: str, progress: Progress) -> bytes:
     """Encode the changes that a writer saves as one message."""
-    few = {
-        **forms.maps_out(progress, ["counted", "closed"]),
-        "removed": [key.properties for key in progress.removed],
-        **forms.maps_out(progress, ["listings"]),
-        "selected": progress.selected,
-    }
-    body = {
-        "items": list(map(forms.item_out, progress.items)),
-        **forms.maps_out(progress, ["anchors"]),
-        **{name: value for name, value in few.items() if value},
-    }
+    body = forms.ProgressForm(
+        items=list(map(forms.item_out, progress.items)),
+        removed=[key.properties for key in progress.removed],
+        selected=progress.selected,
+        **forms.maps_out(progress, _PROGRESS_MAPS),
+    )
     header = {"kind": "progress", "source": source, "epoch": epoch, "writer": writer}
     if progress.skipped:
         header["skipped"] = progress.skipped
@@ -167,13 +161,10 @@ def decode_progress(message: LogMessage) -> Progress:
         body = message.read(forms.ProgressForm)
         return Progress(
             items=body.items,
-            anchors=forms.anchors_in(body.anchors),
-            counted=forms.anchors_in(body.counted),
-            closed=forms.values_in(body.closed),
             removed=list(map(OffsetManagerKey, body.removed)),
-            listings=forms.hints_in(body.listings),
             skipped=message.header.get("skipped", 0),
             selected=body.selected,
+            **forms.maps_in(body, _PROGRESS_MAPS),
         )
 
 
@@ -206,7 +197,7 @@ def encode_snapshot(
         return framing.encode({**head, **more}, raw)
 
     def last(entries: Sequence[OffsetManagerEntry], footer: SnapshotFooter) -> bytes:
-        body = {"entries": forms.entries_out(entries), "footer": _footer_out(footer)}
+        body = {"entries": forms.entries_out(entries), "footer": forms.footer_out(footer)}
         return message(framing.dumps(body), last=True)
 
     chunks = positions.chunks()
@@ -222,12 +213,14 @@ def encode_snapshot(
         whole = last((), footer)
     if is_too_large(whole):
         for payload in divided(
-            rows_of(footer, _MAPS),
-            lambda rows: message(framing.dumps(forms.maps_out(LogFacts(**columns_of(rows, _MAPS)), _MAPS)), facts=True),
+            rows_of(footer, forms.MAPS),
+            lambda rows: message(
+                framing.dumps(forms.maps_out(LogFacts(**columns_of(rows, forms.MAPS)), forms.MAPS)), facts=True
+            ),
         ):
             yield payload
             part += 1
-        whole = last((), attrs.evolve(footer, **columns_of((), _MAPS)))
+        whole = last((), attrs.evolve(footer, **columns_of((), forms.MAPS)))
     yield whole
 
 
@@ -270,29 +263,11 @@ def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
 def decode_facts(part: LogMessage) -> dict[str, dict[Any, Any]]:
     """Return the facts in a part of a snapshot before its last, by name."""
     with shape_of(part):
-        return forms.facts_in(part.read(forms.FactsForm))
+        return forms.maps_in(part.read(forms.FactsForm), forms.MAPS)
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
     with shape_of(part):
         form = part.read(forms.LastForm).footer
-        return SnapshotFooter(
-            floor=form.floor,
-            watermark=form.watermark,
-            selected=form.selected,
-            skipped=form.skipped,
-            has_abandoned_partitions=form.past_given_up,
-            **forms.facts_in(form),
-        )
-
-
-def _footer_out(footer: SnapshotFooter) -> dict[str, Any]:
-    return {
-        "floor": footer.floor,
-        **forms.maps_out(footer, _MAPS),
-        "watermark": footer.watermark,
-        "selected": footer.selected,
-        "skipped": footer.skipped,
-        "past_given_up": footer.has_abandoned_partitions,
-    }
+        return SnapshotFooter(**structs.asdict(form) | forms.maps_in(form, forms.MAPS))

@@ -1,6 +1,6 @@
 """The forms that values have in the JSON of a record. msgspec checks the type of every value that is read.
 
-Where a class is its own form, its fields are stored data: `Claim`, `SelectionScope`, `Watermark`, `IncrementalMark`,
+Where a class is its own form, its fields are stored data: `Claim`, `SelectionScope`, `Watermark`, `ListingHints`,
 `ProgressItem`, `TopicPartition`, `ResumePoint`.
 """
 
@@ -11,12 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
+import msgspec
 from msgspec import Meta, Struct
 
-from framework.iggy.offset_log.records import NOTHING, Claim, LogFacts, Progress, ProgressItem, TopicIdentity
+from framework.iggy.offset_log.records import (
+    NOTHING,
+    Claim,
+    LogFacts,
+    Progress,
+    ProgressItem,
+    SnapshotFooter,
+    TopicIdentity,
+)
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.listing_hints import IncrementalMark, ListingHints
+from framework.offsets.listing_hints import ListingHints
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
 
@@ -29,16 +38,6 @@ _EVERY = 5
 """Values that every row of progress has; the others follow where one of them says something."""
 
 
-class HintsForm(Struct, omit_defaults=True):
-    """The form of `ListingHints`."""
-
-    of: str
-    keys: list[str]
-    counts: list[int]
-    unordered: bool
-    tail: IncrementalMark | None = None
-
-
 class FactsForm(Struct):
     """What a part of a snapshot holds beside positions: maps by partition, offset or prefix."""
 
@@ -48,7 +47,7 @@ class FactsForm(Struct):
     counted: AnchorRows
     closed: list[tuple[str, int, int]]
     claims: list[tuple[int, Claim]]
-    listings: dict[str, HintsForm]
+    listings: dict[str, ListingHints]
 
 
 class FooterForm(FactsForm):
@@ -58,7 +57,7 @@ class FooterForm(FactsForm):
     watermark: Watermark
     selected: SelectionScope | None
     skipped: list[tuple[int, int]]
-    past_given_up: bool
+    has_abandoned_partitions: bool = msgspec.field(name="past_given_up")
 
 
 class LastForm(Struct):
@@ -98,7 +97,7 @@ class EntriesForm(Struct):
     options: list[str]
 
 
-class BeginForm(Struct):
+class BeginForm(Struct, omit_defaults=True):
     """The body of a begin."""
 
     entries: EntriesForm
@@ -112,7 +111,7 @@ class OpenForm(Struct):
     counted: AnchorRows
 
 
-class ProgressForm(Struct):
+class ProgressForm(Struct, omit_defaults=True):
     """The body of progress."""
 
     items: list[ProgressItem]
@@ -120,14 +119,14 @@ class ProgressForm(Struct):
     counted: AnchorRows = []
     closed: list[tuple[str, int, int]] = []
     removed: list[tuple[tuple[str, str], ...]] = []
-    listings: dict[str, HintsForm] = {}
+    listings: dict[str, ListingHints] = {}
     selected: SelectionScope | None = None
 
 
 # ---- values
 
 
-def item_out(item: ProgressItem) -> Sequence[Any]:
+def item_out(item: ProgressItem) -> Any:
     """Return the row of the counts of a position."""
     return item if any(item[_EVERY:]) else item[:_EVERY]
 
@@ -142,73 +141,44 @@ def anchor_in(form: AnchorForm | None) -> Anchor | None:
     return Anchor(form[0], int(form[1], 16), form[2]) if form is not None else None
 
 
-def anchors_in(rows: AnchorRows) -> dict[TopicPartition, Any]:
-    """Return anchors by partition."""
-    return {TopicPartition(topic, partition): anchor_in(form) for topic, partition, form in rows}
-
-
-def values_in(rows: Iterable[tuple[str, int, Any]]) -> dict[TopicPartition, Any]:
-    """Return values by partition."""
-    return {TopicPartition(topic, partition): value for topic, partition, value in rows}
-
-
-def hints_in(forms: Mapping[str, HintsForm]) -> dict[str, ListingHints]:
-    """Return listing hints by prefix."""
-    return {
-        prefix: ListingHints(
-            of=form.of,
-            histogram=zip(form.keys, form.counts, strict=True),
-            unordered=form.unordered,
-            incremental=form.tail,
-        )
-        for prefix, form in forms.items()
-    }
-
-
-def facts_in(form: FactsForm) -> dict[str, dict[Any, Any]]:
-    """Return the maps of a part of a snapshot by name."""
-    return {
-        "anchors": anchors_in(form.anchors),
-        "topics": {
-            TopicPartition(topic, partition): TopicIdentity(*identity) for topic, partition, *identity in form.topics
-        },
-        "owners": values_in(form.owners),
-        "counted": anchors_in(form.counted),
-        "closed": values_in(form.closed),
-        "claims": dict(form.claims),
-        "listings": hints_in(form.listings),
-    }
+def footer_out(footer: SnapshotFooter) -> FooterForm:
+    """Return the form of a footer."""
+    values = {name: getattr(footer, name) for name in FooterForm.__struct_fields__}
+    return FooterForm(**values | maps_out(footer, MAPS))
 
 
 def maps_out(values: LogFacts | Progress, names: Iterable[str]) -> dict[str, Any]:
     """Return the forms of these attributes, by name."""
-    return {name: _FORM_OF[name](getattr(values, name)) for name in names}
+    return {name: _FORMS[name][0](getattr(values, name)) for name in names}
 
 
-def _hints_out(listings: Mapping[str, ListingHints]) -> dict[str, HintsForm]:
-    forms = {}
-    for prefix, hints in listings.items():
-        keys, counts = [key for key, _ in hints.histogram], [count for _, count in hints.histogram]
-        forms[prefix] = HintsForm(hints.of, keys, counts, hints.unordered, hints.incremental)
-    return forms
+def maps_in(form: FactsForm | ProgressForm | OpenForm, names: Iterable[str]) -> dict[str, dict[Any, Any]]:
+    """The inverse of `maps_out`."""
+    return {name: _FORMS[name][1](getattr(form, name)) for name in names}
 
 
-def _by_partition(columns_of: Callable[[Any], Iterable[Any]]) -> Callable[[Mapping[TopicPartition, Any]], Any]:
-    """Return what makes rows of a map: topic, partition, and the columns of the value."""
-    return lambda values: [(at.topic, at.partition, *columns_of(value)) for at, value in values.items()]
+def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
+    """Return the form of a map: rows of topic, partition, and the columns of the value."""
+    return (
+        lambda values: [(at.topic, at.partition, *columns_of(value)) for at, value in values.items()],
+        lambda rows: {TopicPartition(topic, number): value_of(*columns) for topic, number, *columns in rows},
+    )
 
 
-_anchors_out = _by_partition(lambda anchor: (anchor_out(anchor),))
-_values_out = _by_partition(lambda value: (value,))
-_FORM_OF: Mapping[str, Callable[[Any], Any]] = {
-    "anchors": _anchors_out,
-    "topics": _by_partition(tuple),
-    "owners": _values_out,
-    "counted": _anchors_out,
-    "closed": _values_out,
-    "claims": lambda claims: list(claims.items()),
-    "listings": _hints_out,
+_Form: TypeAlias = tuple[Callable[[Any], Any], Callable[[Any], dict[Any, Any]]]
+_ANCHORS = _by_partition(lambda anchor: (anchor_out(anchor),), anchor_in)
+_VALUES = _by_partition(lambda value: (value,), lambda value: value)
+_FORMS: Mapping[str, _Form] = {
+    "anchors": _ANCHORS,
+    "topics": _by_partition(tuple, TopicIdentity),
+    "owners": _VALUES,
+    "counted": _ANCHORS,
+    "closed": _VALUES,
+    "claims": (lambda claims: list(claims.items()), dict),
+    "listings": (dict, dict),
 }
+MAPS = tuple(_FORMS)
+"""Facts by partition, offset or prefix: they may be more than a part of a snapshot holds."""
 
 
 # ---- entries
@@ -235,19 +205,19 @@ _FEW |= {name: name for name in ("failed", "skipped", "extra", "mark")}
 """Columns that few entries fill, and their fields. Another such column is `share`."""
 
 
-def entries_out(entries: Sequence[OffsetManagerEntry]) -> dict[str, Any]:
+def entries_out(entries: Sequence[OffsetManagerEntry]) -> EntriesForm:
     """Return the form of positions."""
     columns: dict[str, Any] = {name: list(map(attrgetter(field), entries)) for name, field in _FIELDS.items()}
-    table: dict[str, Any] = {"columns": columns}
+    tables: dict[str, list[Any]] = {}
     for name, repeated in _REPEATED.items():
         numbers: dict[Any, int] = {}
         columns[name] = [numbers.setdefault(value, len(numbers)) for value in columns[name]]
-        table[repeated] = list(numbers)
+        tables[repeated] = list(numbers)
     columns["share"] = {at: (e.split_number, e.split_size) for at, e in enumerate(entries) if e.split_size}
     for name, field in _FEW.items():
         values = list(map(attrgetter(field), entries))
         columns[name] = {at: value for at, value in enumerate(values) if value} if any(values) else {}
-    return table
+    return EntriesForm(columns=Columns(**columns), **tables)
 
 
 def entries_in(form: EntriesForm) -> Iterator[OffsetManagerEntry]:

@@ -7,7 +7,8 @@ its writer was the last to open the partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import attrs
 
@@ -21,6 +22,9 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
+from framework.offsets.store import PositionDelta
+
+T = TypeVar("T")
 
 KINDS = frozenset({"claim", "opening", "begin", "open", "progress", "snapshot"})
 
@@ -186,7 +190,6 @@ class LogState(LogFacts):
     ) -> list[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
         """Apply a writer's progress in partitions that it owns. Return the positions that changed, before and after."""
         changed: list[tuple[OffsetManagerEntry, OffsetManagerEntry]] = []
-        self._advance_partitions(progress, writer)
         for item in progress.items:
             before = self.find(item.object_hash, item.split_number)
             if before is None or self.owners.get(before.topic_partition) != writer:
@@ -194,9 +197,9 @@ class LogState(LogFacts):
             counts = dict(zip(records.COUNTED, item[2:], strict=True))
             entry = before.changed(**{**counts, "extra": dict(item.extra)})
             self.replace(entry, (item.object_hash, item.split_number))
-            if entry.topic_partition not in progress.closed:
-                self.closed.pop(entry.topic_partition, None)
             changed.append((before, entry))
+        self.anchors.update(self.owned(progress.anchors, writer))
+        self.settle(progress, [entry.topic_partition for _, entry in changed], writer)
         for key in progress.removed:
             self.positions.remove_object(key)
         self.listings.update(progress.listings)
@@ -206,18 +209,22 @@ class LogState(LogFacts):
             self.count_skipped(at_us, progress.skipped)
         return changed
 
-    def _advance_partitions(self, progress: Progress, writer: str) -> None:
-        named = {*progress.anchors, *progress.counted, *progress.closed}
-        for topic_partition in named:
-            if self.owners.get(topic_partition) != writer:
-                continue
-            if topic_partition in progress.anchors:
-                self.anchors[topic_partition] = progress.anchors[topic_partition]
-                self.closed.pop(topic_partition, None)
-            if topic_partition in progress.counted:
-                self.counted[topic_partition] = progress.counted[topic_partition]
-            if topic_partition in progress.closed:
-                self.closed[topic_partition] = progress.closed[topic_partition]
+    def settle(self, changes: Progress | PositionDelta, written: Iterable[TopicPartition], writer: str) -> None:
+        """Note up to which message a writer's counts account for its partitions, and which of them have ended.
+
+        Args:
+            changes: what the writer saved.
+            written: partitions of the positions in it: like one whose anchor moved, such a partition goes on.
+            writer: token of the writer's claim.
+        """
+        for topic_partition in self.owned(dict.fromkeys((*changes.anchors, *written)), writer):
+            self.closed.pop(topic_partition, None)
+        self.counted.update(self.owned(changes.counted, writer))
+        self.closed.update(self.owned(changes.closed, writer))
+
+    def owned(self, facts: Mapping[TopicPartition, T], writer: str) -> dict[TopicPartition, T]:
+        """Return those of some facts whose partition no other writer has taken over since this one did."""
+        return {name: fact for name, fact in facts.items() if self.owners.get(name) == writer}
 
     # ---- snapshots
 

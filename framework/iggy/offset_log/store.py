@@ -17,7 +17,6 @@ from framework.iggy.offset_log.lost_log import mark_of
 from framework.iggy.offset_log.record_size import columns_of, divided, rows_of
 from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64
-from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.store import OffsetStore, PositionDelta
 
@@ -97,14 +96,7 @@ class LogOffsetStore(OffsetStore):
         for payload in self._progress(progress):
             self._log.append(payload)
         self._state.unindex_final(delta.entries, progress.items)
-        for topic_partition in {*delta.anchors, *(entry.topic_partition for entry in delta.entries)}:
-            self._state.closed.pop(topic_partition, None)
-        for topic_partition, counted in delta.counted.items():
-            if self._is_owned(topic_partition):
-                self._state.counted[topic_partition] = counted
-        for topic_partition, end in delta.closed.items():
-            if self._is_owned(topic_partition):
-                self._state.closed[topic_partition] = end
+        self._state.settle(delta, [entry.topic_partition for entry in delta.entries], self._writer)
         if delta.skipped:
             # by the server's clock, as a start finds it in the log: the local clock may be years off
             passed_us = int((time.monotonic() - self._began) * 1e6)
@@ -125,10 +117,6 @@ class LogOffsetStore(OffsetStore):
             return codec.encode_progress(self._log.source, self._epoch, self._writer, changes)
 
         return divided(rows, encode) if rows else iter([encode(rows)])
-
-    def _is_owned(self, topic_partition: TopicPartition) -> bool:
-        """Return whether no other writer has taken the partition over."""
-        return self._state.owners.get(topic_partition, self._writer) == self._writer
 
     def _mark(self, topics: Collection[str]) -> None:
         """Mark topics that this source has written, once each: a start then notices that a log is lost."""

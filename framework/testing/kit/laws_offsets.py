@@ -8,8 +8,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-import attrs
-
 from framework.errors import NotAcknowledgedError, PositionError, SourceError
 from framework.iggy.offset_log.framing import FORMAT_VERSION, MAGIC
 from framework.iterator import AbstractSourceRecordIterator
@@ -84,7 +82,7 @@ def stored_form(rig: SourceRig, comparing: Comparing) -> None:
         keys = {
             batch.key: iterator.get_offset_manager_key(iterator.get_native_key(batch)) for batch in _natives(iterator)
         }
-    for entry in [*entries, *(attrs.evolve(entry, skipped=2, missing_since_ms=7) for entry in entries)]:
+    for entry in [*entries, *(entry.changed(skipped=2, missing_since_ms=7) for entry in entries)]:
         key = entry.get_manager_key()
         comparing.that(
             key == keys[entry.key], f"the key of {entry.key!r}: {key} in its position, {keys[entry.key]} in a listing"

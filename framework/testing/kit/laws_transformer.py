@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
@@ -121,7 +119,7 @@ def _splits_hold(
 ) -> None:
     splits = range(1, count_splits(native.size, split_size) + 1)
     whole = OffsetManagerEntry.start(native, TopicPartition("any", 0))
-    entries = [attrs.evolve(whole, split_number=split_number, split_size=split_size) for split_number in splits]
+    entries = [whole.changed(split_number=split_number, split_size=split_size) for split_number in splits]
     batches = _read_splits(rig, native, entries)
     place = f"{native.key!r} in splits of {split_size} bytes"
     comparing.same([payload for batch in batches for payload in batch.payloads], records, place)

@@ -177,7 +177,7 @@ def parts_drop_what_another_has(monkeypatch):
     def init(self, owner, assignments, source):
         real(self, owner, assignments, source)
         done = max(entry.records_done for entry in self._parts.values())
-        self._parts = {number: attrs.evolve(entry, records_done=done) for number, entry in self._parts.items()}
+        self._parts = {number: entry.changed(records_done=done) for number, entry in self._parts.items()}
 
     monkeypatch.setattr(keyed_reader.KeyedRead, "__init__", init)
 

@@ -132,7 +132,7 @@ class ForgetsWhatIsExtra(WithIterator):
 
     class iterator_class(StoreRecordIterator):  # noqa: N801
         def create_offset_manager_entry(self, native, topic_partition, numbering_options):
-            return attrs.evolve(Forgetful.start(native, topic_partition, numbering_options), extra={"row group": 3})
+            return Forgetful.start(native, topic_partition, numbering_options).changed(extra={"row group": 3})
 
 
 class Forgetful(OffsetManagerEntry):
@@ -165,7 +165,7 @@ class TrustsItsOwnNotes(MemoryRig):
                 def noted(assignment):
                     known = resumed(assignment)
                     done = notes.get((known.entry.key, known.entry.version), 0)
-                    return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=done, mark=None))
+                    return attrs.evolve(known, entry=known.entry.changed(records_done=done, mark=None))
 
                 iterator._ahead.resumed = noted
                 return iterator

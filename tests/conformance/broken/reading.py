@@ -24,7 +24,7 @@ class OneDoneIsNotBegun(WithIterator):
                 known = resumed(assignment)
                 if known.entry.records_done != 1:
                     return known
-                return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=0, mark=None))
+                return attrs.evolve(known, entry=known.entry.changed(records_done=0, mark=None))
 
             self._ahead.resumed = again
 
@@ -139,7 +139,7 @@ class ResumeSkipsOne(WithIterator):
                 if not known.entry.records_done:
                     return known
                 done = known.entry.records_done + 1
-                return attrs.evolve(known, entry=attrs.evolve(known.entry, records_done=done, mark=None))
+                return attrs.evolve(known, entry=known.entry.changed(records_done=done, mark=None))
 
             self._ahead.resumed = behind
 
@@ -258,7 +258,7 @@ class PositionsOutliveVersions(WithIterator):
 
             def of_listed(entry, key):
                 native = self.listed.get(key)
-                return entry if entry is None or native is None else attrs.evolve(entry, version=native.version)
+                return entry if entry is None or native is None else entry.changed(version=native.version)
 
             offsets.get_entry, offsets.table.listed = any_version, listed_any_version
             return feed

@@ -468,7 +468,7 @@ def test_a_position_of_an_unfinished_object_counts_also_when_it_came_after_the_p
     source.versions["0005"] = 2
     entry = source.offsets.get_entry(next(iter(source.offsets.table.entries())).get_manager_key())
     source.offsets.add_entry(
-        attrs.evolve(entry, key="0005", version="2", generation=2, total=None, records_done=0, records_saved=0)
+        entry.changed(key="0005", version="2", generation=2, total=None, records_done=0, records_saved=0)
     )
     source.offsets.flush()
     source.start()

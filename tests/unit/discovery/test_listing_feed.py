@@ -105,7 +105,7 @@ class Rig:
         entry = self.offsets.get_entry(key)
         if entry is None or entry.version != one.version:
             begun = OffsetManagerEntry.start(one, PARTITION)
-            entry = self.offsets.add_entry(attrs.evolve(begun, generation=self.offsets.table.next_generation(key)))
+            entry = self.offsets.add_entry(begun.changed(generation=self.offsets.table.next_generation(key)))
         send(self.offsets, entry.advanced(records, state=state))
 
 
@@ -490,7 +490,7 @@ def test_an_object_that_is_listed_is_not_missing_whatever_is_decided_about_it(ho
         rig.clock.advance(5)
     elif how == "finished, and not yet saved":
         begun = OffsetManagerEntry.start(one, PARTITION)
-        rig.offsets.add_entry(attrs.evolve(begun, records_done=3, records_saved=1, total=3))
+        rig.offsets.add_entry(begun.changed(records_done=3, records_saved=1, total=3))
     else:
         rig.done(one, ObjectState.READING)
     tracker = rig.offsets.tracker
@@ -534,7 +534,7 @@ def test_a_version_that_is_restored_is_read_again_in_a_generation_of_its_own():
 def test_an_object_whose_tail_a_killed_server_forgot_is_handed_out_again_from_where_the_topic_ends():
     rig = Rig(native("a"), native("b"))
     for one, there in [("a", 2), ("b", 5)]:
-        entry = attrs.evolve(OffsetManagerEntry.start(native(one), PARTITION), records_done=5, total=5)
+        entry = OffsetManagerEntry.start(native(one), PARTITION).changed(records_done=5, total=5)
         rig.offsets.add_entry(entry.recovered(there))
     (taken,) = rig.take_all()
     assert (taken.native.key, taken.entry.records_done, taken.entry.total) == ("a", 2, 5)
@@ -545,11 +545,11 @@ ours, theirs = canonical_options({"format": "jsonl"}), canonical_options({"forma
 
 def begun_under_other_options(records, *, splits=0, accepted=False):
     offsets = OffsetManager()
-    start = attrs.evolve(OffsetManagerEntry.start(native("a"), PARTITION, theirs), may_begin_again=accepted)
+    start = OffsetManagerEntry.start(native("a"), PARTITION, theirs).changed(may_begin_again=accepted)
     if splits:
         offsets.add_entry(
             *(
-                attrs.evolve(start, split_number=split_number, split_size=4, topic_partition=partition_of(split_number))
+                start.changed(split_number=split_number, split_size=4, topic_partition=partition_of(split_number))
                 for split_number in range(1, splits + 1)
             )
         )
@@ -917,7 +917,7 @@ def test_what_is_in_the_readers_hands_is_kept_however_much_is_finished(monkeypat
 def test_what_is_left_of_an_object_or_a_split_counts_from_where_it_resumes(size, mark, split, total, left):
     entry = OffsetManagerEntry.start(native("a"), PARTITION)
     point = ResumePoint(3, mark) if mark is not None else None
-    entry = attrs.evolve(entry, mark=point, split_number=split[0], split_size=split[1])
+    entry = entry.changed(mark=point, split_number=split[0], split_size=split[1])
     given = Assignment(native=native("a", size=size), entry=entry)
     assert (given.size_bytes, given.bytes_left) == (total, left)
 
@@ -1153,7 +1153,7 @@ def test_an_object_that_is_done_and_not_yet_saved_for_good_counts_as_done_before
     one = native("a")
     rig = Rig(one)
     begun = OffsetManagerEntry.start(one, PARTITION)
-    rig.offsets.add_entry(attrs.evolve(begun, generation=1, records_done=3, records_saved=1, total=3))
+    rig.offsets.add_entry(begun.changed(generation=1, records_done=3, records_saved=1, total=3))
     assert rig.keys() == []
     assert rig.feed.counts.done_before == 1
 

@@ -1,6 +1,5 @@
 """How many splits an object can have: as many as can be numbered, and as begin in a record that a start reads."""
 
-import attrs
 import pytest
 
 from framework.discovery import splitting
@@ -30,10 +29,10 @@ def test_what_a_start_reads_of_the_splits_of_an_object_has_room(key, extra):
     """They begin in one record, and a start refuses a larger one: the source could never start again."""
     large = native(key, size=200 * 1024, version="v" * 1024, modified_ms=10**13)
     partition = TopicPartition("t" * 255, 0)
-    first = attrs.evolve(OffsetManagerEntry.start(large, partition, "options" * 100), extra=extra)
+    first = OffsetManagerEntry.start(large, partition, "options" * 100).changed(extra=extra)
     entries = SPLITTABLE.positions_of(large, first)
     # as wide as the numbers of splits can be
-    entries = [attrs.evolve(entry, split_number=MAX_SPLIT - entry.split_number) for entry in entries]
+    entries = [entry.changed(split_number=MAX_SPLIT - entry.split_number) for entry in entries]
     shared = 2000 + 1000 * (255 + 20)  # what all of them have in common, and the names of all partitions
     record = framing.decode(0, codec.encode_begin("orders", 1, entries))
     assert (len(record.unpacked()) - shared) * max_splits(large, extra) / len(entries) <= MAX_BEGUN_BYTES
@@ -80,7 +79,7 @@ def test_of_the_splits_in_flight_those_that_are_done_are_forgotten(monkeypatch):
     with offsets.table.lock:
         for key, number in done:
             entry = offsets.table.positions[key.of_split(number)]
-            offsets.table.put(key.of_split(number), attrs.evolve(entry, records_done=2, records_saved=2, total=2))
+            offsets.table.put(key.of_split(number), entry.changed(records_done=2, records_saved=2, total=2))
     in_flight.prune()
     assert len(in_flight) == 1
     assert in_flight.keys() == ["b"]

@@ -6,6 +6,7 @@ import logging
 
 import attrs
 import pytest
+from msgspec.structs import replace
 
 from framework.config.format_registry import make_transformer
 from framework.engine import admin
@@ -218,7 +219,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     connection = source.server.connect()
     session = Session.begin(connection, source.bench.config)
     left = ListingHints(
-        of="x", histogram=[("b", 3)], incremental=IncrementalMark(after="z", whole_listing_ms=5, selection="all")
+        of="x", keys=("b",), counts=(3,), incremental=IncrementalMark(after="z", whole_listing_ms=5, selection="all")
     )
     for prefix in ("", "a", "b"):
         session.offsets.hints.set(prefix, left)
@@ -235,7 +236,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     assert not state.watermark.covers("bucket", "bb", 5)
     assert state.watermark.covers("bucket", "a", 5)
     assert state.watermark.covers("bucket", "c", 5)
-    bare = attrs.evolve(left, incremental=None)
+    bare = replace(left, incremental=None)
     assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
     assert ([count for _, count in state.skipped], state.has_abandoned_partitions) == ([], False)
 
@@ -464,7 +465,7 @@ def test_a_set_makes_the_next_listing_show_its_object_again():
     session.write_snapshot()
     connection.close()
     by_hand(source, set_to("b", 1))
-    bare = attrs.evolve(left, incremental=None)
+    bare = replace(left, incremental=None)
     state = loaded(source.server)
     assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
 

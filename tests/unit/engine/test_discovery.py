@@ -2,7 +2,6 @@
 
 import threading
 
-import attrs
 import pytest
 
 from framework.engine.discovery import Discovery
@@ -70,7 +69,7 @@ def test_it_is_finished_when_everything_is_final(lead):
 def test_settling_what_is_not_out_says_so(lead):
     leader = lead(store_of(a=1))
     [one] = leader.take(1)
-    assert leader.discovery.complete(attrs.evolve(one.entry, generation=2)) is None  # of another version, say
+    assert leader.discovery.complete(one.entry.changed(generation=2)) is None  # of another version, say
     assert leader.discovery.complete(one.entry.advanced(1)) is one  # as it is when it is finished
     assert leader.discovery.complete(one.entry) is None
 

@@ -134,7 +134,7 @@ def test_each_generation_of_an_object_has_ids_of_its_own(producer, connection):
     ids = []
     for number, more in enumerate([{}, {"generation": 2}]):
         made = batch(1, [b"a"])
-        future = producer.send(PARTITION, [attrs.evolve(made, entry=attrs.evolve(made.entry, **more))])
+        future = producer.send(PARTITION, [attrs.evolve(made, entry=made.entry.changed(**more))])
         connection.confirm(number, number)
         ids.append(future.result(60).anchor.message_id)
     assert ids == [
@@ -362,7 +362,7 @@ def test_splits_are_in_ids_and_headers(connection):
     producer = IggyProducer(connection, stream="lake", source="orders")
     whole = batch(9, [b"a"])
     future = producer.send(
-        PARTITION, [attrs.evolve(whole, entry=attrs.evolve(whole.entry, split_number=3, split_size=1 << 20))]
+        PARTITION, [attrs.evolve(whole, entry=whole.entry.changed(split_number=3, split_size=1 << 20))]
     )
     connection.confirm(0, 0)
     object_hash = object_hash64("orders", "lake", "a/b.jsonl", "v1", 1 << 20)

@@ -166,7 +166,7 @@ def test_records_that_are_in_the_topic_are_not_read_again(over):
     offsets = OffsetManager()
     (native,) = store.list_all()
     begun = OffsetManagerEntry.start(native, TopicPartition("records", 0), JSONL)
-    offsets.add_entry(attrs.evolve(begun, total=5).recovered(3))
+    offsets.add_entry(begun.changed(total=5).recovered(3))
     batches = drain(over(store, offsets))
     assert payloads(batches) == {"a": lines("a", 2, first=4)}
     assert batches[-1].entry.finished
@@ -186,10 +186,10 @@ def test_a_position_that_is_handed_out_twice_sends_nothing_twice(over, stale):
     (native,) = store.list_all()
     offsets = OffsetManager()
     entry = OffsetManagerEntry.start(native, TopicPartition("records", 0), JSONL)
-    iterator = over(store, offsets, feed=handed(store, attrs.evolve(entry, records_done=stale), 1), batch_length=2)
+    iterator = over(store, offsets, feed=handed(store, entry.changed(records_done=stale), 1), batch_length=2)
     first = drain(iterator)
     commit(offsets, first)
-    again = drain(over(store, offsets, feed=handed(store, attrs.evolve(entry, records_done=stale), 2), batch_length=2))
+    again = drain(over(store, offsets, feed=handed(store, entry.changed(records_done=stale), 2), batch_length=2))
     assert payloads(first)["a"] == lines("a", 5 - stale, first=stale + 1)
     assert payloads(again) == {"a": []}
     assert all(batch.entry.records_done == 5 and batch.entry.finished for batch in again)
@@ -201,7 +201,7 @@ def test_a_leader_that_knows_of_more_than_there_is_skips_nothing(over):
     (native,) = store.list_all()
     entry = OffsetManagerEntry.start(native, TopicPartition("records", 0), JSONL)
     offsets = OffsetManager(positions=position_map([entry.recovered(1)]))
-    feed = handed(store, attrs.evolve(entry, records_done=4), 1)
+    feed = handed(store, entry.changed(records_done=4), 1)
     assert payloads(drain(over(store, offsets, feed=feed))) == {"a": lines("a", 4, first=2)}
 
 

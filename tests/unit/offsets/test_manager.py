@@ -317,7 +317,7 @@ def test_progress_of_an_object_that_is_removed_is_not_saved_any_more():
     manager.add_entry(*splits)
     manager.flush()
     for at, one in enumerate(splits):
-        manager.commit(acknowledge(batch(attrs.evolve(one, records_done=1)), offset=at))
+        manager.commit(acknowledge(batch(one.changed(records_done=1)), offset=at))
     manager.remove_entry(KEY)
     delta = manager.flush()
     assert (list(delta.entries), list(delta.removed)) == ([], [KEY])
@@ -373,7 +373,7 @@ class World:
         elif kind == "commit":
             position = self.positions.get((name, number)) or self.positions.get((name, 0))
             if position is not None and position.generation in self.store.begun:  # nothing is sent before
-                position = attrs.evolve(position, records_done=position.records_done + number)
+                position = position.changed(records_done=position.records_done + number)
                 self.positions[name, position.split_number] = position
                 self.offset += number
                 self.manager.commit(acknowledge(batch(position, number), offset=self.offset))
@@ -410,7 +410,7 @@ class World:
         self.save("flush", fails=False)
         assert not self.manager.dirty
         stored = {(one.key, one.split_number): one for one in self.store.load()}
-        assert {place: attrs.evolve(one, records_saved=0) for place, one in stored.items()} == self.positions
+        assert {place: one.changed(records_saved=0) for place, one in stored.items()} == self.positions
         assert stored == {(one.key, one.split_number): one for one in self.manager.table.entries()}
         assert (self.store.listings, self.store.skipped, self.store.selected) == (self.hints, self.skipped, self.scope)
         last = {PARTITION: anchor_at(self.offset)} if self.offset else {}

@@ -10,7 +10,6 @@ import struct
 import threading
 import tracemalloc
 
-import attrs
 import msgspec
 import pytest
 from hypothesis import example, given, settings
@@ -60,7 +59,7 @@ def entries_of(bucket, key, split_number=0):
     """Anything that is well formed; half of them settled as most are, at one count."""
     return st.tuples(any_counts_of(bucket, key, split_number), st.booleans()).map(
         lambda one: (
-            attrs.evolve(one[0], records_saved=one[0].records_done, total=one[0].records_done, mark=None)
+            one[0].changed(records_saved=one[0].records_done, total=one[0].records_done, mark=None)
             if one[1]
             else one[0]
         )
@@ -127,7 +126,7 @@ class AgainstADict(RuleBasedStateMachine):
     def put_again(self, data, total, records, saved):
         if self.model:
             key = data.draw(st.sampled_from(sorted(self.model, key=repr)))
-            entry = attrs.evolve(self.model[key], total=total, records_done=records, records_saved=saved)
+            entry = self.model[key].changed(total=total, records_done=records, records_saved=saved)
             self.packed[key] = self.model[key] = entry
 
     @rule(
@@ -286,7 +285,7 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
     """With millions of positions they would hold every send up for seconds."""
     positions = small_map()
     unusual = done("unusual", modified_ms=1 << 70)
-    split = attrs.evolve(done("split", modified_ms=50), split_number=1, split_size=64)
+    split = done("split", modified_ms=50).changed(split_number=1, split_size=64)
     old = done("old", modified_ms=8)
     others = [done(f"{number}", modified_ms=50 if number % 2 else 0) for number in range(20)]
     for entry in (unusual, split, old, *others):
@@ -345,7 +344,7 @@ def test_shared_folders_have_few_characters_together(monkeypatch, part):
     back.load(positions.view().tables, positions.view().chunks())
     for one in (positions, back):
         assert dict(one) == model
-        one.update({key: attrs.evolve(entry, records_done=7) for key, entry in model.items()})
+        one.update({key: entry.changed(records_done=7) for key, entry in model.items()})
         assert len(one) == 20
 
 
@@ -408,7 +407,7 @@ def test_a_row_that_no_source_wrote_is_refused_when_it_is_loaded(forged):
 def test_rows_with_a_bad_byte_are_refused_or_can_be_read(data):
     positions = small_map(folders=9)
     for name, extra in (("é/k", {}), ("é/\ud800", {"a": 1}), ("l", {}), ("é/m", {}), ("é/n", {})):
-        entry = attrs.evolve(done(name, extra=extra), version=f"{ETAG}@0" if name == "l" else "ü")
+        entry = done(name, extra=extra).changed(version=f"{ETAG}@0" if name == "l" else "ü")
         positions[entry.get_manager_key()] = entry
     first, second = positions.view().chunks()
     rows = bytearray(first.rows)
@@ -542,7 +541,7 @@ def test_positions_of_many_generations_are_packed_as_small_as_the_first():
     rows, model = [], {}
     for generation in range(1, 60):
         for number in range(6):
-            entry = attrs.evolve(done(str(number), generation), generation=generation, modified_ms=10**12 + generation)
+            entry = done(str(number), generation).changed(generation=generation, modified_ms=10**12 + generation)
             positions[entry.get_manager_key()] = model[entry.get_manager_key()] = entry
         assert dict(positions) == model
         rows.append(max(len(row) for _, row in positions._finished.view().rows()))
@@ -556,7 +555,7 @@ def test_an_entry_without_a_stored_form_survives_a_change_of_templates():
     positions[unusual.get_manager_key()] = unusual
     codec_before = positions._finished.codec
     for generation in range(1, 60):
-        entry = attrs.evolve(done("k", generation), generation=generation)
+        entry = done("k", generation).changed(generation=generation)
         positions[entry.get_manager_key()] = entry
     assert positions._finished.codec is not codec_before
     assert positions[unusual.get_manager_key()] == unusual
@@ -634,12 +633,12 @@ EVERY_FORM = [stored_by_properties, stored_as_a_beginning, stored_in_a_snapshot,
 
 
 @pytest.mark.parametrize("stored", EVERY_FORM)
-@pytest.mark.parametrize("field", [field.name for field in attrs.fields(OffsetManagerEntry)])
+@pytest.mark.parametrize("field", OffsetManagerEntry.__struct_fields__)
 def test_every_field_of_a_position_survives(stored, field):
     assert field in SAMPLES, f"a new field of positions, {field}: give it a sample, and a place in every stored form"
     plain = OffsetManagerEntry(bucket="b", key="k", version="v", topic_partition=PARTITION, total=0)
     cut = {"split_number": 1, "split_size": 64} if field in ("split_number", "split_size") else {}
-    entry = attrs.evolve(plain, **{**cut, field: SAMPLES[field]})
+    entry = plain.changed(**{**cut, field: SAMPLES[field]})
     assert getattr(entry, field) != getattr(plain, field)
     assert exact(stored(entry)) == exact(entry)
 
@@ -676,12 +675,11 @@ def test_the_records_of_an_object_with_parts_count_once_also_from_a_snapshot():
     assert back.records_done == 3 * 7 + 7
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class LaterEntry(OffsetManagerEntry):
+class LaterEntry(OffsetManagerEntry, frozen=True, kw_only=True):
     """What a position may be one day."""
 
     checksum: str = ""
-    parts: dict = attrs.field(factory=dict)
+    parts: dict = msgspec.field(default_factory=dict)
 
 
 @pytest.mark.parametrize("more", [{}, {"checksum": "abc"}, {"parts": {"a": [1]}}])
@@ -834,8 +832,7 @@ def test_threads_that_read_commit_and_look_see_whole_positions():
 
 
 def a_split(key, split_number, *, modified_ms=5, split_size=4, generation=1, **more):
-    return attrs.evolve(
-        done(key, 3),
+    return done(key, 3).changed(
         modified_ms=modified_ms,
         split_number=split_number,
         split_size=split_size,
@@ -889,9 +886,7 @@ def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, tim
     positions = PositionMap(finished=table_of(RowCodec(), block_bits=2))
     kept = {}
     for number, (key, modified_ms, more, bucket, generation) in enumerate(rows):
-        entry = attrs.evolve(
-            done(key, 3 + number), bucket=bucket, modified_ms=modified_ms, generation=generation, **more
-        )
+        entry = done(key, 3 + number).changed(bucket=bucket, modified_ms=modified_ms, generation=generation, **more)
         positions[entry.get_manager_key()] = kept[entry.get_manager_key()] = entry
     view, before = positions.view(), list(positions.view())
     compacted = positions.compact(below(time_ms))
@@ -932,7 +927,7 @@ def test_what_is_removed_takes_its_splits_with_it_and_leaves_its_generation(rows
         positions.remove_object(OffsetManagerKey.of_object("b", key))
         model[key] = generation
         many = [a_split(key, split_number, generation=generation) for split_number in range(1, splits + 1)]
-        for one in many or [attrs.evolve(done(key), generation=generation)]:
+        for one in many or [done(key).changed(generation=generation)]:
             positions[one.get_manager_key()] = one
     floor = positions.floor
     name = data.draw(st.sampled_from("abcd"))

@@ -21,7 +21,7 @@ def scope(*prefixes):
 
 
 def test_what_a_listing_left_is_saved_once_kept_when_that_fails_and_loaded_again():
-    store, left = BrokenStore(), ListingHints(of="s3://b", histogram=[("k", 9)])
+    store, left = BrokenStore(), ListingHints(of="s3://b", keys=("k",), counts=(9,))
     manager = OffsetManager(store)
     manager.hints.set("p/", left)
     store.failures = 1

@@ -1,6 +1,5 @@
 """A position that is set by hand: which can be, and what becomes of it."""
 
-import attrs
 import pytest
 
 from framework.errors import PositionError, PositionMismatchError
@@ -65,7 +64,7 @@ def test_a_position_that_is_abandoned_can_only_be_set_done():
 
 
 def test_what_was_accepted_before_ends_with_its_generation():
-    before = attrs.evolve(HALF, may_begin_again=True)
+    before = HALF.changed(may_begin_again=True)
     assert change(100).applied(before, 2).may_begin_again is False
 
 
@@ -79,21 +78,21 @@ def test_what_was_accepted_before_ends_with_its_generation():
         ([FAILED], change(301), "301 is more than the 300 records"),
         ([UNSAVED], change(301), "301 is more than the 300 records"),
         ([UNSAVED], change(), "records 301 to 500 were sent, and a crash of the server could still take them"),
-        ([attrs.evolve(UNSAVED, total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),
+        ([UNSAVED.changed(total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),
         ([HALF], change(1, version="v2"), "bucket/a: its position is of version 'v1', not of 'v2'"),
-        ([attrs.evolve(HALF, extra={"x": 1})], change(1), "holds data of the source's own code.*offsets reset --key a"),
-        ([attrs.evolve(HALF, bucket="b"), HALF], change(1), "has positions in 2 buckets.*offsets reset --key a"),
+        ([HALF.changed(extra={"x": 1})], change(1), "holds data of the source's own code.*offsets reset --key a"),
+        ([HALF.changed(bucket="b"), HALF], change(1), "has positions in 2 buckets.*offsets reset --key a"),
         (
-            [attrs.evolve(HALF, bucket="b"), HALF],
+            [HALF.changed(bucket="b"), HALF],
             change(1, bucket="c"),
             "in 2 buckets, none of them that of the source",
         ),
         (
-            [attrs.evolve(HALF, split_size=10, split_number=number) for number in (1, 2)],
+            [HALF.changed(split_size=10, split_number=number) for number in (1, 2)],
             change(1),
             "is read in 2 splits or parts, each with a count of its own.*offsets reset --key a",
         ),
-        ([attrs.evolve(HALF, split_size=-2, split_number=1)], change(), "is read in 1 splits or parts"),
+        ([HALF.changed(split_size=-2, split_number=1)], change(), "is read in 1 splits or parts"),
     ],
 )
 def test_a_position_that_cannot_be_set_is_refused_with_the_reason(entries, wanted, said):
@@ -102,7 +101,7 @@ def test_a_position_that_cannot_be_set_is_refused_with_the_reason(entries, wante
 
 
 def test_of_several_buckets_that_of_the_source_is_meant():
-    other = attrs.evolve(HALF, bucket="b")
+    other = HALF.changed(bucket="b")
     assert change(1, bucket="b").find([HALF, other]) == other
     assert change(1, bucket=HALF.bucket).find([HALF, other]) == HALF
     assert change(1, bucket="another name of the store's").find([HALF]) == HALF
@@ -110,7 +109,7 @@ def test_of_several_buckets_that_of_the_source_is_meant():
 
 def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     """The next start would refuse it: that partition has nothing to go on in."""
-    in_last, beyond = (attrs.evolve(HALF, topic_partition=TopicPartition("t", partition)) for partition in (2, 3))
+    in_last, beyond = (HALF.changed(topic_partition=TopicPartition("t", partition)) for partition in (2, 3))
     assert change(1, partitions=3).find([in_last]) == in_last
     assert change(1).find([beyond]) == beyond, "the number of partitions is not known"
     with pytest.raises(
@@ -118,14 +117,14 @@ def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     ):
         change(1, partitions=3).find([beyond])
     assert change(partitions=3).find([beyond]) == beyond
-    done = attrs.evolve(DONE, topic_partition=TopicPartition("t", 3))
+    done = DONE.changed(topic_partition=TopicPartition("t", 3))
     assert change(1000, partitions=3).find([done]) == done
     with pytest.raises(PositionError, match="which has only 3 partitions"):
         change(999, partitions=3).find([done])
 
 
 def test_a_count_needs_the_options_that_numbered_the_records():
-    other = attrs.evolve(HALF, numbering_options=TEXT)
+    other = HALF.changed(numbering_options=TEXT)
     with pytest.raises(PositionMismatchError, match=r"500 records were read with .*text.* now says .*jsonl"):
         change(1).find([other])
     assert change().find([other]) == other, "nothing is numbered any more"

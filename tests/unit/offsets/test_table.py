@@ -1,15 +1,16 @@
 """The table of positions: what it says of an object, and what it takes over, forgets and drops."""
 
-import attrs
+import threading
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from framework.model.objects import TopicPartition
-from framework.model.positions import OffsetManagerKey
+from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
 from framework.offsets.partition_ledger import PartitionState
-from framework.offsets.position_map import position_map
+from framework.offsets.position_map import PositionView, position_map
 from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable
 from framework.offsets.watermark import CoveredRange, Watermark
@@ -116,7 +117,7 @@ def test_no_generation_is_ever_used_twice_for_one_object(some):
                 manager.add_entry(entry(key=name, version=version, generation=generation))
         elif change == "finish":
             for one in [one for one in manager.table.entries() if one.key == name]:
-                manager.commit(acknowledge(batch(attrs.evolve(one, records_done=4, total=4), 4)))
+                manager.commit(acknowledge(batch(one.changed(records_done=4, total=4), 4)))
         elif change == "reset":
             manager.remove_entry(key)
         elif change == "compact":
@@ -225,3 +226,62 @@ def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
 def test_unfinished_positions_are_those_with_records_left():
     known = [entry(1, key="a"), entry(2, key="b", total=2), final(3, key="c"), entry(0, key="d", total=1)]
     assert [position.key for position in PositionTable(position_map(known)).unfinished()] == ["a", "d"]
+
+
+class Meanwhile:
+    """What other threads do while a compaction looks at the positions, without their lock."""
+
+    def __init__(self, monkeypatch, act):
+        look = PositionView.compactable
+
+        def compactable(view, watermark):
+            found = look(view, watermark)
+            act()
+            return found
+
+        monkeypatch.setattr(PositionView, "compactable", compactable)
+
+
+def compacting_table(count=3):
+    table = PositionTable(watermark=Watermark(bucket="b").raised("", [CoveredRange("", None, 2_000)]))
+    for number in range(count):
+        entry = OffsetManagerEntry(
+            bucket="b", key=str(number), version="v", modified_ms=1_000, total=0, topic_partition=TopicPartition("t", 0)
+        )
+        table.positions[entry.get_manager_key()] = entry
+    return table
+
+
+def test_an_object_that_begins_again_while_a_compaction_looks_at_it_keeps_its_position(monkeypatch):
+    table = compacting_table()
+    first = OffsetManagerKey.of_object("b", "0")
+    again = table.positions[first].changed(generation=2, version="w", total=None)
+    Meanwhile(monkeypatch, lambda: table.begin(again))
+    assert table.compact(lambda _: False) == 2
+    assert [(entry.key, entry.version) for entry in table.entries()] == [("0", "w")]
+    assert table.watermark.objects == 2
+
+
+def test_rows_that_get_other_numbers_while_a_compaction_looks_at_them_wait_for_the_next(monkeypatch):
+    table = compacting_table()
+    with monkeypatch.context() as patched:
+        Meanwhile(patched, table.positions._finished._clear_away)
+        assert table.compact(lambda _: False) == 0
+    assert (len(table), table.watermark.objects) == (3, 0)
+    assert table.compact(lambda _: False) == 3
+    assert len(table) == 0
+
+
+def test_other_threads_use_the_positions_while_a_compaction_looks_at_them_and_none_changes_the_selection(monkeypatch):
+    table, seen = compacting_table(), []
+
+    def look():
+        other = threading.Thread(target=lambda: seen.append(len(table.entries())))
+        other.start()
+        other.join(10)
+        seen.append(table.compacting.locked())
+
+    Meanwhile(monkeypatch, look)
+    assert table.compact(lambda _: False) == 3
+    assert seen == [3, True]
+    assert not table.compacting.locked()

@@ -204,7 +204,7 @@ def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
 
 
 def test_an_object_that_an_earlier_run_missed_is_not_gone_before_a_listing_of_this_run_is_complete():
-    manager = OffsetManager(positions=position_map([attrs.evolve(entry(), missing_since_ms=5)]))
+    manager = OffsetManager(positions=position_map([entry().changed(missing_since_ms=5)]))
     manager.tracker.open(1000)
     assert names_left(manager) == ["k"]
 

@@ -219,17 +219,14 @@ def begin_big(source, *, split_size=SPLIT):
     session.open_partitions()
     (native,) = [one for one in source.rig.store.list_page().objects if one.key == "big"]
     own = TopicPartition("records", object_partition_number(native.bucket, native.key, source.config.iggy.partitions))
-    entry = attrs.evolve(
-        OffsetManagerEntry.start(native, own),
+    entry = OffsetManagerEntry.start(native, own).changed(
         generation=session.offsets.table.next_generation(OffsetManagerKey.of_object(native.bucket, "big")),
         split_size=split_size,
     )
     split_policy = SplitPolicy(partitions=source.config.iggy.partitions)
     begun = (
         [
-            attrs.evolve(
-                entry, split_number=split_number, topic_partition=split_policy.topic_partition(own, split_number)
-            )
+            entry.changed(split_number=split_number, topic_partition=split_policy.topic_partition(own, split_number))
             for split_number in range(1, count_splits(native.size, split_size) + 1)
         ]
         if split_size

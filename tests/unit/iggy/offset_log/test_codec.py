@@ -5,7 +5,6 @@ import json
 import struct
 from unittest import mock
 
-import attrs
 import orjson
 import pytest
 import zstandard
@@ -66,7 +65,7 @@ entries = st.builds(
 )
 cuts = st.tuples(st.integers(1, 2**24 - 1), st.integers(1, 2**53))
 entries = st.one_of(
-    entries, st.builds(lambda entry, cut: attrs.evolve(entry, split_number=cut[0], split_size=cut[1]), entries, cuts)
+    entries, st.builds(lambda entry, cut: entry.changed(split_number=cut[0], split_size=cut[1]), entries, cuts)
 )
 claims = st.builds(
     Claim,
@@ -90,9 +89,9 @@ selections = st.builds(
 listings = st.dictionaries(
     text,
     st.builds(
-        ListingHints,
-        of=text,
+        lambda histogram, **more: ListingHints(**more).with_histogram(histogram),
         histogram=st.lists(st.tuples(text, numbers), max_size=3),
+        of=text,
         unordered=st.booleans(),
         incremental=st.none() | st.builds(IncrementalMark, after=text, whole_listing_ms=numbers, selection=text),
     ),
@@ -278,7 +277,7 @@ def test_a_snapshot_of_nothing_has_one_part():
 
 @given(st.binary(min_size=1, max_size=12).map(lambda raw: raw.decode("utf-8", "surrogateescape")))
 def test_a_file_name_that_is_no_valid_unicode_comes_back_as_it_was(name):
-    odd = attrs.evolve(entry(name), version=name)
+    odd = entry(name).changed(version=name)
     assert codec.decode_begin(record(codec.encode_begin("s", 1, [odd])))[0] == [odd]
     removed = [odd.get_manager_key()]
     assert (
@@ -316,10 +315,10 @@ def test_what_is_long_is_packed_and_what_is_short_is_not(length, packed):
 
 def test_the_head_of_a_message_is_everything_but_its_body():
     message = record(codec.encode_begin("s", 1, [entry()]), 7, 12)
-    assert message.head == attrs.evolve(message, body=b"")
+    assert message.head == replace(message, body=b"")
     assert message.has_head_of(message.head)
     for other in ({"offset": 8}, {"epoch": 9}, {"header": {"writer": "other"}}, {"timestamp_us": 1}):
-        assert not message.has_head_of(attrs.evolve(message, **other))
+        assert not message.has_head_of(replace(message, **other))
     assert message.body != b""
     assert "key" not in repr(message)
     assert f"<{len(message.body)}>" in repr(message)
@@ -442,7 +441,7 @@ def test_facts_of_another_shape_or_cut_are_an_error_with_a_way_out():
     good = record(payload).read(dict)
     for name in good:
         for wrong in (7, [[1]], [[[], 0, 1]], None, [["t", "0", 7]]):
-            message = attrs.evolve(record(payload), body=orjson.dumps({**good, name: wrong}))
+            message = replace(record(payload), body=orjson.dumps({**good, name: wrong}))
             with pytest.raises(PositionError, match=r"a snapshot of a shape"):
                 codec.decode_facts(message)
 
@@ -514,7 +513,7 @@ def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
 )
 def test_progress_with_a_value_of_another_type_is_an_error(place, value):
     hints = ListingHints(
-        of="s3://b", histogram=[("a", 1)], incremental=IncrementalMark(after="a", whole_listing_ms=1, selection="x")
+        of="s3://b", keys=("a",), counts=(1,), incremental=IncrementalMark(after="a", whole_listing_ms=1, selection="x")
     )
     progress = Progress(
         items=[ProgressItem(1, 0, 1, 2, 2, failed=True, skipped=1, mark=ResumePoint(1, 2), extra={"a": 1})],

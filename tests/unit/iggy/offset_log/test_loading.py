@@ -4,7 +4,6 @@ import itertools
 import random
 from unittest import mock
 
-import attrs
 import orjson
 import pytest
 from msgspec.structs import replace
@@ -215,7 +214,7 @@ def test_a_snapshot_that_was_whole_before_the_next_opening_counts():
 def test_what_stands_between_the_moment_of_a_snapshot_and_its_parts_counts_once():
     a, b = position("a", total=9), position("b", total=9)
     parts = snapshot(
-        attrs.evolve(a, records_done=3, records_saved=3),
+        a.changed(records_done=3, records_saved=3),
         b,
         at=5,
         topics={PARTITIONS[0]: TOPIC},
@@ -224,12 +223,12 @@ def test_what_stands_between_the_moment_of_a_snapshot_and_its_parts_counts_once(
     log = [
         *START,
         begin(a, b),
-        progress(attrs.evolve(a, records_done=3, records_saved=3), skipped=2),
-        progress(attrs.evolve(b, records_done=4, records_saved=4), skipped=5),
+        progress(a.changed(records_done=3, records_saved=3), skipped=2),
+        progress(b.changed(records_done=4, records_saved=4), skipped=5),
         parts[0],
-        progress(attrs.evolve(a, records_done=5, records_saved=5)),
+        progress(a.changed(records_done=5, records_saved=5)),
         *parts[1:],
-        progress(attrs.evolve(b, records_done=6, records_saved=6)),
+        progress(b.changed(records_done=6, records_saved=6)),
     ]
     state = loaded(server_with_log(*log))
     assert {key: sent for (key, _), (_, _, _, sent, _) in as_saved(state).items()} == {"a": 5, "b": 6}
@@ -247,7 +246,7 @@ def test_the_last_snapshot_is_where_the_next_one_counts_from():
 
 def test_a_claim_alone_ends_nothing_and_an_opening_ends_all_before_it():
     a = position("a")
-    sent = progress(attrs.evolve(a, records_done=2))
+    sent = progress(a.changed(records_done=2))
     assert counts_of(*START, begin(a), claim(2, token="next"), sent) == {"a": 2}
     assert counts_of(*START, begin(a), opening(), sent) == {"a": 2}, "an opening that stands twice ends nothing"
     assert counts_of(*START, begin(a), claim(2, token="next"), opening(2), sent) == {"a": 0}
@@ -262,10 +261,8 @@ def test_progress_counts_of_whoever_took_the_partition_over_last():
     a, b = position("a"), position("b", partition=1)
     anchor = Anchor(7, 8, 9)
     start = [*START, begin(a, b), opened(PARTITIONS[1], writer="other")]
-    mine = progress(
-        attrs.evolve(a, records_done=2), attrs.evolve(b, records_done=3), anchors=dict.fromkeys(PARTITIONS, anchor)
-    )
-    theirs = progress(attrs.evolve(a, records_done=4), attrs.evolve(b, records_done=5), writer="other", **LEFT_AT)
+    mine = progress(a.changed(records_done=2), b.changed(records_done=3), anchors=dict.fromkeys(PARTITIONS, anchor))
+    theirs = progress(a.changed(records_done=4), b.changed(records_done=5), writer="other", **LEFT_AT)
     state = loaded(server_with_log(*start, mine))
     assert ({key: row[3] for (key, _), row in as_saved(state).items()}, state.anchors) == (
         {"a": 2, "b": 0},
@@ -284,7 +281,7 @@ def test_progress_counts_of_whoever_took_the_partition_over_last():
 def test_who_takes_a_partition_over_says_what_it_holds_of_each_position():
     a, b, other = position("a", 2), position("b", 1), position("other", 0, partition=1)
     counts = {(entry_hash64("kit", a), 0): 5}
-    ahead = [attrs.evolve(entry, records_done=9) for entry in (a, b, other)]
+    ahead = [entry.changed(records_done=9) for entry in (a, b, other)]
     log = [
         *START,
         begin(a, b, other),
@@ -301,9 +298,9 @@ def test_who_takes_a_partition_over_says_what_it_holds_of_each_position():
 def test_progress_of_an_earlier_generation_says_nothing_of_the_next_one():
     first = position("a", 3)
     second = position("a", version="v2", generation=2)
-    log = [*START, begin(first), progress(first), begin(second), progress(attrs.evolve(first, records_done=9))]
+    log = [*START, begin(first), progress(first), begin(second), progress(first.changed(records_done=9))]
     assert state_of(*log)[0] == {("a", 0): ("v2", 2, 0, 0, None)}
-    again = [begin(attrs.evolve(first, records_done=0, generation=3)), progress(attrs.evolve(first, records_done=9))]
+    again = [begin(first.changed(records_done=0, generation=3)), progress(first.changed(records_done=9))]
     assert state_of(*log, *again)[0] == {("a", 0): ("v1", 3, 3, 0, None)}
 
 
@@ -313,7 +310,7 @@ def test_what_is_final_is_not_changed_by_late_progress():
         *START,
         begin(position("a")),
         progress(done),
-        progress(attrs.evolve(done, records_done=1, records_saved=1, total=None)),
+        progress(done.changed(records_done=1, records_saved=1, total=None)),
     ]
     assert state_of(*log)[0] == {("a", 0): ("v1", 1, 3, 3, 3)}
 
@@ -349,7 +346,7 @@ def test_whatever_a_writer_of_an_older_epoch_writes_changes_nothing(written):
 def test_two_writers_of_one_epoch_give_the_same_in_any_order_of_their_records():
     entries = [position("one"), position("other", partition=1)]
     records = [
-        [progress(attrs.evolve(entry, records_done=count), writer=writer) for count in range(1, 5)]
+        [progress(entry.changed(records_done=count), writer=writer) for count in range(1, 5)]
         for entry, writer in zip(entries, ("w", "x"), strict=True)
     ]
     start = [*START, opened(PARTITIONS[1], writer="x"), begin(*entries)]
@@ -428,7 +425,7 @@ def test_a_header_with_a_value_of_another_type_is_an_error_unless_it_is_of_anoth
 
 @pytest.mark.parametrize("stored", ["begin", "snapshot"])
 def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_out(stored):
-    odd = attrs.evolve(position("a"), key=5)
+    odd = position("a").changed(key=5)
     payloads = [claim(), opening(), begin(position("a"))]
     table = forms.entries_out([odd])
     if stored == "begin":
@@ -437,14 +434,14 @@ def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_ou
         )
     else:
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
-        footer = codec._footer_out(SnapshotFooter())
+        footer = forms.footer_out(SnapshotFooter())
         payloads.append(framing.encode(header, framing.dumps({"entries": table, "footer": footer})))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
 
 
 def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_and_a_way_out():
-    finished = attrs.evolve(position("a"), records_done=1, records_saved=1, total=1)
+    finished = position("a").changed(records_done=1, records_saved=1, total=1)
     rows, last = snapshot(finished)
     body = framing.decode(0, rows).unpacked()
     flags_at = len(body) - len(finished.version) - packed_row._BODY.size

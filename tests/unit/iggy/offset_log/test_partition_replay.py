@@ -351,7 +351,7 @@ def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     for entry, numbers in (
         (a, (2, 3, 4)),
         (split, (1,)),
-        (attrs.evolve(split, split_number=2), (7,)),
+        (split.changed(split_number=2), (7,)),
         (position("c"), (1, 2)),  # of an earlier generation
         (later, (1,)),
         (elsewhere, (1,)),
@@ -400,7 +400,7 @@ def test_what_a_crash_could_take_is_held_back_and_the_rest_is_saved(before, behi
     store(before)
     if before:
         rig.state.anchors[PARTITION] = rig.end()
-    rig.begin(*(attrs.evolve(entry, records_saved=sent[name]) for name, entry in entries.items()))
+    rig.begin(*(entry.changed(records_saved=sent[name]) for name, entry in entries.items()))
     saved_before = dict(sent)
     store(behind)
     rig.safe_behind(hold_back)

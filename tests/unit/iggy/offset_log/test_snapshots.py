@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import random
 
-import attrs
 import pytest
 from msgspec.structs import replace
 
@@ -81,7 +80,7 @@ class Leader:
         self.state.begin(entries)
 
     def save(self, *entries, total=1):
-        done = [attrs.evolve(entry, records_done=1, records_saved=1, total=total) for entry in entries]
+        done = [entry.changed(records_done=1, records_saved=1, total=total) for entry in entries]
         items = [
             ProgressItem(object_hash=entry_hash64("kit", entry), split_number=0, saved=1, sent=1, total=total)
             for entry in done
@@ -517,22 +516,23 @@ def test_many_thousand_records_with_small_segments_load_to_the_same_at_any_momen
 def test_what_a_listing_left_is_there_after_a_restart_and_the_last_one_wins():
     left = ListingHints(
         of="memory://bucket",
-        histogram=[("b", 3), ("c", 20)],
+        keys=("b", "c"),
+        counts=(3, 20),
         incremental=IncrementalMark(after="a", whole_listing_ms=5, selection="all"),
     )
     server = MemoryIggy()
     session = session_of(server)
-    session.offsets.hints.set("p/", attrs.evolve(left, unordered=True))
+    session.offsets.hints.set("p/", replace(left, unordered=True))
     session.save()
     session.offsets.hints.set("p/", left)
-    session.offsets.hints.set("q/", attrs.evolve(left, histogram=()))
+    session.offsets.hints.set("q/", left.with_histogram(()))
     session.save()
     assert not session.offsets.dirty
     for _ in range(2):  # from single records, then from a snapshot
         session.close()
         session = session_of(server)
         assert session.offsets.hints.get("p/") == left
-        assert session.offsets.hints.get("q/") == attrs.evolve(left, histogram=())
+        assert session.offsets.hints.get("q/") == left.with_histogram(())
         assert session.offsets.hints.get("r/") is None
         session.write_snapshot()
 

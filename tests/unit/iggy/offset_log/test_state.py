@@ -1,6 +1,5 @@
 """What records do to the state of the log."""
 
-import attrs
 from msgspec.structs import replace
 
 from framework.iggy.offset_log import codec, framing
@@ -31,8 +30,8 @@ def test_progress_of_the_owner_changes_every_count_and_nothing_else():
         skipped=2,
         extra={"row": 7},
     )
-    after = attrs.evolve(
-        before, records_saved=3, records_done=5, total=9, failed=True, skipped=2, mark=None, extra={"row": 7}
+    after = before.changed(
+        records_saved=3, records_done=5, total=9, failed=True, skipped=2, mark=None, extra={"row": 7}
     )
     assert state.advance(Progress(items=[item]), "another", 7) == []
     assert state.find(OF_A, before.split_number) == before

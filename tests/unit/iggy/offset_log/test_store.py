@@ -2,7 +2,6 @@
 
 import types
 
-import attrs
 import pytest
 
 from framework.discovery.splitting import MAX_BEGUN_BYTES
@@ -130,14 +129,12 @@ def test_what_is_too_much_for_a_record_of_progress_is_divided_and_a_start_reads_
     log.append(codec.encode_begin("kit", 3, begun))
     log.append(codec.encode_open("kit", 3, "token", opened))
     delta = PositionDelta(
-        entries=[
-            attrs.evolve(entry, records_done=5, records_saved=5, total=9, extra={"row": 3}) for entry in begun[1:]
-        ],
+        entries=[entry.changed(records_done=5, records_saved=5, total=9, extra={"row": 3}) for entry in begun[1:]],
         anchors=dict.fromkeys(places, Anchor(9, 9)),
         counted=dict.fromkeys(places, Anchor(9, 9)),
         closed=dict.fromkeys(places, 9),
         removed=[begun[0].get_manager_key()],
-        listings={"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])},
+        listings={"a/": ListingHints(of="s3://bucket", keys=("a/b",), counts=(4,))},
         skipped=2,
         selected=SELECTED,
     )
@@ -194,7 +191,7 @@ def test_a_final_position_is_not_kept_for_progress(rig):
     begun, other = position("a"), position("b")
     rig.state.begin([begun, other])
     rig.store.begin(PositionDelta(begun=[begun, other]))
-    rig.store.save(PositionDelta(entries=[attrs.evolve(begun, records_done=3, records_saved=3, total=3)]))
+    rig.store.save(PositionDelta(entries=[begun.changed(records_done=3, records_saved=3, total=3)]))
     assert rig.state.find(entry_hash64("kit", begun), 0) is None
     assert rig.state.find(entry_hash64("kit", other), 0) == other
 
@@ -213,7 +210,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
         extra={"row": 3},
     )
     removed = OffsetManagerKey.of_object("bucket", "gone")
-    hints = {"a/": ListingHints(of="s3://bucket", histogram=[("a/b", 4)])}
+    hints = {"a/": ListingHints(of="s3://bucket", keys=("a/b",), counts=(4,))}
     rig.store.save(
         PositionDelta(
             entries=[entry],
@@ -252,6 +249,7 @@ def test_a_change_is_one_record_with_everything_in_it(rig):
 
 
 def test_a_partition_is_closed_until_something_is_written_there_again(rig):
+    rig.state.owners = dict.fromkeys((PARTITION, OTHER), "token")
     rig.state.closed = {OTHER: 8}
     rig.store.save(PositionDelta(closed={PARTITION: 4}))
     assert rig.state.closed == {OTHER: 8, PARTITION: 4}
