@@ -25,6 +25,7 @@ import pycurl
 from framework.errors import FatalError, TaskClosedError
 from framework.storage.http.answer import REFUSALS, HttpAnswer, RetryAfter
 from framework.storage.http.errors import HttpError, HttpReadTimeoutError
+from framework.storage.http.kept import KeptConnections
 from framework.storage.http.transfer import HttpOptions, Transfer, failure_of
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
@@ -72,6 +73,7 @@ class HttpLoop:
         self._numbers = itertools.count()
         self._transfers: dict[Any, Transfer] = {}
         self._free: list[Transfer] = []
+        self._kept = KeptConnections()
         self._watched: set[int] = set()
         self._due: float | None = None
 
@@ -318,7 +320,7 @@ class HttpLoop:
     def _start(self, answer: HttpAnswer) -> None:
         if answer.ended:
             return
-        transfer = self._free.pop() if self._free else Transfer(self.options, self._receive)
+        transfer = self._free.pop() if self._free else Transfer(self.options, self._receive, self._kept)
         answer.transfer = transfer
         answer.sent_at = answer.active_at = self.now
         answer.measured_bytes = 0
@@ -366,8 +368,12 @@ class HttpLoop:
         return len(self._transfers) < before
 
     def _end(self, transfer: Transfer, failure: HttpError | None) -> None:
+        transfer.close_request()
         answer = self._release(transfer)
         if answer is None:
+            return
+        if transfer.spoilt and not answer.ended:
+            self._start(answer)  # each time closes one connection
             return
         status = answer.status_so_far()
         if failure is None and answer.breaks_off_in_head():
