@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus
 
@@ -41,6 +42,7 @@ from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
 from s3_source.pins import Pins
+from s3_source.repeats import Repeats
 from s3_source.session import (
     IDENTITIES,
     find_credentials,
@@ -103,6 +105,7 @@ class S3Store(HttpStore):
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
+        self._repeats = Repeats(config.bucket)
         self._accepts_gzip: bool | None = None
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
@@ -148,7 +151,9 @@ class S3Store(HttpStore):
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
         meta = answer["ResponseMetadata"]
-        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
+        started = str(options.get("StartAfter", ""))
+        check = partial(self._repeats.check, prefix=prefix, after=started, continuation=continuation)
+        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket, check=check)
         if page.continuation is not None and page.continuation == continuation:
             raise ListingError(f"s3://{self.bucket}/{prefix}: a page of the listing repeats itself; stopped")
         return page

@@ -15,6 +15,7 @@ from framework.model.objects import MAX_SIZE
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.transport import BODY
 from s3_source.versions import condition_of
 from tests.support.listing import native
 
@@ -207,3 +208,18 @@ def test_descriptions_of_services_are_read_once_in_a_process(monkeypatch):
     monkeypatch.setattr(JSONFileLoader, "load_file", counting)
     S3Store(config).close()
     assert not read
+
+
+def test_a_page_of_another_request_is_an_error_and_no_end_of_a_listing():
+    body = (
+        b"<ListBucketResult><Name>b</Name><Prefix/><StartAfter>k5</StartAfter><EncodingType>url</EncodingType>"
+        b"<IsTruncated>false</IsTruncated></ListBucketResult>"
+    )
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    answer = {BODY: body, "ResponseMetadata": {"HTTPHeaders": {}}}
+    store._client = SimpleNamespace(list_objects_v2=lambda **_: answer, close=lambda: None)
+    with contextlib.closing(store):
+        assert store.list_page(after="k5").objects == []
+        for asked in ({}, {"after": "k4"}, {"continuation": "t"}, {"prefix": "k9", "after": "k5"}):
+            with pytest.raises(StoreUnavailableError, match="answers another request"):
+                store.list_page(**asked)
