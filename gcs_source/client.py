@@ -54,6 +54,7 @@ from gcs_source.errors_map import Failed, from_answer, translate
 from gcs_source.pages import (
     FIELDS,
     ITEM_FIELDS,
+    check_window,
     offsets,
     other_generation,
     parse_metadata,
@@ -146,7 +147,10 @@ class GcsStore(HttpStore):
         # `startOffset` is inclusive: one more, so that a page that shows that key itself brings something all the same
         asked["maxResults"] = str(min(page_size + bool(after), MAX_PAGE_SIZE))
         body, headers = self._get(self._objects, asked, self._failed("objects.list"))
-        return parse_page(body, headers, self.bucket, after=after, most=page_size)
+        page = parse_page(body, headers, self.bucket, after=after, most=page_size)
+        if self.bounds_pages:  # Google's; what else speaks GCS may ignore them, and another order show it
+            check_window(page, self.bucket, asked, after)
+        return page
 
     def _check_key(self, key: str) -> None:
         """Raise if a request for this key would become one for the list of objects, or the bucket, on its way."""

@@ -1,6 +1,8 @@
 """What the client reads beside objects: documents, which it reads whole."""
 
+import contextlib
 import gzip
+import json
 from types import SimpleNamespace
 
 import attrs
@@ -75,3 +77,30 @@ def test_a_body_is_surely_the_listed_version_by_length_generation_and_checksum(h
     answered = {name: value for name, value in head.items() if value is not None}
     assert store.is_listed(attrs.evolve(native("k"), version="7", size=9), answered, b"123456789") is surely
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked", "foreign"),
+    [
+        ("bcd", {"after": "a"}, False),
+        ("bcd", {"after": "b"}, False),
+        ("bcd", {"after": "c"}, True),
+        ("bcd", {"after": "e"}, True),
+        ("bcd", {"after": "a", "until": "d"}, False),
+        ("bcd", {"after": "a", "until": "c"}, True),
+        ("bcd", {"continuation": "t1 ct", "until": "z"}, True),
+        ("", {"after": "e", "until": "f"}, False),
+    ],
+)
+def test_a_page_of_other_keys_than_were_asked_for_answers_another_request(shown, asked, foreign, monkeypatch):
+    """Taken for the end of a range, it would leave keys out."""
+    items = [{"name": k, "generation": "1", "timeCreated": "2026-01-01T00:00:00Z"} for k in shown]
+    body = json.dumps({"kind": "storage#objects", "items": items}).encode()
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    monkeypatch.setattr(store, "_get", lambda *_: (body, {}))
+    with contextlib.closing(store):
+        if foreign:
+            with pytest.raises(StoreUnavailableError, match="answers another request"):
+                store.list_page(**asked)
+        else:
+            assert "".join(one.key for one in store.list_page(**asked).objects) in {shown, shown[1:]}
