@@ -110,6 +110,7 @@ class GcsStore(HttpStore):
         self.config = config
         self.address = config.endpoint
         self._bucket_seen = False
+        self._names_versions = False  # as one answer did; some emulators never do
         try:
             self._client = make_client(config, credentials)
             self._session = make_session(self._client, config)
@@ -233,6 +234,7 @@ class GcsStore(HttpStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         if headers.get("x-goog-generation") != native.version or not announces(headers, native.size):
             return False
+        self._names_versions = True
         stored = headers.get("x-goog-stored-content-encoding") or "identity"
         if stored != "identity" or "x-guploader-response-body-transformations" in headers:
             return False
@@ -259,7 +261,15 @@ class GcsStore(HttpStore):
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
         generation = headers.get("x-goog-generation")
-        check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
+        check_named(
+            native,
+            named=bool(generation),
+            others=self._names_versions,
+            status=answer.status,
+            headers=headers,
+            section="gcs",
+        )
+        self._names_versions = self._names_versions or bool(generation)
         if generation and generation != native.version:
             raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"

@@ -106,6 +106,7 @@ class S3Store(HttpStore):
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._repeats = Repeats(config.bucket)
+        self._names_versions = [False, False]  # as one answer did: for objects that are listed without an ETag, and with one
         self._accepts_gzip: bool | None = None
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
@@ -336,6 +337,7 @@ class S3Store(HttpStore):
         etag = listed_etag(native)
         if not etag or headers.get("etag") != f'"{etag}"' or not announces(headers, native.size):
             return False
+        self._names_versions[True] = True
         checksum = checksum_in(headers) if self.config.verify_checksums else None
         return checksum is None or checksum.fits(data)
 
@@ -362,7 +364,9 @@ class S3Store(HttpStore):
             return self._send_get(native, get.start, get.stop).result()
         headers, etag = answer.headers, listed_etag(native)
         named = bool(headers.get("etag") or (not etag and headers.get("last-modified")))
-        check_named(native, named=named, status=status, headers=headers, section="s3")
+        names = self._names_versions[bool(etag)]
+        check_named(native, named=named, others=names, status=status, headers=headers, section="s3")
+        self._names_versions[bool(etag)] = names or named
         announced = announces_length(headers)
         if not announced and not get.repeats:
             other = self._in_other_form(get, headers)

@@ -201,14 +201,19 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
     return end
 
 
-def check_named(native: NativeObject, *, named: bool, status: int, headers: Mapping[str, str], section: str) -> None:
-    """Refuse a body that nothing ties to the object: its head names no version, and announces another length or none.
+def check_named(
+    native: NativeObject, *, named: bool, others: bool, status: int, headers: Mapping[str, str], section: str
+) -> None:
+    """Refuse a body that nothing ties to the object.
 
-    A maintenance page of an ingress comes with status 200. Its bytes would be taken for the beginning of the object.
+    That is one whose head names no version, from a store that names them; and from any other, a whole one whose head
+    announces another length, or none. A maintenance page of an ingress comes with status 200. Its bytes would be taken for
+    the beginning of the object. A range is of some version: with the listed size, of another one just as well.
 
     Args:
         native: the object as listed.
         named: whether the head names a version, whichever.
+        others: whether other answers of this store did, for objects that are listed as this one is.
         status: 200 or 206; a 206 names its range and the object's size.
         headers: the answer's headers; looked up in lower case.
         section: the store's section of the configuration.
@@ -216,12 +221,16 @@ def check_named(native: NativeObject, *, named: bool, status: int, headers: Mapp
     Raises:
         StoreUnavailableError: so it is.
     """
-    if named or status != 200 or announces(headers, native.size):  # noqa: PLR2004
+    if named or (not others and (status != 200 or announces(headers, native.size))):  # noqa: PLR2004
         return
-    length = headers.get("content-length") if announces_length(headers) else None
+    if others:
+        seen = "and others of this store do"
+    else:
+        length = headers.get("content-length") if announces_length(headers) else None
+        seen = f"and announces {length or 'no'} bytes, listed are {native.size}"
     raise StoreUnavailableError(
-        f"{native.location}: the answer names no version of it and announces {length or 'no'} bytes, listed are {native.size}: an "
-        f"ingress, load balancer or proxy made it; when that stays so, check {section}.endpoint and {section}.proxy"
+        f"{native.location}: the answer names no version of it {seen}: an ingress, load balancer or proxy made it; when that "
+        f"stays so, check {section}.endpoint and {section}.proxy"
     )
 
 

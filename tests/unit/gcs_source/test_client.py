@@ -10,6 +10,7 @@ import pytest
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.http.errors import HttpError
+from framework.storage.http.store import ObjectGet
 from gcs_source import client
 from gcs_source.config import GcsConfig
 from tests.support.listing import native
@@ -104,3 +105,24 @@ def test_a_page_of_other_keys_than_were_asked_for_answers_another_request(shown,
                 store.list_page(**asked)
         else:
             assert "".join(one.key for one in store.list_page(**asked).objects) in {shown, shown[1:]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_range_that_names_no_generation_is_taken_only_from_a_store_that_names_none(whole):
+    def ranged(**headers):
+        head = {"content-range": "bytes 4-8/9", "content-length": "5", **headers}
+        return SimpleNamespace(status=206, headers=head, close=lambda: None)
+
+    named = {"x-goog-generation": "7"}
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    listed = attrs.evolve(native("k"), version="7", size=9)
+    get = ObjectGet(store, listed, 4, 9)
+    with contextlib.closing(store):
+        store.stream_of(get, ranged())
+        if whole:
+            assert store.is_listed(listed, {**named, "content-length": "9"}, b"123456789")
+        else:
+            store.stream_of(get, ranged(**named))
+        with pytest.raises(StoreUnavailableError, match="names no version of it and others of this store do"):
+            store.stream_of(get, ranged())
+        store.stream_of(get, ranged(**named))
