@@ -39,6 +39,10 @@ larger one whose reader has no room, and of one over HTTP/1.1 nothing."""
 MIN_BYTES_PER_SECOND = 100
 """A body that brings fewer, over twice the limit of silence, is broken off; not while its reader has no room."""
 
+DOCUMENT_BYTES_PER_SECOND = 50_000
+"""A refusal, and a document such as a listing, may take twice the limit of silence and its size at this rate. Then a
+document is broken off, and a refusal judged by what has come: neither may keep a retry from its time."""
+
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
 _THROTTLED = (429, 503)
@@ -417,6 +421,14 @@ class HttpLoop:
     def _end_slow(self, transfer: Transfer, answer: HttpAnswer) -> None:
         """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
         came, window = transfer.curl.getinfo(pycurl.SIZE_DOWNLOAD_T), 2 * self.options.read_seconds
+        if not answer.measured_bytes:
+            answer.began_at = self.now
+        elif self.now > answer.began_at + window + came / DOCUMENT_BYTES_PER_SECOND:
+            refused = answer.status_so_far() >= REFUSALS
+            if refused or answer.is_document:
+                why = f"only {came:,} bytes came within {self.now - answer.began_at:.0f} seconds"
+                self._break_off(transfer, None if refused else why)
+                return
         if answer.measured_bytes and self.now < answer.measured_at + window:
             return
         if answer.measured_bytes and came - answer.measured_bytes < window * MIN_BYTES_PER_SECOND:
@@ -424,8 +436,8 @@ class HttpLoop:
             return
         answer.measured_at, answer.measured_bytes = self.now, came
 
-    def _break_off(self, transfer: Transfer, why: str) -> None:
-        """End a transfer and its connection.
+    def _break_off(self, transfer: Transfer, why: str | None) -> None:
+        """End a transfer and its connection; without a reason as if all had come.
 
         libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes. It is
         found by its port: libcurl before 8.22 does not tell the socket of a connection that was kept.
@@ -436,7 +448,7 @@ class HttpLoop:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 if connection.getsockname()[1:2] == (port,):
                     connection.shutdown(socket.SHUT_RDWR)
-        self._end(transfer, HttpReadTimeoutError(why))
+        self._end(transfer, HttpReadTimeoutError(why) if why is not None else None)
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""

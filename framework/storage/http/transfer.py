@@ -33,7 +33,8 @@ class HttpOptions:
 
     Attributes:
         connect_seconds: limit of a connection attempt, with TLS.
-        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`.
+        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`; documents
+            and refusals have an end, too: `DOCUMENT_BYTES_PER_SECOND`.
         max_connections: connections kept, and requests made ahead at once.
         proxy: address of the proxy; empty = none, whatever the environment says.
         ca_file: the certificate authorities to trust; a file, or a folder of hashed names.

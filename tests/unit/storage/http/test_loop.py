@@ -639,9 +639,9 @@ def test_silence_is_an_error_and_other_transfers_go_on(serving):
     gate.set()
 
 
-def paced(content, size, over):
+def paced(content, size, over, status=200):
     """Yield a body in pieces, a twentieth of a second apart; the rest at once when `over` is set."""
-    yield b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(content)
+    yield b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (status, len(content))
     while content and not over.wait(0.05):
         yield content[:size]
         content = content[size:]
@@ -673,6 +673,42 @@ def test_a_body_that_comes_slowly_but_fast_enough_is_not_broken_off(serving):
     server, loop = serving(lambda *_: paced(content, 1000, never), read_seconds=1.0)
     assert drain(loop.get(f"{server.endpoint}/k", [])) == content
     assert sum(server.asked.values()) == 1
+
+
+def test_a_document_that_trickles_is_broken_off_however_fast_a_body_must_be(serving):
+    """300 bytes a second would keep a page of a listing for hours, far beyond any budget of retries."""
+    over = threading.Event()
+    server, loop = serving(lambda *_: paced(bytes(60_000), 15, over), read_seconds=0.3)
+    began = time.monotonic()
+    with pytest.raises(HttpReadTimeoutError, match=r"only \d+ bytes came within 1 seconds"):
+        loop.get(f"{server.endpoint}/k", []).read_all()
+    assert time.monotonic() - began < 15
+    over.set()
+
+
+def test_a_document_that_is_long_may_take_long(serving):
+    content, never = bytes(600_000), threading.Event()
+    server, loop = serving(lambda *_: paced(content, 20_000, never), read_seconds=0.3)
+    assert loop.get(f"{server.endpoint}/k", []).read_all() == content
+    assert sum(server.asked.values()) == 1
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_refusal_that_trickles_is_judged_by_what_has_come(serving, ahead):
+    over, judged = threading.Event(), []
+
+    def again(answer):
+        judged.append(answer.wait_refusal())
+
+    server, loop = serving(lambda *_: paced(b"busy" * 15_000, 16, over, 503), read_seconds=0.3)
+    more = {"size": 100, "room": StreamRoom(FetchBudget(1 << 20)), "retry": again} if ahead else {}
+    answer = loop.get(f"{server.endpoint}/k", [], **more)
+    assert answer.status == 503
+    body = answer.wait_refusal()
+    over.set()
+    assert 0 < len(body) < 5000
+    assert body == b"busy" * (len(body) // 4)
+    assert judged == ([body] if ahead else [])
 
 
 @pytest.mark.parametrize("rests", [1, 6])
