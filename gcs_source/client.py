@@ -110,7 +110,6 @@ class GcsStore(HttpStore):
         self.config = config
         self.address = config.endpoint
         self._bucket_seen = False
-        self._names_versions = False  # as one answer did; some emulators never do
         try:
             self._client = make_client(config, credentials)
             self._session = make_session(self._client, config)
@@ -128,6 +127,7 @@ class GcsStore(HttpStore):
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
         self.order_is_documented = self.bounds_pages = self.ends_are_reliable = is_google(endpoint)
+        self._names_versions = is_google(endpoint)  # elsewhere once an answer did; some emulators never do
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key_bytes(config.customer_key, "gcs.customer_key"))
 

@@ -120,9 +120,10 @@ class Transfer:
     def close_request(self) -> None:
         """Learn from a request that has ended whether its connection speaks HTTP/1.1."""
         kept = self._kept
-        if kept.unproven and self._is_small:
-            if self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_1_1:
-                kept.prove(self.curl.getinfo(pycurl.LOCAL_PORT))
+        if not kept.unproven or not self._is_small:
+            return
+        if self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_1_1:
+            kept.prove(self.curl.getinfo(pycurl.LOCAL_PORT))
 
     def _open(self, fd: int, _purpose: int) -> int:
         """Called by libcurl for each socket that it opens."""

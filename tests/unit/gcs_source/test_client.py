@@ -114,7 +114,7 @@ def test_a_range_that_names_no_generation_is_taken_only_from_a_store_that_names_
         return SimpleNamespace(status=206, headers=head, close=lambda: None)
 
     named = {"x-goog-generation": "7"}
-    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True, endpoint="http://127.0.0.1:9"))
     listed = attrs.evolve(native("k"), version="7", size=9)
     get = ObjectGet(store, listed, 4, 9)
     with contextlib.closing(store):
@@ -126,3 +126,12 @@ def test_a_range_that_names_no_generation_is_taken_only_from_a_store_that_names_
         with pytest.raises(StoreUnavailableError, match="names no version of it and others of this store do"):
             store.stream_of(get, ranged())
         store.stream_of(get, ranged(**named))
+
+
+def test_google_names_the_generation_in_each_answer():
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    head = {"content-range": "bytes 4-8/9", "content-length": "5"}
+    answer = SimpleNamespace(status=206, headers=head, close=lambda: None)
+    get = ObjectGet(store, attrs.evolve(native("k"), version="7", size=9), 4, 9)
+    with contextlib.closing(store), pytest.raises(StoreUnavailableError, match="names no version of it"):
+        store.stream_of(get, answer)

@@ -76,8 +76,8 @@ class Answering:
             thread.start()
 
     def serve(self, one):
-        with self.tls.wrap_socket(one, server_side=True) if self.tls else one as one:
-            file = one.makefile("rb")
+        with self.tls.wrap_socket(one, server_side=True) if self.tls else one as connection:
+            file = connection.makefile("rb")
             with file:
                 try:
                     while line := file.readline():
@@ -96,7 +96,7 @@ class Answering:
                                 if isinstance(part, threading.Event):
                                     part.wait(60)
                                 else:
-                                    one.sendall(part)
+                                    connection.sendall(part)
                         finally:
                             with self.lock:
                                 self.open_now -= 1
