@@ -42,6 +42,7 @@ from framework.storage.http.body import (
     check_named,
     expected_bytes,
     other_bytes,
+    unnamed,
 )
 from framework.storage.http.errors import HttpError
 from framework.storage.http.head import pattern_of
@@ -261,15 +262,11 @@ class GcsStore(HttpStore):
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
         generation = headers.get("x-goog-generation")
-        check_named(
-            native,
-            named=bool(generation),
-            others=self._names_versions,
-            status=answer.status,
-            headers=headers,
-            section="gcs",
-        )
-        self._names_versions = self._names_versions or bool(generation)
+        check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
+        if generation:
+            self._names_versions = True
+        elif self._names_versions:
+            raise unnamed(native, "gcs")
         if generation and generation != native.version:
             raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"

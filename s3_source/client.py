@@ -32,7 +32,14 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
+from framework.storage.http.body import (
+    LENGTH_HEADERS,
+    announces,
+    announces_length,
+    check_named,
+    expected_bytes,
+    unnamed,
+)
 from framework.storage.http.head import pattern_of
 from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import OK, HttpStore, ObjectGet
@@ -367,9 +374,7 @@ class S3Store(HttpStore):
             return self._send_get(native, get.start, get.stop).result()
         headers, etag = answer.headers, listed_etag(native)
         named = bool(headers.get("etag") or (not etag and headers.get("last-modified")))
-        names = self._names_versions[bool(etag)]
-        check_named(native, named=named, others=names, status=status, headers=headers, section="s3")
-        self._names_versions[bool(etag)] = names or named
+        check_named(native, named=named, status=status, headers=headers, section="s3")
         announced = announces_length(headers)
         if not announced and not get.repeats:
             other = self._in_other_form(get, headers)
@@ -377,6 +382,10 @@ class S3Store(HttpStore):
                 answer.close()
                 return other
         check_version(native, etag, headers)
+        if named:
+            self._names_versions[bool(etag)] = True
+        elif self._names_versions[bool(etag)]:
+            raise unnamed(native, "s3")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
             self._pins.check(native, headers)
