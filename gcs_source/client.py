@@ -42,6 +42,7 @@ from framework.storage.http.body import (
     check_named,
     expected_bytes,
     other_bytes,
+    unnamed,
 )
 from framework.storage.http.errors import HttpError
 from framework.storage.http.head import pattern_of
@@ -54,6 +55,7 @@ from gcs_source.errors_map import Failed, from_answer, translate
 from gcs_source.pages import (
     FIELDS,
     ITEM_FIELDS,
+    check_window,
     offsets,
     other_generation,
     parse_metadata,
@@ -126,6 +128,7 @@ class GcsStore(HttpStore):
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
         self.order_is_documented = self.bounds_pages = self.ends_are_reliable = is_google(endpoint)
+        self._names_versions = is_google(endpoint)  # elsewhere once an answer did; some emulators never do
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key_bytes(config.customer_key, "gcs.customer_key"))
 
@@ -146,7 +149,10 @@ class GcsStore(HttpStore):
         # `startOffset` is inclusive: one more, so that a page that shows that key itself brings something all the same
         asked["maxResults"] = str(min(page_size + bool(after), MAX_PAGE_SIZE))
         body, headers = self._get(self._objects, asked, self._failed("objects.list"))
-        return parse_page(body, headers, self.bucket, after=after, most=page_size)
+        page = parse_page(body, headers, self.bucket, after=after, most=page_size)
+        if self.bounds_pages:  # Google's; what else speaks GCS may ignore them, and another order show it
+            check_window(page, self.bucket, asked, after)
+        return page
 
     def _check_key(self, key: str) -> None:
         """Raise if a request for this key would become one for the list of objects, or the bucket, on its way."""
@@ -229,6 +235,7 @@ class GcsStore(HttpStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         if headers.get("x-goog-generation") != native.version or not announces(headers, native.size):
             return False
+        self._names_versions = True
         stored = headers.get("x-goog-stored-content-encoding") or "identity"
         if stored != "identity" or "x-guploader-response-body-transformations" in headers:
             return False
@@ -256,6 +263,10 @@ class GcsStore(HttpStore):
         headers = answer.headers
         generation = headers.get("x-goog-generation")
         check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
+        if generation:
+            self._names_versions = True
+        elif self._names_versions:
+            raise unnamed(native, "gcs")
         if generation and generation != native.version:
             raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"

@@ -82,6 +82,26 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str, *, after: s
     return ListPage(objects=objects, continuation=continuation, server_time_ms=server_time_ms(headers.get("date")))
 
 
+def check_window(page: ListPage, bucket: str, asked: Mapping[str, str], after: str) -> None:
+    """Compare the keys of a page with the window that was asked for; nothing else ties it to its request.
+
+    Args:
+        page: of a store that takes both offsets.
+        bucket: name of the bucket.
+        asked: as of `offsets`.
+        after: the key that the page must lie behind.
+
+    Raises:
+        StoreUnavailableError: it shows others.
+    """
+    objects, end = page.objects, asked.get("endOffset")
+    if objects and (objects[0].key <= after or (end is not None and objects[-1].key >= end)):
+        raise StoreUnavailableError(
+            f"gs://{bucket}: a page of the listing answers another request: keys behind {after!r} and before {end!r} were asked "
+            f"for, it shows {objects[0].key!r} to {objects[-1].key!r}; when that stays so, {_CHECK}"
+        )
+
+
 def offsets(after: str, until: str | None) -> dict[str, str]:
     """Return the parameters for the keys `after .. until`, both inclusive; a few later keys may be listed too.
 

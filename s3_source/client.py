@@ -13,6 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote_plus
 
@@ -30,7 +31,14 @@ from framework.errors import (
 from framework.model.objects import NativeObject, is_older_form
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import LENGTH_HEADERS, announces, announces_length, check_named, expected_bytes
+from framework.storage.http.body import (
+    LENGTH_HEADERS,
+    announces,
+    announces_length,
+    check_named,
+    expected_bytes,
+    unnamed,
+)
 from framework.storage.http.head import pattern_of
 from framework.storage.http.loop import HttpLoop
 from framework.storage.http.store import OK, HttpStore, ObjectGet
@@ -40,6 +48,7 @@ from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
 from s3_source.pins import Pins
+from s3_source.repeats import Repeats
 from s3_source.session import (
     IDENTITIES,
     find_credentials,
@@ -102,6 +111,11 @@ class S3Store(HttpStore):
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
+        self._repeats = Repeats(config.bucket)
+        self._names_versions = [
+            False,
+            False,
+        ]  # as one answer did: for objects that are listed without an ETag, and with one
         self._accepts_gzip: bool | None = None
         self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
@@ -148,7 +162,9 @@ class S3Store(HttpStore):
         except Exception as error:
             raise translate(error, self._failed("ListObjectsV2")) from error
         meta = answer["ResponseMetadata"]
-        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket)
+        started = str(options.get("StartAfter", ""))
+        check = partial(self._repeats.check, prefix=prefix, after=started, continuation=continuation)
+        page = parse_page(answer.get(BODY, b""), meta["HTTPHeaders"], self.bucket, check=check)
         if self.address and not self._warned:  # AWS lists them all
             self._warn_without_etag(page.objects)
         return page
@@ -346,6 +362,7 @@ class S3Store(HttpStore):
         etag = listed_etag(native)
         if not etag or headers.get("etag") != f'"{etag}"' or not announces(headers, native.size):
             return False
+        self._names_versions[True] = True
         checksum = checksum_in(headers) if self.config.verify_checksums else None
         return checksum is None or checksum.fits(data)
 
@@ -380,6 +397,10 @@ class S3Store(HttpStore):
                 answer.close()
                 return other
         check_version(native, etag, headers)
+        if named:
+            self._names_versions[bool(etag)] = True
+        elif self._names_versions[bool(etag)]:
+            raise unnamed(native, "s3")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
             self._pins.check(native, headers)

@@ -38,8 +38,16 @@ EMPTY_ANSWER = b"<ListBucketResult/>"
 """Body for botocore's parser, instead of the real one."""
 
 
-def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage:
+def parse_page(
+    body: bytes, headers: Mapping[str, str], bucket: str, *, check: Callable[[Mapping[str, str]], None] | None = None
+) -> ListPage:
     """Parse the body of an answer to a request with `encoding-type=url`.
+
+    Args:
+        body: XML.
+        headers: headers of the answer, looked up in lower case.
+        bucket: name of the bucket.
+        check: takes the page's own fields, and raises when they are those of another request (`s3_source.repeats`).
 
     Keys are decoded once, and only when the answer says that they are encoded. The plus sign means a
     space, as in botocore: S3 sends `+` for a space and `%2B` for a plus. A page with a key that is not
@@ -47,7 +55,7 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
 
     Raises:
         ListingError: there are more pages, but no continuation.
-        StoreUnavailableError: the body is truncated, or not a listing.
+        StoreUnavailableError: the body is truncated, or not a listing, or that of another request.
     """
     try:
         plain = plain_items(body)
@@ -68,6 +76,8 @@ def parse_page(body: bytes, headers: Mapping[str, str], bucket: str) -> ListPage
         raise StoreUnavailableError(
             f"s3://{bucket}: a page of the listing cannot be read ({missing}); when that stays so, check s3.endpoint and s3.proxy"
         ) from exc
+    if check is not None:
+        check(fields)
     continuation = fields.get("NextContinuationToken") if truncated else None
     if truncated and not continuation:
         raise ListingError(

@@ -49,7 +49,8 @@ class BucketConfig:
         30.0,
         minimum=0.1,
         maximum=3600,
-        doc="Maximum wait for bytes. A body that brings fewer than 100 bytes a second, over twice this time, is requested again.",
+        doc="Maximum wait for bytes. A body that brings fewer than 100 bytes a second, over twice this time, is requested again. "
+        "So is a page of a listing that takes twice this time and a second per 50,000 bytes; a refusal then counts as whole.",
         former_names={"read_timeout_seconds": ""},
     )
     max_attempts: int = option(

@@ -60,6 +60,7 @@ class HttpAnswer:
         room: memory that the body may take; None: `WINDOW_BYTES`.
         is_head: whether the request is a HEAD, which has no body.
         is_small: whether its connection may be shared, over HTTP/2.
+        is_document: whether the reader waits for the whole body.
         started: whether the reader may look at it: it will not be requested again.
         complete: whether the transfer has ended.
         ended: whether it has ended for the reader, too.
@@ -76,9 +77,9 @@ class HttpAnswer:
 
     def __attrs_post_init__(self) -> None:
         self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it
-        self.sent_at = self.active_at = self.measured_at = 0.0
+        self.sent_at = self.active_at = self.began_at = self.measured_at = 0.0
         self.measured_bytes = 0
-        self.paused = self.permitted = self._whole = False
+        self.paused = self.permitted = self.is_document = False
         self._waiter: LockType | None = None
         self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
         self._reserved = 0  # bytes, with a room; used by the loop's thread alone
@@ -195,7 +196,7 @@ class HttpAnswer:
         """
         parts, size = [], 0
         limit = MAX_DOCUMENT_BYTES if max_bytes is None else max_bytes
-        self._whole = True
+        self.is_document = True
         while True:
             self._wait_until(lambda: self.ended or self._is_full)
             data = self.read(WINDOW_BYTES)
@@ -312,7 +313,7 @@ class HttpAnswer:
             # a refusal that goes on and on is judged by its reader: there may be no room for its end
             self.started = self.retry is None or self.status_so_far() < REFUSALS or self._size >= MAX_REFUSAL_BYTES
         waiter = self._waiter
-        if waiter is not None and not (self._whole and not self._is_full):  # each piece would wake its reader
+        if waiter is not None and not (self.is_document and not self._is_full):  # each piece would wake its reader
             self._waiter = None
             waiter.release()
         return True

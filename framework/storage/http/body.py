@@ -225,6 +225,17 @@ def check_named(native: NativeObject, *, named: bool, status: int, headers: Mapp
     )
 
 
+def unnamed(native: NativeObject, section: str) -> StoreUnavailableError:
+    """Return the error of an answer that names no version, from a store that names them.
+
+    It may be of another version, also when it is a range of the listed size: a read would go on with other bytes.
+    """
+    return StoreUnavailableError(
+        f"{native.location}: the answer names no version of it and others of this store do: an ingress, load balancer or proxy "
+        f"made it; when that stays so, check {section}.endpoint and {section}.proxy"
+    )
+
+
 def other_bytes(native: NativeObject, seen: str) -> ObjectError:
     """Return the error for a body that is not the stored bytes, such as unpacked in transit. Retries do not help."""
     return ObjectError(

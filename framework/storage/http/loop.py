@@ -25,6 +25,7 @@ import pycurl
 from framework.errors import FatalError, TaskClosedError
 from framework.storage.http.answer import REFUSALS, HttpAnswer, RetryAfter
 from framework.storage.http.errors import HttpError, HttpReadTimeoutError
+from framework.storage.http.kept import KeptConnections
 from framework.storage.http.transfer import HttpOptions, Transfer, failure_of
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
@@ -37,6 +38,10 @@ larger one whose reader has no room, and of one over HTTP/1.1 nothing."""
 
 MIN_BYTES_PER_SECOND = 100
 """A body that brings fewer, over twice the limit of silence, is broken off; not while its reader has no room."""
+
+DOCUMENT_BYTES_PER_SECOND = 50_000
+"""A refusal, and a document such as a listing, may take twice the limit of silence and its size at this rate. Then a
+document is broken off, and a refusal judged by what has come: neither may keep a retry from its time."""
 
 CLOSE_SECONDS = 1.0
 _SLOWEST_SWEEP_SECONDS = 1.0
@@ -72,6 +77,7 @@ class HttpLoop:
         self._numbers = itertools.count()
         self._transfers: dict[Any, Transfer] = {}
         self._free: list[Transfer] = []
+        self._kept = KeptConnections()
         self._watched: set[int] = set()
         self._due: float | None = None
 
@@ -318,7 +324,7 @@ class HttpLoop:
     def _start(self, answer: HttpAnswer) -> None:
         if answer.ended:
             return
-        transfer = self._free.pop() if self._free else Transfer(self.options, self._receive)
+        transfer = self._free.pop() if self._free else Transfer(self.options, self._receive, self._kept)
         answer.transfer = transfer
         answer.sent_at = answer.active_at = self.now
         answer.measured_bytes = 0
@@ -366,8 +372,12 @@ class HttpLoop:
         return len(self._transfers) < before
 
     def _end(self, transfer: Transfer, failure: HttpError | None) -> None:
+        transfer.close_request()
         answer = self._release(transfer)
         if answer is None:
+            return
+        if transfer.spoilt and not answer.ended:
+            self._start(answer)  # each time closes one connection
             return
         status = answer.status_so_far()
         if failure is None and answer.breaks_off_in_head():
@@ -411,6 +421,14 @@ class HttpLoop:
     def _end_slow(self, transfer: Transfer, answer: HttpAnswer) -> None:
         """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
         came, window = transfer.curl.getinfo(pycurl.SIZE_DOWNLOAD_T), 2 * self.options.read_seconds
+        if not answer.measured_bytes:
+            answer.began_at = self.now
+        elif self.now > answer.began_at + window + came / DOCUMENT_BYTES_PER_SECOND:
+            refused = answer.status_so_far() >= REFUSALS
+            if refused or answer.is_document:
+                why = f"only {came:,} bytes came within {self.now - answer.began_at:.0f} seconds"
+                self._break_off(transfer, None if refused else why)
+                return
         if answer.measured_bytes and self.now < answer.measured_at + window:
             return
         if answer.measured_bytes and came - answer.measured_bytes < window * MIN_BYTES_PER_SECOND:
@@ -418,8 +436,8 @@ class HttpLoop:
             return
         answer.measured_at, answer.measured_bytes = self.now, came
 
-    def _break_off(self, transfer: Transfer, why: str) -> None:
-        """End a transfer and its connection.
+    def _break_off(self, transfer: Transfer, why: str | None) -> None:
+        """End a transfer and its connection; without a reason as if all had come.
 
         libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes. It is
         found by its port: libcurl before 8.22 does not tell the socket of a connection that was kept.
@@ -430,7 +448,7 @@ class HttpLoop:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 if connection.getsockname()[1:2] == (port,):
                     connection.shutdown(socket.SHUT_RDWR)
-        self._end(transfer, HttpReadTimeoutError(why))
+        self._end(transfer, HttpReadTimeoutError(why) if why is not None else None)
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""

@@ -21,6 +21,7 @@ from framework.storage.http.errors import (
 
 if TYPE_CHECKING:
     from framework.storage.http.answer import HttpAnswer
+    from framework.storage.http.kept import KeptConnections
 
 BUFFER_BYTES = 1 << 19
 """The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
@@ -32,7 +33,8 @@ class HttpOptions:
 
     Attributes:
         connect_seconds: limit of a connection attempt, with TLS.
-        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`.
+        read_seconds: limit of silence; over twice this time a body must bring `MIN_BYTES_PER_SECOND`; documents
+            and refusals have an end, too: `DOCUMENT_BYTES_PER_SECOND`.
         max_connections: connections kept, and requests made ahead at once.
         proxy: address of the proxy; empty = none, whatever the environment says.
         ca_file: the certificate authorities to trust; a file, or a folder of hashed names.
@@ -46,18 +48,29 @@ class HttpOptions:
 
 
 class Transfer:
-    """An easy handle of libcurl, used for one request after the other: options that stay are set once."""
+    """An easy handle of libcurl, used for one request after the other: options that stay are set once.
 
-    __slots__ = ("_is_head", "_is_small", "_receive", "answer", "curl")
+    Attributes:
+        answer: the request that it makes.
+        spoilt: whether the request was not sent, because something had come on the kept connection. It is closed.
+    """
 
-    def __init__(self, options: HttpOptions, receive: Callable[[HttpAnswer, bytes], bool]) -> None:
+    __slots__ = ("_is_head", "_is_small", "_kept", "_opened", "_receive", "answer", "curl", "spoilt")
+
+    def __init__(
+        self, options: HttpOptions, receive: Callable[[HttpAnswer, bytes], bool], kept: KeptConnections
+    ) -> None:
         """Make a handle.
 
         Args:
             options: how it connects.
             receive: takes a piece of a body; False when there is no room for it: the transfer is then paused.
+            kept: the connections of its loop.
         """
         self._receive = receive
+        self._kept = kept
+        self._opened: list[int] = []
+        self.spoilt = False
         self.answer: HttpAnswer | None = None
         self._is_head = self._is_small = False
         self.curl = curl = pycurl.Curl()
@@ -74,6 +87,8 @@ class Transfer:
             (pycurl.PROXY, options.proxy),
             (pycurl.NOPROXY, ""),
             (pycurl.WRITEFUNCTION, self._body),
+            (pycurl.SOCKOPTFUNCTION, self._open),
+            (pycurl.PREREQFUNCTION, self._before_request),
         ):
             curl.setopt(option, value)
         if options.ca_file:
@@ -84,6 +99,8 @@ class Transfer:
     def prepare(self, answer: HttpAnswer) -> None:
         """Take the next request."""
         self.answer = answer
+        self.spoilt = False
+        self._opened.clear()
         curl = self.curl
         if answer.is_head is not self._is_head:
             self._is_head = answer.is_head
@@ -99,6 +116,32 @@ class Transfer:
     def go_on(self) -> None:
         """Resume the transfer, which is paused."""
         self.curl.pause(pycurl.PAUSE_CONT)
+
+    def close_request(self) -> None:
+        """Learn from a request that has ended whether its connection speaks HTTP/1.1."""
+        kept = self._kept
+        if not kept.unproven or not self._is_small:
+            return
+        if self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_1_1:
+            kept.prove(self.curl.getinfo(pycurl.LOCAL_PORT))
+
+    def _open(self, fd: int, _purpose: int) -> int:
+        """Called by libcurl for each socket that it opens."""
+        self._opened.append(fd)
+        going: int = pycurl.SOCKOPT_OK
+        return going
+
+    def _before_request(self, _address: str, _local: str, _port: int, local_port: int) -> int:
+        """Called by libcurl when the connection stands, before it sends the request."""
+        if self._opened:
+            answer = self.answer
+            may_share = self._is_small and answer is not None and answer.url.startswith("https:")
+            self._kept.add(local_port, self._opened, may_share=may_share)
+            self._opened.clear()
+        elif self._kept.is_spoilt(local_port):
+            self.spoilt = True
+        verdict: int = pycurl.PREREQFUNC_ABORT if self.spoilt else pycurl.PREREQFUNC_OK
+        return verdict
 
     def _body(self, data: bytes) -> int | None:
         answer = self.answer

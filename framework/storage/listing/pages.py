@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from framework.errors import ListingError, StoreContractError
+from framework.errors import ListingError, StoreContractError, StoreUnavailableError
 from framework.model.objects import NativeObject
 from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.store import Chain, ListPage, ObjectStore
@@ -134,6 +134,7 @@ def page_after(
 
     Raises:
         ListingError: empty pages form a cycle, or a page shows keys of another prefix.
+        StoreUnavailableError: twice the answer that was to confirm an end `answers_another` request.
     """
     bound = {} if until is None else {"until": until}
     page, calls = ask(prefix=prefix, after=after, continuation=None, page_size=page_size, **bound), 1
@@ -145,12 +146,33 @@ def page_after(
         check_prefix(where, page, prefix)
         calls += 1
     if ended and page.continuation is None:
-        page = behind(page, after)
+        if answers_another(page, after):
+            page = ask(prefix=prefix, after=after, continuation=None, page_size=page_size, **bound)
+            calls += 1
+        if page.continuation is None:
+            page = behind(where, page, after)
     return page, calls
 
 
-def behind(page: ListPage, after: str) -> ListPage:
-    """Return what a page shows behind `after`: a server that takes no start key shows all keys once more."""
+def answers_another(page: ListPage, after: str) -> bool:
+    """Return whether a last page shows keys, and none from `after` on, a key that the store has shown.
+
+    A server that takes no start key shows that key once more: the page belongs to another request, and proves no end.
+    """
+    return page.continuation is None and bool(page.objects) and all(native.key < after for native in page.objects)
+
+
+def behind(where: str, page: ListPage, after: str) -> ListPage:
+    """Return what a page shows behind `after`: a server that takes no start key shows all keys once more.
+
+    Raises:
+        StoreUnavailableError: it `answers_another` request.
+    """
+    if answers_another(page, after):
+        raise StoreUnavailableError(
+            f"{where}: asked for the keys behind {after!r}, the listing ends with {page.objects[-1].key!r}: it answers another "
+            "request; when that stays so, check the endpoint, and what lies in between"
+        )
     return attrs.evolve(page, objects=[native for native in page.objects if native.key > after])
 
 

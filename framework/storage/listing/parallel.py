@@ -23,6 +23,7 @@ from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.listing import Listing, ListingRequest
 from framework.storage.listing.pages import (
     OutOfOrderError,
+    answers_another,
     behind,
     bound_of,
     check_prefix,
@@ -378,8 +379,12 @@ class ParallelListing(Listing):
         page, self._first = self._first, None
         if page is None:
             page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
+            if after and answers_another(page, after):
+                with self._work:
+                    self._count(page, 1)
+                page = self._ask(prefix=self._prefix, after=after, continuation=continuation, page_size=self._page_size)
             check_prefix(self._where, page, self._prefix)
-        return behind(page, after) if after else page
+        return behind(self._where, page, after) if after else page
 
     def _hand_on(self, page: ListPage, objects: list[NativeObject], ends: tuple[str, str] | None) -> None:
         """Queue a page of a chain when there is room. The lock must be held.

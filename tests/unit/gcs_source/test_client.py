@@ -1,6 +1,8 @@
 """What the client reads beside objects: documents, which it reads whole."""
 
+import contextlib
 import gzip
+import json
 from types import SimpleNamespace
 
 import attrs
@@ -8,6 +10,7 @@ import pytest
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.http.errors import HttpError
+from framework.storage.http.store import ObjectGet
 from gcs_source import client
 from gcs_source.config import GcsConfig
 from tests.support.listing import native
@@ -75,3 +78,60 @@ def test_a_body_is_surely_the_listed_version_by_length_generation_and_checksum(h
     answered = {name: value for name, value in head.items() if value is not None}
     assert store.is_listed(attrs.evolve(native("k"), version="7", size=9), answered, b"123456789") is surely
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("shown", "asked", "foreign"),
+    [
+        ("bcd", {"after": "a"}, False),
+        ("bcd", {"after": "b"}, False),
+        ("bcd", {"after": "c"}, True),
+        ("bcd", {"after": "e"}, True),
+        ("bcd", {"after": "a", "until": "d"}, False),
+        ("bcd", {"after": "a", "until": "c"}, True),
+        ("bcd", {"continuation": "t1 ct", "until": "z"}, True),
+        ("", {"after": "e", "until": "f"}, False),
+    ],
+)
+def test_a_page_of_other_keys_than_were_asked_for_answers_another_request(shown, asked, foreign, monkeypatch):
+    """Taken for the end of a range, it would leave keys out."""
+    items = [{"name": k, "generation": "1", "timeCreated": "2026-01-01T00:00:00Z"} for k in shown]
+    body = json.dumps({"kind": "storage#objects", "items": items}).encode()
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    monkeypatch.setattr(store, "_get", lambda *_: (body, {}))
+    with contextlib.closing(store):
+        if foreign:
+            with pytest.raises(StoreUnavailableError, match="answers another request"):
+                store.list_page(**asked)
+        else:
+            assert "".join(one.key for one in store.list_page(**asked).objects) in {shown, shown[1:]}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_range_that_names_no_generation_is_taken_only_from_a_store_that_names_none(whole):
+    def ranged(**headers):
+        head = {"content-range": "bytes 4-8/9", "content-length": "5", **headers}
+        return SimpleNamespace(status=206, headers=head, close=lambda: None)
+
+    named = {"x-goog-generation": "7"}
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True, endpoint="http://127.0.0.1:9"))
+    listed = attrs.evolve(native("k"), version="7", size=9)
+    get = ObjectGet(store, listed, 4, 9)
+    with contextlib.closing(store):
+        store.stream_of(get, ranged())
+        if whole:
+            assert store.is_listed(listed, {**named, "content-length": "9"}, b"123456789")
+        else:
+            store.stream_of(get, ranged(**named))
+        with pytest.raises(StoreUnavailableError, match="names no version of it and others of this store do"):
+            store.stream_of(get, ranged())
+        store.stream_of(get, ranged(**named))
+
+
+def test_google_names_the_generation_in_each_answer():
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    head = {"content-range": "bytes 4-8/9", "content-length": "5"}
+    answer = SimpleNamespace(status=206, headers=head, close=lambda: None)
+    get = ObjectGet(store, attrs.evolve(native("k"), version="7", size=9), 4, 9)
+    with contextlib.closing(store), pytest.raises(StoreUnavailableError, match="names no version of it"):
+        store.stream_of(get, answer)

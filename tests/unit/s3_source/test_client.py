@@ -12,9 +12,11 @@ from botocore.loaders import JSONFileLoader, create_loader
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE
+from framework.storage.http.store import ObjectGet
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.transport import BODY
 from s3_source.versions import condition_of
 from tests.support.listing import native
 
@@ -207,3 +209,53 @@ def test_descriptions_of_services_are_read_once_in_a_process(monkeypatch):
     monkeypatch.setattr(JSONFileLoader, "load_file", counting)
     S3Store(config).close()
     assert not read
+
+
+def test_a_page_of_another_request_is_an_error_and_no_end_of_a_listing():
+    body = (
+        b"<ListBucketResult><Name>b</Name><Prefix/><StartAfter>k5</StartAfter><EncodingType>url</EncodingType>"
+        b"<IsTruncated>false</IsTruncated></ListBucketResult>"
+    )
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    answer = {BODY: body, "ResponseMetadata": {"HTTPHeaders": {}}}
+    store._client = SimpleNamespace(list_objects_v2=lambda **_: answer, close=lambda: None)
+    with contextlib.closing(store):
+        assert store.list_page(after="k5").objects == []
+        for asked in ({}, {"after": "k4"}, {"continuation": "t"}, {"prefix": "k9", "after": "k5"}):
+            with pytest.raises(StoreUnavailableError, match="answers another request"):
+                store.list_page(**asked)
+
+
+def ranged(**headers):
+    return SimpleNamespace(
+        status=206, headers={"content-range": "bytes 4-8/9", "content-length": "5", **headers}, close=lambda: None
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "name"), [("e@1", {"etag": '"e"'}), ("@1000", {"last-modified": "Thu, 01 Jan 1970 00:00:01 GMT"})]
+)
+def test_a_range_that_names_no_version_is_taken_only_from_a_store_that_names_none(version, name):
+    """With the size that is listed it may be of a later version: a read would go on with other bytes."""
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    get = ObjectGet(store, attrs.evolve(native("k"), version=version, size=9), 4, 9)
+    whole = SimpleNamespace(status=200, headers={"content-length": "9"}, close=lambda: None)
+    with contextlib.closing(store):
+        for _ in range(2):
+            store.stream_of(get, ranged())
+        store.stream_of(get, ranged(**name))
+        for answer in (ranged(), whole):
+            with pytest.raises(StoreUnavailableError, match="names no version of it and others of this store do"):
+                store.stream_of(get, answer)
+        store.stream_of(get, ranged(**name))
+        other = "e@1" if version.startswith("@") else "@1000"  # whether it names the one says nothing of the other
+        store.stream_of(ObjectGet(store, attrs.evolve(get.native, version=other), 4, 9), ranged())
+
+
+def test_a_store_whose_answer_was_taken_as_a_whole_names_versions():
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    listed = attrs.evolve(native("k"), version="e@1", size=9)
+    with contextlib.closing(store):
+        assert store.is_listed(listed, {"etag": '"e"', "content-length": "9"}, b"123456789")
+        with pytest.raises(StoreUnavailableError, match="others of this store do"):
+            store.stream_of(ObjectGet(store, listed, 4, 9), ranged())

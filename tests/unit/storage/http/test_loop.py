@@ -6,6 +6,7 @@ import gc
 import os
 import resource
 import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -35,6 +36,7 @@ from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, St
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
+from tests.support.certificates import self_signed
 from tests.support.stopwatch import Stopwatch
 
 
@@ -44,8 +46,9 @@ class Answering:
     A part may be an event, which is waited for; None ends the connection.
     """
 
-    def __init__(self, answer):
+    def __init__(self, answer, tls=None):
         self.answer = answer
+        self.tls = tls
         self.asked = Counter()
         self.open_now = self.most_open = self.connections = 0
         self.lock = threading.Lock()
@@ -56,7 +59,7 @@ class Answering:
 
     @property
     def endpoint(self):
-        return f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.listener.getsockname()[1]}"
 
     def accept(self):
         while True:
@@ -64,6 +67,7 @@ class Answering:
                 one, _ = self.listener.accept()
             except OSError:
                 return
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # what is sent is there
             with self.lock:
                 self.connections += 1
                 self.sockets.add(one)
@@ -72,8 +76,8 @@ class Answering:
             thread.start()
 
     def serve(self, one):
-        with one:
-            file = one.makefile("rb")
+        with self.tls.wrap_socket(one, server_side=True) if self.tls else one as connection:
+            file = connection.makefile("rb")
             with file:
                 try:
                     while line := file.readline():
@@ -92,7 +96,7 @@ class Answering:
                                 if isinstance(part, threading.Event):
                                     part.wait(60)
                                 else:
-                                    one.sendall(part)
+                                    connection.sendall(part)
                         finally:
                             with self.lock:
                                 self.open_now -= 1
@@ -695,6 +699,15 @@ class Paced:
             self.clock.passed += self.seconds
 
 
+def paced(content, size, over, status=200):
+    """Yield a body in pieces, a twentieth of a second apart; the rest at once when `over` is set."""
+    yield b"HTTP/1.1 %d OK\r\nContent-Length: %d\r\n\r\n" % (status, len(content))
+    while content and not over.wait(0.05):
+        yield content[:size]
+        content = content[size:]
+    yield content
+
+
 def test_a_body_that_trickles_is_broken_off_and_read_on_over_another_connection(serving, clock):
     content = bytes(range(200)) * 5
     tried, paced = [], Paced(clock, content, 1, seconds=10)
@@ -721,6 +734,42 @@ def test_a_body_that_comes_slowly_but_fast_enough_is_not_broken_off(serving, clo
     paced.watch(loop)
     assert drain(loop.get(f"{server.endpoint}/k", [])) == paced.content
     assert sum(server.asked.values()) == 1
+
+
+def test_a_document_that_trickles_is_broken_off_however_fast_a_body_must_be(serving):
+    """300 bytes a second would keep a page of a listing for hours, far beyond any budget of retries."""
+    over = threading.Event()
+    server, loop = serving(lambda *_: paced(bytes(60_000), 15, over), read_seconds=0.3)
+    began = time.monotonic()
+    with pytest.raises(HttpReadTimeoutError, match=r"only \d+ bytes came within 1 seconds"):
+        loop.get(f"{server.endpoint}/k", []).read_all()
+    assert time.monotonic() - began < 15
+    over.set()
+
+
+def test_a_document_that_is_long_may_take_long(serving):
+    content, never = bytes(600_000), threading.Event()
+    server, loop = serving(lambda *_: paced(content, 20_000, never), read_seconds=0.3)
+    assert loop.get(f"{server.endpoint}/k", []).read_all() == content
+    assert sum(server.asked.values()) == 1
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_refusal_that_trickles_is_judged_by_what_has_come(serving, ahead):
+    over, judged = threading.Event(), []
+
+    def again(answer):
+        judged.append(answer.wait_refusal())
+
+    server, loop = serving(lambda *_: paced(b"busy" * 15_000, 16, over, 503), read_seconds=0.3)
+    more = {"size": 100, "room": StreamRoom(FetchBudget(1 << 20)), "retry": again} if ahead else {}
+    answer = loop.get(f"{server.endpoint}/k", [], **more)
+    assert answer.status == 503
+    body = answer.wait_refusal()
+    over.set()
+    assert 0 < len(body) < 5000
+    assert body == b"busy" * (len(body) // 4)
+    assert judged == ([body] if ahead else [])
 
 
 @pytest.mark.parametrize("rests", [1, 6])
@@ -785,6 +834,77 @@ def test_a_head_and_a_get_take_turns_on_one_connection(serving):
         answer.close()
         assert drain(loop.get(f"{server.endpoint}/k", [])) == b"x"
     assert server.connections == 1
+
+
+def followed(paths, read, sent):
+    """Answers each path with itself, and these with one more answer once the first is `read`."""
+
+    def answer(path, number):
+        yield ok(path.encode())
+        if path in paths and number == 1:
+            yield read
+            yield ok(b"stray")
+            sent.release()
+
+    return answer
+
+
+def test_what_comes_on_a_kept_connection_is_not_the_answer_to_the_next_request(serving):
+    """libcurl looks for it only when the connection was idle for more than a second."""
+    read, sent = threading.Event(), threading.Semaphore(0)
+    server, loop = serving(followed({"/first"}, read, sent))
+    for path in ("/first", "/second", "/third"):
+        assert loop.get(f"{server.endpoint}{path}", []).read_all() == path.encode()
+        if path == "/first":
+            read.set()
+            assert sent.acquire(timeout=30)
+    assert server.connections == 2
+    assert server.asked == {"/first": 1, "/second": 1, "/third": 1}
+
+
+def test_as_many_connections_are_given_up_as_something_came_on(serving):
+    read, sent, together = threading.Event(), threading.Semaphore(0), threading.Barrier(8)
+    paths = [f"/{number}" for number in range(8)]
+    stray = followed(set(paths), read, sent)
+
+    def answer(path, number):
+        if path in paths:
+            together.wait(30)
+        yield from stray(path, number)
+
+    server, loop = serving(answer)
+    for one in [loop.get(f"{server.endpoint}{path}", []) for path in paths]:
+        one.read_all()
+    read.set()
+    for _ in paths:
+        assert sent.acquire(timeout=30)
+    assert loop.get(f"{server.endpoint}/next", []).read_all() == b"/next"
+    assert server.connections == 9
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path, small):
+    """Tickets of TLS 1.3 come behind the handshake, before the first answer: they are nothing that came unasked."""
+    pem, both = self_signed(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(both)
+    read, sent = threading.Event(), threading.Semaphore(0)
+    server = Answering(followed({"/stray"}, read, sent), context)
+    loop = HttpLoop(HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(pem)))
+    try:
+        size = 7 if small else None
+        for _ in range(20):
+            assert loop.get(f"{server.endpoint}/normal", [], size=size).read_all() == b"/normal"
+            time.sleep(0.005)
+        assert server.connections == 1
+        assert loop.get(f"{server.endpoint}/stray", [], size=size).read_all() == b"/stray"
+        read.set()
+        assert sent.acquire(timeout=30)
+        assert loop.get(f"{server.endpoint}/behind", [], size=size).read_all() == b"/behind"
+        assert server.connections == 2
+    finally:
+        loop.close()
+        server.close()
 
 
 def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):

@@ -804,3 +804,29 @@ def test_a_store_that_takes_no_start_key_is_shown_no_key_twice_when_its_end_is_c
     pages, listing = listed(store, concurrency=concurrency)
     assert flat(pages) == store.keys
     assert not listing.unordered
+
+
+class Shifted(EndsTooEarly):
+    """Gives the first calls behind the end another request's last page."""
+
+    def __init__(self, keys, times):
+        super().__init__(keys)
+        self.times = times
+
+    def answer(self, prefix, after, continuation, page_size):
+        page = super().answer(prefix, after, continuation, page_size)
+        if after != self.keys[-1] or not self.times:
+            return page
+        self.times -= 1
+        return attrs.evolve(page, objects=[native(key) for key in self.keys[:2]], continuation=None)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_another_requests_answer_is_no_proof_of_an_end(concurrency):
+    store = Shifted(dates(5), times=1)
+    pages, listing = listed(store, concurrency=concurrency)
+    assert flat(pages) == store.keys
+    assert len(store.calls) == 3
+    assert not listing.unordered
+    with pytest.raises(StoreUnavailableError, match=r"the listing ends with .*: it answers another request"):
+        listed(Shifted(dates(5), times=2), concurrency=concurrency)
