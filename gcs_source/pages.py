@@ -22,6 +22,7 @@ ITEM_FIELDS = "name,size,generation,timeCreated,storageClass"
 
 APPENDABLE = "RAPID"
 
+_CHECK = "check gcs.endpoint and gcs.proxy"
 _BY_KEY, _BY_TOKEN = "k", "t"
 
 FIELDS = f"kind,nextPageToken,items({ITEM_FIELDS})"
@@ -165,9 +166,7 @@ def _readable(what: str) -> Iterator[None]:
     try:
         yield
     except (msgspec.DecodeError, ValueError, RecursionError) as exc:
-        raise StoreUnavailableError(
-            f"{what} cannot be read ({exc}); when that stays so, check gcs.endpoint and gcs.proxy"
-        ) from exc
+        raise StoreUnavailableError(f"{what} cannot be read ({exc}); when that stays so, {_CHECK}") from exc
 
 
 def other_generation(native: NativeObject, generation: str) -> ObjectChangedError:
