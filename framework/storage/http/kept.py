@@ -1,4 +1,4 @@
-"""Connections that are kept for the next request, and what came on them that nobody asked for.
+"""Connections that are kept for the next request, and what came on them unasked.
 
 What a proxy sends once too often would be taken for the answer to the next request, and each later answer for that of the
 request behind it. libcurl looks for it only on a connection that was idle for more than a second.

@@ -95,7 +95,7 @@ def test_a_body_is_surely_the_listed_version_by_length_generation_and_checksum(h
 )
 def test_a_page_of_other_keys_than_were_asked_for_answers_another_request(shown, asked, foreign, monkeypatch):
     """Taken for the end of a range, it would leave keys out."""
-    items = [{"name": k, "generation": "1", "timeCreated": "2026-01-01T00:00:00Z"} for k in shown]
+    items = [{"name": k, "size": "1", "generation": "1", "timeCreated": "2026-01-01T00:00:00Z"} for k in shown]
     body = json.dumps({"kind": "storage#objects", "items": items}).encode()
     store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
     monkeypatch.setattr(store, "_get", lambda *_: (body, {}))
