@@ -112,10 +112,8 @@ class S3Store(HttpStore):
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._pins = Pins()
         self._repeats = Repeats(config.bucket)
-        self._names_versions = [
-            False,
-            False,
-        ]  # as one answer did: for objects that are listed without an ETag, and with one
+        # whether an answer did: for objects that are listed without an ETag, and with one
+        self._names_versions = [False, False]
         self._accepts_gzip: bool | None = None
         self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
