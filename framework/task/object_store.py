@@ -109,9 +109,10 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
         call = partial(policy.call, self.make_store, config, what="opening the store", on_retry=_log_retry)
         # in another thread, which a stop leaves behind: a library may wait for minutes
         making = Awaited[object](partial(call, stop=self._stopping), "open-store", too_late=_close_unused)
-        made = making.wait(self._stopping)
-        if made is None and making.leave():
+        making.wait(self._stopping)
+        if making.leave():
             raise TaskClosedError("the store was not open yet")
+        made = making.result()
         if not isinstance(made, ObjectStore):
             raise StoreContractError(f"{type(self).__name__}.make_store returned {made!r}, not an ObjectStore")
         for name in ("scheme", "bucket"):

@@ -146,3 +146,14 @@ def test_a_stop_does_not_wait_for_a_store_that_is_being_opened_and_it_is_closed_
         assert not closed.is_set()
         answer.set()
     assert closed.wait(20)
+
+
+def test_a_store_that_comes_in_the_moment_of_a_stop_is_used(monkeypatch):
+    """Between the end of the wait, which has no result, and the look whether one came."""
+
+    def wait(self, stopping):
+        assert self.ended.wait(20)
+
+    monkeypatch.setattr("framework.task.object_store.Awaited.wait", wait)
+    monkeypatch.setattr(DrawerTask, "make_store", lambda self, config: MemoryStore())
+    assert isinstance(DrawerTask().open_store(DrawerConfig(path="x")), MemoryStore)
