@@ -61,7 +61,7 @@ class Text(Conversion):
 
 
 def _as_text(payload: bytes) -> bytes:
-    if payload[:1] == b'"':
+    if payload.lstrip()[:1] == b'"':
         try:
             value = orjson.loads(payload)
         except orjson.JSONDecodeError:

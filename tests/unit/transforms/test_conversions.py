@@ -470,6 +470,11 @@ def test_a_whole_number_whose_digits_a_double_cannot_hold_is_bad(numbers_and_byt
             {},
             [(b'"a\\nb"', b"a\nb"), (b'{"a":1}', b'{"a":1}'), (b'"open', b'"open'), (b"\xff", None), (b'""', None)],
         ),
+        (
+            "text",
+            {},
+            [(b' \t"a"', b"a"), (b'"a" ', b"a"), (b' {"a":1}', b' {"a":1}'), (b' "open', b' "open'), (b" ", b" ")],
+        ),
         ("raw", {}, [(b"\xff\x00", b"\xff\x00")]),
         (
             "raw",
