@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import sys
 from collections.abc import Iterator
@@ -75,7 +76,7 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
         raise ConfigError(f"cannot be read: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
     if len(data) > _MAX_BYTES or b"\0" in data:
         raise ConfigError("is no file of properties: it is binary, or longer than 1 MiB", origin=str(path))
-    if data.lstrip().startswith(b"{"):
+    if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
         return _from_json(data, path), []
     try:
         properties, repeated = parse_properties(data)
@@ -94,10 +95,13 @@ def _from_json(data: bytes, path: Path) -> dict[str, str]:
     except (ValueError, RecursionError):
         raise ConfigError("is neither properties nor JSON", origin=str(path)) from None
     config = content.get("config", content)
-    if not isinstance(config, dict) or not all(isinstance(value, (str, int, float)) for value in config.values()):
+    if not isinstance(config, dict) or not all(
+        isinstance(value, str | int | float | None) for value in config.values()
+    ):
         raise ConfigError('is no connector: its JSON must be {"name": "...", "config": {...}}', origin=str(path))
     name = {"name": content["name"]} if config is not content and isinstance(content.get("name"), str) else {}
-    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in config.items()}
+    given = {key: "" if value is None else value for key, value in config.items()}
+    texts = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
     return {**name, **texts}
 
 

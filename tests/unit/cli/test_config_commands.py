@@ -560,3 +560,11 @@ def test_the_format_that_a_sink_wrote_is_the_format_to_read(convert, form, forma
     assert re.search(rf"\[input\] format +{note}", out)
     assert ("[input] envelope" in out) is (form is not None)
     assert err == ""
+
+
+def test_json_with_a_byte_order_mark_and_a_null(convert):
+    text = '\ufeff\n{"name": "orders",\n"config": {"aws.s3.bucket.name": "lake", "aws.s3.prefix": null}}'
+    code, out, _ = convert(text, name="aiven.json")
+    assert code == 0
+    assert tomllib.loads(out)["s3"]["bucket"] == "lake"
+    assert rows(out)["aws.s3.prefix"].endswith("empty")
