@@ -25,6 +25,7 @@ from typing_extensions import override
 from framework.errors import RecordError
 from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects, size_of
+from framework.model.text import can_be_renamed_to
 from framework.model.utf8 import check_utf8
 from framework.transform import GROWN_BYTES, GrownBatchError, Transform, TransformBatch, TransformContext
 
@@ -71,7 +72,7 @@ class Documents:
         decoder = _DOCUMENTS if fields is None else _decoder_of(tuple(fields))
         check_json_of(batch.payloads)
         rows = _decoded(batch.payloads, decoder)
-        self._has_documents = fields is None or rows is None
+        self._has_documents = decoder is _DOCUMENTS or rows is None
         self._has_unread = rows is None
         self._rows: list[Any] = rows if rows is not None else [_document(one, decoder) for one in batch.payloads]
 
@@ -151,7 +152,8 @@ class DocumentTransform(Transform):
     @property
     @override
     def row_decoder(self) -> msgspec.json.Decoder[Any] | None:
-        return None if self.fields is None else _decoder_of(self.fields)
+        decoder = _DOCUMENTS if self.fields is None else _decoder_of(self.fields)
+        return None if decoder is _DOCUMENTS else decoder
 
     @abc.abstractmethod
     def change(self, documents: Documents, context: TransformContext) -> None:
@@ -281,8 +283,10 @@ def _places_of(fields: tuple[str, ...]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def _decoder_of(fields: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
-    """Return a decoder that decodes these fields and skips all others."""
+    """Return a decoder that decodes these fields and skips all others; that of whole documents where msgspec cannot."""
     names = {place: name for name, place in _places_of(fields).items()}
+    if not all(map(can_be_renamed_to, names.values())):
+        return _DOCUMENTS
     kind = msgspec.defstruct("Fields", [(name, Any, MISSING) for name in names], rename=names, gc=False)
     return msgspec.json.Decoder(kind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, cast
 
 import attrs
@@ -12,6 +13,7 @@ from typing_extensions import override
 from framework.config.option import option
 from framework.model.json_limits import check_json_of
 from framework.model.payloads import PayloadColumn, decode_objects
+from framework.model.text import NOT_RENAMED, can_be_renamed_to
 from framework.transform import Transform, TransformBatch, TransformContext
 from framework.transforms.documents import follow, split_path
 from framework.transforms.values import PATHS
@@ -27,6 +29,11 @@ class UnwrapEnvelopeOptions:
         choices=("pass", "fail"),
         doc='A record without the field: `"pass"` leaves it as it is, as Iggy\'s runtime does; `"fail"` makes it bad.',
     )
+
+    def validate_options(self) -> Iterator[str]:
+        """Yield an error for a name that an envelope cannot have here."""
+        if not can_be_renamed_to(self.field):
+            yield f"field: {self.field!r} has {NOT_RENAMED}, which no field of an envelope may have"
 
 
 class UnwrapEnvelope(Transform):

@@ -45,6 +45,7 @@ def apply(made, *records, key="archive/events/3-7.jsonl"):
     [
         ({"envelope": "custom"}, "payload is missing"),
         ({"envelope": "custom", "envelope_fields": {"payload": "x", "body": "y"}}, "'body' is none of"),
+        ({"envelope": "custom", "envelope_fields": {"payload": 'a "b"'}}, "has a quotation mark, a backslash or"),
         ({"envelope": "aiven", "envelope_fields": {"payload": "x"}}, "envelope_fields: has no effect"),
         ({"envelope": "aiven", "envelope_header_kinds": {"a": "int7"}}, "'int7' is none of"),
         ({"envelope": "iggy-s3-sink", "envelope_key_header": "key"}, "has no field with a key"),

@@ -347,3 +347,27 @@ def test_a_record_in_which_a_search_takes_too_long_is_bad(apply, transform, opti
     place = f"transforms[1] ({transform['type']})"
     assert got.reasons == {8: f"{place}: {option}.regex {TOO_LONG}"}
     assert len(got.numbers) == 39
+
+
+@pytest.mark.parametrize("name", ['size "in"', "back\\slash", "line\nfeed", 'outer "o".inner'])
+@pytest.mark.parametrize("transforms", [ALL[1], ALL[2], ALL[4]], ids=lambda transforms: transforms[0]["type"])
+def test_any_name_of_a_field_works(apply, transforms, name):
+    """msgspec has no fields with such names."""
+    values = [b"1", b"3", b"1700000000000", b'"x"', b"null"]
+    renamed = {"field": name, "headers": [{"name": "v", "field": name}]}
+    named = [
+        one | {key: renamed[key] for key in renamed if key in one and one.get("field") != "w"} for one in transforms
+    ]
+    opening, closing = b"", b""
+    for part in reversed(name.split(".")):
+        opening, closing = b"{" + json.dumps(part).encode() + b":" + opening, closing + b"}"
+    plain = apply([b'{"v":' + value + b"}" for value in values], *transforms)
+    found = apply([opening + value + closing for value in values], *named)
+    assert (found.numbers, found.headers, found.times) == (plain.numbers, plain.headers, plain.times)
+    assert list(found.bad) == list(plain.bad)
+    assert outcome(found)[1].keys() == outcome(plain)[1].keys()
+
+
+def test_a_name_that_an_envelope_cannot_have_is_a_mistake():
+    with pytest.raises(ConfigError, match="has a quotation mark, a backslash or a control character"):
+        applied([b"{}"], UNWRAP | {"field": 'a "b"'})
