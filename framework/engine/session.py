@@ -11,7 +11,6 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.discovery.feed import Assignment
     from framework.iggy.offset_log.records import SnapshotFooter
+    from framework.iggy.offset_log.state import LogState
     from framework.model.positions import OffsetManagerEntry
     from framework.offsets.position_map import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
@@ -145,14 +145,17 @@ class Session:
             ):
                 log.warning("%s", warning)
         offset_log = OffsetLog.of(connection, config)
-        epoch = begin_epoch(
-            offset_log,
-            own_epochs=own_epochs,
-            take_over=take_over,
-            check=partial(check_topics, connection, config),
-        )
+        dropped = False
+
+        def check(state: LogState) -> None:
+            nonlocal dropped
+            dropped = check_topics(connection, config, state)
+
+        epoch = begin_epoch(offset_log, own_epochs=own_epochs, take_over=take_over, check=check)
         epoch.open(offset_log)
         made = cls(connection, config, offset_log, epoch, several_writers=several_writers)
+        if dropped:
+            made.write_snapshot()
         made._report_former_topics()
         return made
 

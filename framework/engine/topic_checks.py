@@ -85,14 +85,17 @@ def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, to
     return info
 
 
-def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    """Check that the data topics match the log, before a start writes anything.
+def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
+    """Check that the data topics match the log, before a start writes anything; drop what is gone and not needed.
+
+    Return whether anything was dropped. Then a snapshot must follow before a partition is opened: without it, an object
+    that was dropped looks half read at the next start.
 
     Raises:
         PositionError: they do not; the message names the ways out.
     """
     check_log(connection, config, state)
-    check_partitions(connection, config, state)
+    return _drop_lost_partitions(connection, config, state)
 
 
 def check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
@@ -111,8 +114,8 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
             raise
 
 
-def check_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
-    """Check that every partition in the log still exists; drop the missing partitions that are not needed.
+def _drop_lost_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
+    """Check that every partition in the log still exists; drop the missing ones that are not needed: whether there are any.
 
     Raises:
         PositionError: a missing partition has objects that are partly read; or a whole topic is gone.
@@ -138,3 +141,4 @@ def check_partitions(connection: IggyConnection, config: SourceCommonConfig, sta
                 topic_partition,
             )
     abandon_partitions(state, lost)
+    return bool(lost)

@@ -75,6 +75,21 @@ def test_what_was_sent_first_is_read_back_until_the_server_cannot_hold_it_in_mem
     session.close()
 
 
+def test_an_object_that_is_dropped_with_a_partition_is_not_half_read_at_the_next_start():
+    """Its other split lies in a partition that this start opened, for other objects."""
+    server = MemoryIggy()
+    session = session_of(server, partitions=2)
+    session.offsets.table.begin(*(position("s", split_number=n, split_size=9, partition=n - 1) for n in (1, 2)))
+    session.offsets.store_begun()  # and ends before anybody made the topic
+    session.close()
+    for _ in range(2):
+        session = session_of(server, partitions=1)
+        session.open_partitions()
+        session.close()
+        assert len(loaded(server).positions) == 0
+    assert kinds(server).count("snapshot") == 1
+
+
 def test_what_goes_on_in_a_topic_that_is_no_longer_configured_is_said(caplog):
     rig = MemoryRig()
     for key in ("a", "b"):
