@@ -46,6 +46,16 @@ from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
+from s3_source.object_versions import (
+    CHECKSUM_HEADERS,
+    bare_etag,
+    check_version,
+    checksum_in,
+    etag_of,
+    listed_etag,
+    may_be_unpacked,
+    version_of,
+)
 from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
 from s3_source.pins import Pins
 from s3_source.repeats import Repeats
@@ -61,16 +71,6 @@ from s3_source.session import (
 )
 from s3_source.signing import Credentials, Signer, error_fields, template_of
 from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
-from s3_source.versions import (
-    CHECKSUM_HEADERS,
-    bare_etag,
-    check_version,
-    checksum_in,
-    etag_of,
-    listed_etag,
-    may_be_unpacked,
-    version_of,
-)
 
 if TYPE_CHECKING:
     from boto3.session import Session

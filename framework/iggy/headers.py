@@ -1,4 +1,4 @@
-"""Headers of stored messages: decoding their bytes, joining long values, and what they say of a record's object.
+"""Headers of stored messages: joining long values, and what they say of a record's object.
 
 `framework.model.headers` encodes them and describes the layout.
 """
@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping
 
 from framework.iggy.values import HeaderScalar
-from framework.model.header_kinds import number_of
-from framework.model.headers import BOOL, STRING, HeaderValue, provenance
+from framework.model.headers import HeaderValue, provenance
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
 
@@ -72,47 +70,6 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
         except UnicodeDecodeError:  # bytes of another program
             whole[name] = value.decode("utf-8", "backslashreplace")
     return whole
-
-
-def header_fields(block: bytes | memoryview) -> list[tuple[int, bytes]]:
-    """Return names and values of a header block in turn, each with its kind.
-
-    Raises:
-        ValueError: the block is not a header block.
-    """
-    fields: list[tuple[int, bytes]] = []
-    place = 0
-    while place < len(block):
-        if place + 5 > len(block):
-            raise ValueError("a header block ends inside a field")
-        kind, length = struct.unpack_from("<BI", block, place)
-        value = bytes(block[place + 5 : place + 5 + length])
-        if len(value) != length:
-            raise ValueError("a header block ends inside a value")
-        fields.append((kind, value))
-        place += 5 + length
-    if len(fields) % 2:
-        raise ValueError("a header block ends after a name")
-    return fields
-
-
-def decode_headers(block: bytes | memoryview) -> dict[str, HeaderScalar]:
-    """Decode the headers of a stored message: text, truth values and numbers; bytes for any other kind.
-
-    Raises:
-        ValueError: the block is not a header block.
-    """
-    fields = header_fields(block)
-    return {name.decode(): _scalar(*field) for (_, name), field in zip(fields[::2], fields[1::2], strict=True)}
-
-
-def _scalar(kind: int, data: bytes) -> HeaderScalar:
-    if kind == STRING:
-        return data.decode()
-    if kind == BOOL:
-        return data != b"\x00"
-    number = number_of(kind, data)
-    return data if number is None else number[1]
 
 
 def _to_bytes(value: HeaderScalar) -> bytes:

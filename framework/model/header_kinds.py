@@ -38,17 +38,6 @@ class HeaderNumber(NamedTuple):
     data: bytes
 
 
-def number_of(kind: int, data: bytes) -> tuple[str, int | float] | None:
-    """Return the name of a kind and the number that it stores so; None for another kind, or another length."""
-    for name, (code, size) in _INTEGERS.items():
-        if code == kind and len(data) == size:
-            return name, int.from_bytes(data, "little", signed=not name.startswith("u"))
-    for name, (code, form) in _FLOATS.items():
-        if code == kind and len(data) == struct.calcsize(form):
-            return name, struct.unpack(form, data)[0]
-    return None
-
-
 def header_number(kind: str, value: float) -> HeaderNumber:
     """Return a number as that kind stores it.
 

@@ -6,10 +6,8 @@ from itertools import repeat
 
 from apache_iggy import HeaderValue, SendMessage
 
-from framework.iggy.headers import header_fields
 from framework.iggy.values import Confirmation
-from framework.model.header_kinds import number_of
-from framework.model.headers import BOOL, STRING
+from tests.support.header_blocks import BOOL, STRING, header_fields, number_of
 
 
 def send_by_client(connection, stream, topic, partition, segments):
@@ -46,8 +44,7 @@ def client_messages(segments):
 
 def client_headers(block):
     """Return a header block as the client's values: of a plain number, the client would choose the kind itself."""
-    fields = header_fields(block)
-    return {name.decode(): client_value(*field) for (_, name), field in zip(fields[::2], fields[1::2], strict=True)}
+    return {name.decode(): client_value(*field) for (_, name), field in header_fields(block)}
 
 
 def client_value(kind, data):

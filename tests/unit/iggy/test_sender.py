@@ -18,7 +18,6 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy import sender, topics, wire
-from framework.iggy.headers import decode_headers
 from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import PartitionDamagedError
 from framework.iggy.values import Confirmation, PartitionInfo
@@ -27,6 +26,7 @@ from framework.model.headers import encode_headers
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
+from tests.support.header_blocks import decode_headers
 from tests.unit.iggy.test_wire import read_request
 
 PARTITION = TopicPartition("orders", 2)
