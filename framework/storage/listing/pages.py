@@ -62,6 +62,21 @@ def check_prefix(where: str, page: ListPage, prefix: str, *, in_order: bool = Tr
                 )
 
 
+def check_versions(where: str, page: ListPage) -> None:
+    """Check that a page shows no key in two versions: each listing would begin the object twice, and again.
+
+    Raises:
+        ListingError: it does.
+    """
+    versions: dict[str, str] = {}
+    for native in page.objects if page.exact else ():  # else two keys may be shown as one
+        if versions.setdefault(native.key, native.version) != native.version:
+            raise ListingError(
+                f"{where}: the listing shows {native.key!r} twice, as {versions[native.key]!r} and {native.version!r}; a store "
+                "lists the present version of each key, and no other"
+            )
+
+
 class OutOfOrderError(ListingError):
     """A page unusable for key ranges: not in key order, or not after the requested key."""
 

@@ -27,6 +27,7 @@ from framework.storage.listing.pages import (
     behind,
     bound_of,
     check_prefix,
+    check_versions,
     checked_keys,
     checked_page,
     in_range,
@@ -362,6 +363,7 @@ class ParallelListing(Listing):
             rising = rising and page.exact and (not last or not keys or last < keys[0]) and all(map(lt, keys, keys[1:]))
             if not rising:
                 check_prefix(self._where, page, self._prefix, in_order=False)
+                check_versions(self._where, page)
             last = keys[-1] if keys else last
             objects = emitted.without([native for native in page.objects if native.key > self._after])
             continuation = page.continuation

@@ -830,3 +830,21 @@ def test_another_requests_answer_is_no_proof_of_an_end(concurrency):
     assert not listing.unordered
     with pytest.raises(StoreUnavailableError, match=r"the listing ends with .*: it answers another request"):
         listed(Shifted(dates(5), times=2), concurrency=concurrency)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_a_store_that_lists_two_versions_of_a_key_is_an_error(ordered, concurrency):
+    """An index of all versions: each listing would send both again."""
+
+    class Versions(SortedStore):
+        def answer(self, prefix, after, continuation, page_size):
+            return ListPage(objects=[attrs.evolve(native("k"), version=version) for version in ("v2", "v1")])
+
+    store = Versions([])
+    store.ordered = ordered
+    with (
+        pytest.raises(ListingError, match="the listing shows 'k' twice, as 'v2' and 'v1'; a store lists the present"),
+        closing(listing_of(store, concurrency=concurrency)) as listing,
+    ):
+        list(listing)
