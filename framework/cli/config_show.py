@@ -58,10 +58,9 @@ def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_
         for option in shown_options(type(loaded.config), loaded.merged, str(loaded.config.iggy.server()), path)
         if with_defaults or option.origins != ("default",)
     ]
-    entries = loaded.merged.values.get("transforms")
-    transforms: list[dict[str, object]] = [dict(entry) for entry in entries] if isinstance(entries, list) else []
+    transforms = shown_mapping({"transforms": loaded.merged.values.get("transforms", [])}, {})["transforms"]
     if as_json:
-        found: dict[str, object] = {**_as_json(shown), **({"transforms": plain(transforms)} if transforms else {})}
+        found: dict[str, object] = {**_as_json(shown), **({"transforms": transforms} if transforms else {})}
         sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
     else:
         of_transforms = (line for entry in transforms for line in table_lines("[[transforms]]", entry))

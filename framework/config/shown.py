@@ -11,12 +11,13 @@ from typing import Any
 from framework.config.iggy_address import TOKEN_MARK, parse_address
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of
+from framework.config.transforms import transform_class
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 
 MASK = "***"
 _TRANSFORMS = "transforms"
-"""The list of transforms: no section, and without secrets."""
+"""The list of transforms, which is no section."""
 
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
 
@@ -49,7 +50,7 @@ def plain(value: object) -> Any:
 
 def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> Any:
     if name == _TRANSFORMS:
-        return content
+        return [*map(_shown_transform, content)] if isinstance(content, (list, tuple)) else _masked(content)
     if not isinstance(content, Mapping):
         return _masked(content)
     options = {option.name: option for option in options_of(sections[name])}
@@ -68,6 +69,17 @@ def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> 
         else:
             shown_options[option] = value
     return shown_options
+
+
+def _shown_transform(entry: object) -> Any:
+    if not isinstance(entry, Mapping):
+        return _masked(entry)
+    try:
+        options = options_of(transform_class(str(entry.get("type"))).options_class)
+    except (KeyError, ConfigError):
+        options = ()
+    shown_options = {"type", "enabled", *(option.name for option in options if not option.metadata.secret)}
+    return {name: value if name in shown_options else _masked(value) for name, value in entry.items()}
 
 
 def _masked(value: object) -> Any:

@@ -3,14 +3,17 @@
 import errno
 import os
 
+import attrs
 import pytest
 
+from framework.config.option import option
 from framework.config.shown import MASK, has_mask, shown_mapping
 from framework.errors import ConfigError
 from framework.runtime.answers import transforms_of
 from framework.runtime.configuration import shown
 from framework.runtime.kinds import Kinds
 from framework.runtime.state import KeptState, StateFolder
+from framework.transform import Transform
 from s3_source.task import S3SourceTask
 from tests.unit.runtime.rig import KINDS, Rig, read, text
 
@@ -379,3 +382,23 @@ def test_a_full_disk_names_the_file_that_cannot_be_written(tmp_path, monkeypatch
         assert caught.value.filename == str(tmp_path / "state" / "state.json")
         assert state.get("orders").state == "running"
     assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["worker.lock"]
+
+
+def test_a_secret_of_a_transform_is_not_shown(tmp_path, monkeypatch):
+    """A transform of one's own: the shipped ones have none."""
+
+    @attrs.frozen(kw_only=True)
+    class Options:
+        token: str = option("", secret=True, doc="Token.")
+        word: str = option("", doc="Word.")
+
+    class Own(Transform):
+        options_class = Options
+
+    monkeypatch.setattr("framework.config.shown.transform_class", {"own": Own}.__getitem__)
+    table = (
+        f'[[transforms]]\ntype = "own"\ntoken = "{SECRET}"\nword = "a"\n[[transforms]]\ntype = "none"\nx = "{SECRET}"\n'
+    )
+    found = shown(made(tmp_path, text() + table))
+    assert found["transforms"] == [{"type": "own", "token": MASK, "word": "a"}, {"type": "none", "x": MASK}]
+    assert has_mask(found["transforms"], "transforms") == ["transforms.token", "transforms.x"]
