@@ -164,6 +164,8 @@ class TransformBatch:
             return self
         if any(not 0 <= place < len(self) for place in reasons):
             raise TransformContractError(f"reject takes places from 0 to {len(self) - 1}, each with its reason")
+        if any(type(reason) is not str for reason in reasons.values()):
+            raise TransformContractError("reject takes the reason of each place as text")
         numbers = self.numbers
         bad = [
             SkippedRecord(

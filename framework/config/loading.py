@@ -440,7 +440,8 @@ class _Reading:
         try:
             made = cls(**values)
             check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
-            for mistake in check() if check is not None else ():
+            found = check() if check is not None else ()
+            for mistake in [found] if isinstance(found, str) else found:
                 self._mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
             pass  # the value it touched has its own mistake, reported before

@@ -176,7 +176,7 @@ class AbstractSourceTask:
         try:
             pauses, waits = self.backoff_config.policy(), 0
             while not self._stopping.is_set():
-                batch = iterator.next_batch()
+                batch = _next_batch_of(iterator)
                 if batch is not None:
                     waits = 0
                     queue.put(batch)
@@ -297,6 +297,15 @@ def _iterator_of(task: AbstractSourceTask, context: SourceContext) -> AbstractSo
             f"{type(task).__name__}.get_iterator returned {type(iterator).__name__}, not an AbstractSourceRecordIterator"
         )
     return cast("AbstractSourceRecordIterator", iterator)
+
+
+def _next_batch_of(iterator: AbstractSourceRecordIterator) -> RecordBatch | None:
+    batch: object = iterator.next_batch()
+    if batch is not None and not isinstance(batch, RecordBatch):
+        raise StoreContractError(
+            f"{type(iterator).__name__}.next_batch returned {type(batch).__name__}, not a RecordBatch or None"
+        )
+    return batch
 
 
 def _close(task: AbstractSourceTask, iterator: AbstractSourceRecordIterator | None, deadline: float) -> None:

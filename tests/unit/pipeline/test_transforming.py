@@ -296,6 +296,7 @@ CAREFREE = {
     "again": (lambda batch: batch.keep([0] * len(batch)), "keep takes rising places from 0 to"),
     "falling": (lambda batch: batch.keep(range(len(batch))[::-1]), "keep takes rising places from 0 to"),
     "stranger": (lambda batch: batch.reject({len(batch): "bad"}), "reject takes places from 0 to"),
+    "no reason": (lambda batch: batch.reject({0: None}), "reject takes the reason of each place as text"),
     "str": (lambda batch: batch.with_payloads(["a"] * len(batch)), "returned a payload that is str, not bytes"),
     "an int behind": (
         lambda batch: batch.with_payloads([b"a"] * (len(batch) - 1) + [5]),

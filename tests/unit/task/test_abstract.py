@@ -578,3 +578,24 @@ def test_an_end_without_records_can_be_committed_after_the_records_before_it():
         task.commit(Acknowledgement(topic_partition=end.topic_partition, batches=(end,), anchor=None))
         assert task._progress == {}
         assert [(entry.records_done, entry.failed) for entry in task.offsets.table.entries()] == [(4, True)]
+
+
+@pytest.mark.parametrize("wrong", ["text", [b"record"], 5])
+def test_an_iterator_that_returns_no_batch_is_named_with_what_it_returned(wrong):
+    class Wrong(MemorySourceTask):
+        def get_iterator(self, context):
+            iterator = super().get_iterator(context)
+            iterator.next_batch = lambda: wrong
+            return iterator
+
+    task = Wrong(store_of(a=1))
+    task.start(source_config())
+    try:
+        with pytest.raises(ReaderFailedError) as caught:
+            task.poll(timeout_seconds=60)
+    finally:
+        task.stop()
+    assert isinstance(caught.value.__cause__, StoreContractError)
+    assert str(caught.value.__cause__).endswith(
+        f".next_batch returned {type(wrong).__name__}, not a RecordBatch or None"
+    )
