@@ -417,20 +417,21 @@ def test_a_default_table_is_of_one_configuration_alone():
     assert first.names is not second.names
 
 
+@attrs.frozen(kw_only=True)
+class One:
+    low: int = option(0, doc="Low.")
+
+    def validate_options(self):
+        return "low: must be even"
+
+
+@attrs.frozen(kw_only=True)
+class OneRoot:
+    one: One
+
+
 def test_one_mistake_as_a_text_is_one_mistake():
     """An author wrote `return` in place of `yield`."""
-
-    @attrs.frozen(kw_only=True)
-    class One:
-        low: int = option(0, doc="Low.")
-
-        def validate_options(self):
-            return "low: must be even"
-
-    @attrs.frozen(kw_only=True)
-    class OneRoot:
-        one: One
-
     with pytest.raises(ConfigError) as caught:
         structure({"one": {"low": 1}}, OneRoot, environment={})
-    assert caught.value.mistakes == ("[one] low: must be even",)
+    assert list(caught.value.mistakes) == ["[one] low: must be even"]
