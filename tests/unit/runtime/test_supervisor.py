@@ -40,7 +40,13 @@ def test_a_source_is_starting_until_it_reports_and_then_running(rig):
     assert (source.status, source.child) == ("starting", rig.children[0])
     rig.children[0].runs()
     assert source.status == "running"
-    assert source.active.command() == ["-m", "s3_source", "--config", str(rig.conf / "orders.toml")]
+    assert source.active.command() == [
+        "-m",
+        "s3_source",
+        "--content-on-stdin",
+        "--config",
+        str(rig.conf / "orders.toml"),
+    ]
 
 
 def test_a_source_that_waits_as_a_standby_is_not_running(rig):
