@@ -208,9 +208,8 @@ class Supervisor:
         """Return the activated version. One that is gone is a mistake: running another instead would surprise."""
         try:
             return self._read_version(source.key, version)
-        except (UnknownVersionError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is gone"
-            mistake = f"version {version} is active and cannot be read, {reason}: activate another"
+        except UnknownVersionError:
+            mistake = f"version {version} is active and cannot be read, it is gone: activate another"
             return attrs.evolve(source.file, version=version, mistake=mistake)
 
     def _failed(self, source: ManagedSource, message: str, then: str = "") -> None:
@@ -405,6 +404,15 @@ class Supervisor:
             stored = {version: self._read_version(key, version) for version in self._state.versions(key)}
             return dict(sorted({**stored, source.file.version: source.file}.items()))
 
+    def version(self, key: str, version: int) -> Configuration:
+        """Return a configuration of a source, as `versions` does.
+
+        Raises:
+            UnknownSourceError, UnknownVersionError: there is none.
+        """
+        with self.source(key) as source:
+            return source.file if version == source.file.version else self._read_version(key, version)
+
     def add_version(self, key: str, data: Callable[[int], bytes]) -> Configuration:
         """Store a configuration as the next version of a source; it is not active yet.
 
@@ -438,9 +446,7 @@ class Supervisor:
             OSError: it cannot be kept; nothing has changed.
         """
         with self.source(key) as source:
-            made = self.versions(key).get(version)
-            if made is None:
-                raise UnknownVersionError(key, version)
+            made = self.version(key, version)
             if made.mistake:
                 raise BusyError(made.mistake)
             self._state.change(key, active=None if version == source.file.version else version)
@@ -466,10 +472,10 @@ class Supervisor:
                 raise UnknownVersionError(key, number)
             if self._state.get(key).active == number:
                 self._state.change(key, active=None)
-            self._state.remove(stored[number])
-            log.info("%s: version %d deleted", key, number)
             if source.active.path == stored[number]:
                 self._activate(source)
+            self._state.remove(stored[number])
+            log.info("%s: version %d deleted", key, number)
         self.wake()
 
 

@@ -88,7 +88,7 @@ class Worker:
         if path is None:
             raise UnknownVersionError(key, version)
         known = self._stored.get(path)
-        data = path.read_bytes() + content_of(known[1].includes if known is not None else ())
+        data = content_of((path, *(known[1].includes if known is not None else ())))
         # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
         if known is None or known[0] != data or known[1].mistake:
             if known is None:  # a new one: former ones may have been deleted

@@ -554,6 +554,7 @@ def test_a_version_that_could_not_be_deleted_at_first_returns_to_the_file(runnin
         patched.setattr(running.state, "remove", refuse)
         with pytest.raises(OSError, match="no"):
             running.supervisor.remove_version("orders", 1)
+        assert running.source().active.version == 0  # as it would be after a restart of the worker
     running.supervisor.remove_version("orders", 1)
     assert running.source().active.version == 0
 
