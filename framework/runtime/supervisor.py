@@ -432,7 +432,8 @@ class Supervisor:
                     f"{key} has {len(stored)} stored configuration versions, as many as are kept: delete one with "
                     f"DELETE /sources/{key}/configs?version={next(iter(stored))}"
                 )
-            version = 1 + max([source.file.version, *stored])
+            version = 1 + max([source.file.version, self._state.get(key).last, *stored])
+            self._state.change(key, last=version)
             self._state.add(key, version, data(version))
             log.info("%s: version %d stored", key, version)
             return self._read_version(key, version)

@@ -491,6 +491,15 @@ def test_versions_count_up_and_one_is_active(running):
     assert running.source().active.path == running.conf / "orders.toml"
 
 
+def test_the_number_of_a_deleted_version_is_not_given_again(running):
+    """Who stored version 2, and activates it, must not run what another client has stored since."""
+    assert [stored(running), stored(running)] == [1, 2]
+    running.supervisor.remove_version("orders", 2)
+    running.begin()
+    running.tick()
+    assert stored(running) == 3
+
+
 def test_a_source_has_a_hundred_versions_at_most(running):
     assert [stored(running) for _ in range(100)][-1] == 100
     with pytest.raises(BusyError, match=r"orders has 100 stored .* DELETE /sources/orders/configs\?version=1$"):
