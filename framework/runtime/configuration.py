@@ -149,12 +149,13 @@ def shown(configuration: Configuration) -> dict[str, Any]:
     if configuration.kind is None:
         return {}
     found = shown_mapping(configuration.mapping, sections_of(configuration.kind.config_class))
-    return {name: _without_logins(value) for name, value in found.items()} if configuration.mistake else found
+    return without_logins(found) if configuration.mistake else found
 
 
-def _without_logins(value: object) -> Any:
+def without_logins(value: object) -> Any:
+    """Return a shown value without the texts in it that may hold a login."""
     if isinstance(value, Mapping):
-        return {name: _without_logins(inner) for name, inner in value.items()}
+        return {name: without_logins(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_logins(inner) for inner in value]
+        return [without_logins(inner) for inner in value]
     return MASK if isinstance(value, str) and MASK not in value and _LOGIN.search(value) else value

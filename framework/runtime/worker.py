@@ -23,7 +23,7 @@ from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
-from framework.runtime.configuration import Configuration, Load, read_configuration, shown
+from framework.runtime.configuration import Configuration, Load, read_configuration, shown, without_logins
 from framework.runtime.folder import ConfigFolder, content_of
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
@@ -202,6 +202,7 @@ class Worker:
         sections = sections_of(kind.config_class)
         mistakes = [(_place(mistake), mistake) for mistake in self._mistakes_of(kind, content)]
         view = shown_mapping(content, sections)
+        view = without_logins(view) if mistakes else view
         checks: list[OptionCheck] = []
         for section, cls in sections.items():
             for option in options_of(cls):

@@ -484,6 +484,14 @@ def test_the_sections_in_each_format(orders, form):
     assert orders.ask("GET", "/sources/orders/configs/plugin?format=xml")[0] == 422
 
 
+def test_validate_shows_no_login_that_a_mistake_holds(rig):
+    content = {**SECTIONS, "s3": {"bucket": "lake", "endpoint": "http://user:drowssap@h:1"}}
+    status, answer = rig.ask("PUT", "/connector-plugins/s3/config/validate", content)
+    assert (status, answer["error_count"]) == (200, 1)
+    assert "drowssap" not in json.dumps(answer)
+    assert {one["value"]["name"]: one["value"]["value"] for one in answer["configs"]}["s3.bucket"] == "lake"
+
+
 def test_validate_says_what_is_wrong_with_each_option(rig):
     content = {**SECTIONS, "s3": {"bucket": "", "buckett": 1}}
     status, answer = rig.ask("PUT", "/connector-plugins/s3/config/validate", content)
