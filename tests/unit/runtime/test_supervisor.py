@@ -456,6 +456,18 @@ def test_a_single_source_that_is_stopped_while_it_loads_was_stopped(tmp_path, co
     assert found == ended
 
 
+def test_a_single_source_whose_file_is_gone_runs_on_and_says_so_once(tmp_path, caplog):
+    rig = Rig(tmp_path, single=True)
+    path = rig.write()
+    rig.tick()
+    path.unlink()
+    rig.look()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"{path} cannot be read, what runs goes on: No such file or directory"]
+    assert rig.children[0].asked == 0
+    rig.close()
+
+
 def test_a_single_source_that_is_paused_keeps_the_program(tmp_path):
     rig = Rig(tmp_path, single=True)
     rig.write()
