@@ -41,7 +41,7 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 SOUND_SECONDS = 60.0
 """A source that ran so long before it failed is started again after the shortest pause."""
 
-MAX_STARTING = max(4, 2 * len(os.sched_getaffinity(0)))
+MAX_STARTING = 4 * len(os.sched_getaffinity(0))
 """Sources that start side by side. Of forty on two cores, up to eleven had no answer of Iggy within their `startup_timeout`."""
 
 STARTING_SECONDS = 10.0
