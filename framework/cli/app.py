@@ -7,6 +7,7 @@ each error.
 from __future__ import annotations
 
 import itertools
+import pickle
 import signal
 import sys
 import threading
@@ -57,6 +58,7 @@ VersionOption = Annotated[
 ]
 ChannelOption = Annotated[int | None, typer.Option(hidden=True)]
 LogSourceOption = Annotated[str, typer.Option(hidden=True)]
+ContentOption = Annotated[bool, typer.Option(hidden=True)]
 
 
 def run(
@@ -162,7 +164,7 @@ def _choose(task_class: type[AbstractSourceTask], reporter: ErrorReporter, ways:
             raise ConfigError(
                 f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{ways}"
             )
-        return ConfigFile(path=path, settings=(*reporter.settings, *(settings or ())))
+        return ConfigFile(path=path, settings=(*reporter.settings, *(settings or ())), layers=reporter.layers)
 
     return chosen
 
@@ -183,6 +185,7 @@ def _add_run(
         _: VersionOption = False,
         channel: ChannelOption = None,
         log_source: LogSourceOption = "",
+        content_on_stdin: ContentOption = False,
     ) -> int | None:
         """Run the source until it is stopped, or run a command."""
         reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
@@ -190,6 +193,8 @@ def _add_run(
             from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
             reporter.channel = ChildChannel(channel)
+        if content_on_stdin:
+            reporter.layers = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - the worker's own bytes
         flags = Flags(once=once, take_over=take_over, standby=standby)
         if context.invoked_subcommand is not None:
             _refuse_flags(flags.given, context.invoked_subcommand)
@@ -197,7 +202,7 @@ def _add_run(
         from framework.cli.run import read_config, run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
 
         file = chosen(config, None)
-        reporter.json = wants_json(task_class, file.path, file.settings)
+        reporter.json = wants_json(task_class, file.path, file.settings, file.layers)
         if standby and take_over:
             raise ConfigError(
                 "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"

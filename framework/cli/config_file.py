@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 import typer
 
 from framework.errors import ConfigError
+
+if TYPE_CHECKING:
+    from framework.config.layers import Layer
 
 
 def path_option(*names: str, help: str) -> Any:  # noqa: A002 - as typer calls it
@@ -42,10 +45,12 @@ class ConfigFile:
     Attributes:
         path: the file.
         settings: the values of `--set`, in their order.
+        layers: the content of the file, if it has been read already.
     """
 
     path: Path
     settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
+    layers: tuple[Layer, ...] | None = attrs.field(default=None, repr=False)
 
 
 @attrs.frozen(kw_only=True)

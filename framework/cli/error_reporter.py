@@ -25,6 +25,7 @@ from framework.errors import (
 )
 
 if TYPE_CHECKING:
+    from framework.config.layers import Layer
     from framework.config.sections import LogSection
     from framework.runtime.channel import ChildChannel
 
@@ -72,6 +73,7 @@ class ErrorReporter:
     Attributes:
         config: the configuration's file.
         settings: overrides that stand before the command.
+        layers: the content of the configuration, from the worker that started this process.
         json: the last error is a JSON line.
         channel: the line to the worker that started this process.
         source: the source's key, on each line; empty outside of a worker.
@@ -80,6 +82,7 @@ class ErrorReporter:
 
     config: Path | None = None
     settings: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] | None = None
     json: bool = False
     channel: ChildChannel | None = None
     source: str = ""

@@ -18,7 +18,7 @@ from framework.cli.config_file import ConfigFile, Flags
 from framework.cli.output import Output
 from framework.cli.signals import stopped_by_signals
 from framework.config.bucket import BucketConfig
-from framework.config.layers import environment_layers, file_layers, merge, setting_layers, value_at
+from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted
 from framework.engine.process_setup import set_up_process
 from framework.engine.progress import Progress
@@ -70,7 +70,9 @@ def load_checked(
     root = task_class.config_class
     if root is None:
         raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
-    loaded: Loaded[SourceCommonConfig] = load(file.path, root, settings=file.settings, may_wait=may_wait)
+    loaded: Loaded[SourceCommonConfig] = load(
+        file.path, root, settings=file.settings, may_wait=may_wait, layers=file.layers
+    )
     try:
         make_transformer(loaded.config.input.options())
     except ConfigError as exc:
@@ -103,7 +105,12 @@ def reached(config: SourceCommonConfig) -> Iterator[IggyConnection]:
             yield connection
 
 
-def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings: Sequence[str]) -> bool:
+def wants_json(
+    task_class: type[AbstractSourceTask],
+    path: Path | None,
+    settings: Sequence[str],
+    layers: Sequence[Layer] | None = None,
+) -> bool:
     """Return whether a log of JSON lines is asked for; works with mistakes elsewhere, which are then JSON too.
 
     Of a pipe nothing is known here: it can be read once, and the loader does that.
@@ -113,10 +120,11 @@ def wants_json(task_class: type[AbstractSourceTask], path: Path | None, settings
         return False
     overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(settings, root, _ignore))
     try:
-        layers = [*(file_layers(path) if path is not None and not path.is_fifo() else ()), *overrides]
+        if layers is None:
+            layers = file_layers(path) if path is not None and not path.is_fifo() else ()
     except (ConfigError, OSError):  # the loader says what is wrong with the file
-        layers = [*overrides]
-    return bool(value_at(merge(layers).values, ("log", "format")) == "json")
+        layers = ()
+    return bool(value_at(merge([*layers, *overrides]).values, ("log", "format")) == "json")
 
 
 def _ignore(_mistake: str) -> None:

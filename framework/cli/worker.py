@@ -14,7 +14,7 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.output import Output
 from framework.cli.run import INTERRUPTED, load_checked
 from framework.cli.signals import stopped_by_signals
-from framework.config.layers import ENVIRONMENT_PREFIX
+from framework.config.layers import ENVIRONMENT_PREFIX, Layer
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError
@@ -107,8 +107,8 @@ def run_with_api(
     allow_open_files()
     state = state_folder(file, config.http)
 
-    def load(task: type[AbstractSourceTask], path: Path) -> Loaded[SourceCommonConfig]:
-        return _load(task, path, file.settings)
+    def load(task: type[AbstractSourceTask], path: Path, layers: Sequence[Layer]) -> Loaded[SourceCommonConfig]:
+        return _load(task, path, layers, file.settings)
 
     with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
@@ -128,16 +128,16 @@ def state_folder(file: ConfigFile, http: HttpSection) -> Path:
     """
     if file.path.is_fifo():
         raise ConfigError(
-            f"--config {file.path}: is a pipe, and [http] enabled needs a file: each start of the source reads it"
+            f"--config {file.path}: is a pipe, and [http] enabled needs a file: it is read again every few seconds"
         )
     return Path(http.state_dir) if http.state_dir is not None else file.path.parent / f".{file.path.stem}.state"
 
 
 def _load(
-    task_class: type[AbstractSourceTask], path: Path, settings: tuple[str, ...] = ()
+    task_class: type[AbstractSourceTask], path: Path, layers: Sequence[Layer], settings: tuple[str, ...] = ()
 ) -> Loaded[SourceCommonConfig]:
-    """Read and check a file. No pipe is waited for: the supervisor's lock is held, and each start reads it again."""
-    return load_checked(task_class, ConfigFile(path=path, settings=settings), may_wait=False)
+    """Check a file. No pipe of `${file:}` is waited for: the supervisor's lock is held, and each start reads it again."""
+    return load_checked(task_class, ConfigFile(path=path, settings=settings, layers=tuple(layers)), may_wait=False)
 
 
 def _own_variables() -> dict[str, str]:

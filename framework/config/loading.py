@@ -104,6 +104,7 @@ def load(
     environment: Mapping[str, str] | None = None,
     settings: Sequence[str] = (),
     may_wait: bool = True,
+    layers: Sequence[Layer] | None = None,
 ) -> Loaded[T]:
     """Return the configuration and the origins of its values, as `load_config` does.
 
@@ -113,15 +114,19 @@ def load(
         environment: variables for `${env:NAME}` and overrides; by default those of the process.
         settings: overrides, `section.option=value`.
         may_wait: whether `${file:PATH}` may be a pipe, which is waited for.
+        layers: those of the file, if it has been read already.
 
     Raises:
         ConfigError: as for `load_config`.
     """
     environment = os.environ if environment is None else environment
     overrides: list[str] = []
-    layers = file_layers(path) if path is not None else []
-    layers += environment_layers(environment, cls, overrides.append)
-    layers += setting_layers(settings, cls, overrides.append)
+    given = layers if layers is not None else file_layers(path) if path is not None else ()
+    layers = [
+        *given,
+        *environment_layers(environment, cls, overrides.append),
+        *setting_layers(settings, cls, overrides.append),
+    ]
     check_other_variables(environment, cls, layers, overrides.append, _warn)
     return _Reading(cls, environment, may_wait=may_wait).load(layers, origin=str(path or ""), overrides=overrides)
 

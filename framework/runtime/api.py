@@ -281,9 +281,7 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
     def config(key: str, version: int) -> answers.SourceConfig:
         """Return a configuration version, secrets masked."""
         with supervisor.source(key) as found:
-            made = supervisor.versions(key).get(version)
-            if made is None:
-                raise UnknownVersionError(key, version)
+            made = supervisor.version(key, version)
             return answers.config_of(made, active=version == found.active.version)
 
 

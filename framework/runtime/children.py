@@ -6,6 +6,7 @@ import errno
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from typing import IO
 
 from typing_extensions import override
 
@@ -22,12 +23,15 @@ class ChildProcess(WorkerEnd):
         arguments: of the interpreter: `-m s3_source --config orders.toml`.
         key: the source's key, which is on each line of its log.
         ended: called when it ends, from another thread.
+        stdin: what it reads; by default nothing.
 
     Raises:
         OSError: the process cannot be started.
     """
 
-    def __init__(self, arguments: Sequence[str], key: str, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], key: str, ended: Callable[[], None], stdin: IO[bytes] | None = None
+    ) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -40,7 +44,7 @@ class ChildProcess(WorkerEnd):
                         "--log-source",
                         key,
                     ],
-                    stdin=subprocess.DEVNULL,
+                    stdin=stdin or subprocess.DEVNULL,
                     pass_fds=[theirs.fileno()],
                     start_new_session=True,  # Ctrl-C reaches the worker, which stops its sources
                 )

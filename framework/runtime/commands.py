@@ -88,9 +88,9 @@ def run_command(
 
 def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int, limit_seconds: float) -> list[bytes]:
     command = [*interpreter(), *configuration.command(*arguments)]
-    with tempfile.TemporaryFile() as errors:
+    with configuration.content_file() as content, tempfile.TemporaryFile() as errors:
         with subprocess.Popen(  # noqa: S603 - the program itself
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            command, stdin=content, stdout=subprocess.PIPE, stderr=errors
         ) as process:
             assert process.stdout is not None
             ended = _processes[process] = []

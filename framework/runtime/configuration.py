@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import attrs
 
-from framework.config.layers import file_layers, merge
+from framework.config.layers import Layer, file_layers, merge
 from framework.config.loading import CONNECTOR_KEY, Loaded
 from framework.config.option import sections_of
 from framework.config.sections import SourceCommonConfig
@@ -19,8 +21,8 @@ from framework.model.text import unicode_text
 from framework.runtime.kinds import Kind, Kinds
 from framework.task import AbstractSourceTask
 
-Load = Callable[[type[AbstractSourceTask], Path], Loaded[SourceCommonConfig]]
-"""Reads and checks a file, as the program itself does."""
+Load = Callable[[type[AbstractSourceTask], Path, Sequence[Layer]], Loaded[SourceCommonConfig]]
+"""Checks a file, given its layers, as the program itself does."""
 
 _LOGIN = re.compile(r"@|token=")
 
@@ -32,7 +34,8 @@ class Configuration:
     Attributes:
         key: the source's key in the API: the option `key`, by default the source's name.
         source: the source's name; empty when the file has none.
-        path: the file that the source is started with.
+        path: its file.
+        layers: the content of the file and of those that it includes, with which the source is started.
         version: its number.
         enabled: whether it is to run.
         label: its name for people.
@@ -46,6 +49,7 @@ class Configuration:
     key: str
     source: str = ""
     path: Path
+    layers: tuple[Layer, ...] = attrs.field(default=(), repr=False, eq=False)  # may hold passwords
     version: int = 0
     enabled: bool = True
     label: str = ""
@@ -56,10 +60,24 @@ class Configuration:
     settings: tuple[str, ...] = attrs.field(default=(), repr=False)  # may hold passwords
 
     def command(self, *words: str) -> list[str]:
-        """Return what the interpreter runs it with, or a command of its program: `command("offsets", "export")`."""
+        """Return what the interpreter runs it with, or a command of its program: `command("offsets", "export")`.
+
+        The process needs `content_file` as its stdin.
+        """
         program = self.kind.arguments if self.kind is not None else ()
         overrides = [part for setting in self.settings for part in ("--set", setting)]
-        return [*program, *words, "--config", str(self.path), *overrides]
+        return [*program, "--content-on-stdin", *words, "--config", str(self.path), *overrides]
+
+    def content_file(self) -> IO[bytes]:
+        """Return its content as a file in memory. The file at its path, and those that it includes, may hold another by now.
+
+        Raises:
+            OSError: as many files are open as the system allows.
+        """
+        file = os.fdopen(os.memfd_create("configuration"), "w+b")
+        pickle.dump(self.layers, file)
+        file.seek(0)
+        return file
 
 
 def read_configuration(
@@ -70,7 +88,7 @@ def read_configuration(
     Args:
         path: the file.
         kinds: the sources that can run here.
-        load: reads and checks the file as the program does.
+        load: checks the file as the program does.
         key: the key, for a file that belongs to one; by default the file says it.
         settings: overrides of the command line; `load` applies them, too.
     """
@@ -82,13 +100,14 @@ def _read(made: Configuration, kinds: Kinds, load: Load, key: str) -> Configurat
     path, files = made.path, list[Path]()
     try:
         try:
-            mapping: Mapping[str, Any] = merge(file_layers(path, files)).values
+            layers = tuple(file_layers(path, files))
         finally:
             made = attrs.evolve(made, includes=tuple(dict.fromkeys(files[1:])))  # a change of one corrects its mistake
-        made = _described(made, mapping, key)
+        mapping = merge(layers).values
+        made = _described(attrs.evolve(made, layers=layers), mapping, key)
         kind = _kind(mapping, path, kinds)
         made = attrs.evolve(made, kind=kind)
-        loaded = load(kind.task_class, path)
+        loaded = load(kind.task_class, path, layers)
     except ConfigError as error:
         return attrs.evolve(made, mistake=str(error))
     except Exception as error:  # noqa: BLE001 - one source in error, and the others run
@@ -130,12 +149,13 @@ def shown(configuration: Configuration) -> dict[str, Any]:
     if configuration.kind is None:
         return {}
     found = shown_mapping(configuration.mapping, sections_of(configuration.kind.config_class))
-    return {name: _without_logins(value) for name, value in found.items()} if configuration.mistake else found
+    return without_logins(found) if configuration.mistake else found
 
 
-def _without_logins(value: object) -> Any:
+def without_logins(value: object) -> Any:
+    """Return a shown value without the texts in it that may hold a login."""
     if isinstance(value, Mapping):
-        return {name: _without_logins(inner) for name, inner in value.items()}
+        return {name: without_logins(inner) for name, inner in value.items()}
     if isinstance(value, list):
-        return [_without_logins(inner) for inner in value]
+        return [without_logins(inner) for inner in value]
     return MASK if isinstance(value, str) and MASK not in value and _LOGIN.search(value) else value

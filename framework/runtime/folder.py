@@ -42,7 +42,7 @@ class ConfigFolder:
             found = {path: self._content(path) for path in self._files()}
         except OSError as error:
             if not self._lost:
-                log.error("the folder %s cannot be read, its sources run on: %s", self.path, error.strerror)  # noqa: TRY400
+                log.error("%s cannot be read, what runs goes on: %s", self.path, error.strerror)  # noqa: TRY400
             self._lost = True
             return None
         self._lost = False

@@ -1,7 +1,7 @@
 """What a worker keeps over its own end: paused and stopped sources, configuration versions, and which are active.
 
     STATE_DIR/worker.lock                      held while a worker runs
-    STATE_DIR/state.json                       {"sources": {"orders": {"state": "paused", "active": 3}}}
+    STATE_DIR/state.json                       {"sources": {"orders": {"state": "paused", "active": 3, "last": 4}}}
     STATE_DIR/source_orders_3.toml             version 3 of the source with the key `orders`
 
 Each file is replaced as a whole: after `kill -9` it is as before or as after. Configurations may contain secrets, so
@@ -39,12 +39,14 @@ class KeptState:
     Attributes:
         state: what a person asked for: `running`, `paused` or `stopped`.
         active: the activated configuration version; None for the version of the file.
+        last: the highest number that a stored version has had; each number is given once.
     """
 
     state: str = attrs.field(default=RUNNING, validator=attrs.validators.in_(STATES))
     active: int | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.instance_of(int))
     )
+    last: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
 
 
 class StateFolder:

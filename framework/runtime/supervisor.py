@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import threading
 import time
@@ -39,6 +40,12 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 
 SOUND_SECONDS = 60.0
 """A source that ran so long before it failed is started again after the shortest pause."""
+
+MAX_STARTING = 4 * len(os.sched_getaffinity(0))
+"""Sources that start side by side. Of forty on two cores, up to eleven had no answer of Iggy within their `startup_timeout`."""
+
+STARTING_SECONDS = 10.0
+"""A source that starts for longer, since Iggy is away, holds up no others."""
 
 _TICK_SECONDS = 0.5
 
@@ -91,6 +98,8 @@ class Supervisor:
     _sources: dict[str, ManagedSource] = attrs.field(factory=dict, init=False)
     _ids: int = attrs.field(default=0, init=False)
     _look_at: float = attrs.field(default=0.0, init=False)
+    _room: int = attrs.field(default=0, init=False)
+    """How many more sources may start now."""
     _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
     _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
@@ -132,6 +141,7 @@ class Supervisor:
                     self._apply(found)
                 for source in self._sources.values():
                     self._look_at_version(source)
+            self._room = MAX_STARTING - sum(map(self._is_starting, self._sources.values()))
             for source in list(self._sources.values()):
                 self._reap(source)
                 self._reconcile(source)
@@ -208,9 +218,8 @@ class Supervisor:
         """Return the activated version. One that is gone is a mistake: running another instead would surprise."""
         try:
             return self._read_version(source.key, version)
-        except (UnknownVersionError, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is gone"
-            mistake = f"version {version} is active and cannot be read, {reason}: activate another"
+        except UnknownVersionError:
+            mistake = f"version {version} is active and cannot be read, it is gone: activate another"
             return attrs.evolve(source.file, version=version, mistake=mistake)
 
     def _failed(self, source: ManagedSource, message: str, then: str = "") -> None:
@@ -272,11 +281,16 @@ class Supervisor:
                 source.child.stop()
             return
         source.restart = False
-        due = not source.held and self._clock() >= source.retry_at
+        due = not source.held and self._clock() >= source.retry_at and self._room > 0
         if wanted and due and not source.active.mistake:
             self._begin_alone(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
+
+    def _is_starting(self, source: ManagedSource) -> bool:
+        child = source.child
+        begins = child is not None and (child.progress is None or child.progress.state == "starting")
+        return begins and self._clock() < source.started_at + STARTING_SECONDS
 
     def _begin_alone(self, source: ManagedSource) -> None:
         """Begin, unless it still runs under another key, or its offsets are being changed there."""
@@ -304,6 +318,7 @@ class Supervisor:
             self._failed(source, f"its process cannot be started: {error.strerror or error}")
             return
         source.running, source.stop_at = source.active, None
+        self._room -= 1
         log.info("%s: started, pid %d, version %d", source.key, source.child.pid, source.active.version)
 
     # ---- what the API asks
@@ -405,6 +420,15 @@ class Supervisor:
             stored = {version: self._read_version(key, version) for version in self._state.versions(key)}
             return dict(sorted({**stored, source.file.version: source.file}.items()))
 
+    def version(self, key: str, version: int) -> Configuration:
+        """Return a configuration of a source, as `versions` does.
+
+        Raises:
+            UnknownSourceError, UnknownVersionError: there is none.
+        """
+        with self.source(key) as source:
+            return source.file if version == source.file.version else self._read_version(key, version)
+
     def add_version(self, key: str, data: Callable[[int], bytes]) -> Configuration:
         """Store a configuration as the next version of a source; it is not active yet.
 
@@ -424,7 +448,8 @@ class Supervisor:
                     f"{key} has {len(stored)} stored configuration versions, as many as are kept: delete one with "
                     f"DELETE /sources/{key}/configs?version={next(iter(stored))}"
                 )
-            version = 1 + max([source.file.version, *stored])
+            version = 1 + max([source.file.version, self._state.get(key).last, *stored])
+            self._state.change(key, last=version)
             self._state.add(key, version, data(version))
             log.info("%s: version %d stored", key, version)
             return self._read_version(key, version)
@@ -438,9 +463,7 @@ class Supervisor:
             OSError: it cannot be kept; nothing has changed.
         """
         with self.source(key) as source:
-            made = self.versions(key).get(version)
-            if made is None:
-                raise UnknownVersionError(key, version)
+            made = self.version(key, version)
             if made.mistake:
                 raise BusyError(made.mistake)
             self._state.change(key, active=None if version == source.file.version else version)
@@ -466,10 +489,10 @@ class Supervisor:
                 raise UnknownVersionError(key, number)
             if self._state.get(key).active == number:
                 self._state.change(key, active=None)
-            self._state.remove(stored[number])
-            log.info("%s: version %d deleted", key, number)
             if source.active.path == stored[number]:
                 self._activate(source)
+            self._state.remove(stored[number])
+            log.info("%s: version %d deleted", key, number)
         self.wake()
 
 

@@ -23,7 +23,7 @@ from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
-from framework.runtime.configuration import Configuration, Load, read_configuration, shown
+from framework.runtime.configuration import Configuration, Load, read_configuration, shown, without_logins
 from framework.runtime.folder import ConfigFolder, content_of
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
@@ -45,7 +45,7 @@ class Worker:
         path: the folder of configuration files, or the file of a single source.
         state: what survives a restart; open.
         kinds: the sources that can run here.
-        load: reads and checks a file as the program does.
+        load: checks a file as the program does.
         arguments: of the program, after the configuration: `--once`. Of the first process alone: `--take-over`.
         settings: overrides of the command line, for a single source; `load` applies them, too.
         single: the end of the one source is the end of the program.
@@ -77,7 +77,8 @@ class Worker:
         return read_configuration(path, self.kinds, self._load, key=key, settings=self._settings)
 
     def _start(self, configuration: Configuration, ended: Callable[[], None]) -> ChildProcess:
-        child = ChildProcess([*configuration.command(), *self._arguments], configuration.key, ended)
+        with configuration.content_file() as content:
+            child = ChildProcess([*configuration.command(), *self._arguments], configuration.key, ended, content)
         # whoever runs when this one is resumed or restarted was started later, and nothing says that it must end
         self._arguments = tuple(argument for argument in self._arguments if argument != TAKE_OVER)
         return child
@@ -87,7 +88,7 @@ class Worker:
         if path is None:
             raise UnknownVersionError(key, version)
         known = self._stored.get(path)
-        data = path.read_bytes() + content_of(known[1].includes if known is not None else ())
+        data = content_of((path, *(known[1].includes if known is not None else ())))
         # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
         if known is None or known[0] != data or known[1].mistake:
             if known is None:  # a new one: former ones may have been deleted
@@ -117,13 +118,14 @@ class Worker:
             for place in has_mask(content)
         ]
         with self._draft(content) as draft:
-            whole = merge(file_layers(draft)).values  # included files say, too, what kind of source it is, and whose
+            layers = file_layers(draft)
+            whole = merge(layers).values  # included files say, too, what kind of source it is, and whose
             kind = self.kinds.of(whole)
             mistakes += _contradictions(new, shown_mapping(content, sections_of(kind.config_class)), kind)
             mistakes += self._name_mistakes(key, whole)
             if mistakes:
                 raise ConfigError(mistakes)
-            self._load(kind.task_class, draft)
+            self._load(kind.task_class, draft, layers)
 
         def data(version: int) -> bytes:
             # the name of a file that does not name its source is no key that a file may have
@@ -175,7 +177,7 @@ class Worker:
         """
         try:
             with self._draft(content) as draft:
-                self._load(kind.task_class, draft)
+                self._load(kind.task_class, draft, file_layers(draft))
         except ConfigError as error:
             return list(error.mistakes)
         except RecursionError:
@@ -200,6 +202,7 @@ class Worker:
         sections = sections_of(kind.config_class)
         mistakes = [(_place(mistake), mistake) for mistake in self._mistakes_of(kind, content)]
         view = shown_mapping(content, sections)
+        view = without_logins(view) if mistakes else view
         checks: list[OptionCheck] = []
         for section, cls in sections.items():
             for option in options_of(cls):

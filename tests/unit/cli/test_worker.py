@@ -87,7 +87,7 @@ def test_the_file_of_a_source_may_be_a_pipe(piped, monkeypatch, capsys, json):
 def test_a_source_with_an_api_needs_a_file_and_no_pipe(piped, capsys):
     path = piped(text() + "[http]\nenabled = true\n")
     assert run("s3_source", S3SourceTask, ["--config", path]) == 2
-    refusal = f"--config {path}: is a pipe, and [http] enabled needs a file: each start of the source reads it"
+    refusal = f"--config {path}: is a pipe, and [http] enabled needs a file: it is read again every few seconds"
     assert refusal in capsys.readouterr().err
 
 

@@ -29,8 +29,8 @@ def text(name="orders", head=""):
     return head + TEXT.format(name=name)
 
 
-def load(task_class, path):
-    return load_file(path, task_class.config_class)
+def load(task_class, path, layers):
+    return load_file(path, task_class.config_class, layers=layers)
 
 
 KINDS = Kinds("s3_source", S3SourceTask)

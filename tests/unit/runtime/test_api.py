@@ -360,6 +360,24 @@ def test_a_version_may_include_its_store_and_its_name(orders, tmp_path):
         assert said in answer["reason"]
 
 
+def test_an_active_version_that_cannot_be_read_leaves_the_ways_to_the_others_open(orders, tmp_path):
+    for _ in range(2):
+        assert orders.ask("POST", "/sources/orders/configs", {"plugin_config": SECTIONS})[0] == 200
+    assert orders.ask("PUT", "/sources/orders/configs/active", {"version": 1})[0] == 204
+    (file,) = (tmp_path / "state").glob("source_orders_1.toml")
+    file.unlink()
+    file.mkdir()  # a mode would refuse nothing to root
+    status, versions = orders.ask("GET", "/sources/orders/configs")
+    assert (status, [made["version"] for made in versions]) == (200, [0, 1, 2])
+    assert orders.ask("GET", "/sources/orders/configs/2")[0] == 200
+    status, answer = orders.ask("PUT", "/sources/orders/configs/active", {"version": 1})
+    assert status == 409
+    assert answer["reason"] == f"{file}: the configuration file cannot be read: Is a directory"
+    for version in (2, 0):
+        assert orders.ask("PUT", "/sources/orders/configs/active", {"version": version}) == (204, b"")
+        assert orders.ask("GET", "/sources/orders/configs/active")[1]["version"] == version
+
+
 def test_transforms_are_stored_with_a_version_and_shown_in_their_order(orders):
     transforms = [
         {"type": "delete_fields", "fields": ["a"]},
@@ -464,6 +482,14 @@ def test_the_sections_in_each_format(orders, form):
     assert status == 200
     assert b"iggy:iggy" not in (answer if isinstance(answer, bytes) else json.dumps(answer).encode())
     assert orders.ask("GET", "/sources/orders/configs/plugin?format=xml")[0] == 422
+
+
+def test_validate_shows_no_login_that_a_mistake_holds(rig):
+    content = {**SECTIONS, "s3": {"bucket": "lake", "endpoint": "http://user:drowssap@h:1"}}
+    status, answer = rig.ask("PUT", "/connector-plugins/s3/config/validate", content)
+    assert (status, answer["error_count"]) == (200, 1)
+    assert "drowssap" not in json.dumps(answer)
+    assert {one["value"]["name"]: one["value"]["value"] for one in answer["configs"]}["s3.bucket"] == "lake"
 
 
 def test_validate_says_what_is_wrong_with_each_option(rig):

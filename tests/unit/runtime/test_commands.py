@@ -27,7 +27,22 @@ def program(tmp_path, code):
 def test_a_command_gets_its_words_its_file_and_its_overrides(tmp_path):
     lines = run_command(program(tmp_path, "print(*sys.argv[1:], sep='\\n')"), ["offsets", "export"])
     file = str(tmp_path / "orders.toml")
-    assert [line.decode() for line in lines] == ["offsets", "export", "--config", file, "--set", "iggy.topic=other"]
+    words = ["offsets", "export", "--config", file, "--set", "iggy.topic=other"]
+    assert [line.decode() for line in lines] == ["--content-on-stdin", *words]
+
+
+def test_a_command_gets_the_content_that_was_read_whatever_its_files_hold_by_now(tmp_path):
+    path, common = tmp_path / "orders.toml", tmp_path / "common.toml"
+    common.write_text('[discovery]\nmodified_after = 2026-01-02T03:04:05Z\npoll_interval = "7s"\n')
+    path.write_text(text(head='include = ["common.toml"]\n'))
+    made = read(path)
+    assert made.mistake == ""
+    path.write_text("[source\nname = ")
+    common.write_text("")
+    lines = [line.decode() for line in run_command(made, ["config", "show"])]
+    assert "[iggy]" in lines
+    assert any(line.startswith('topic = "orders"') and str(path) in line for line in lines)
+    assert any(line.startswith("poll_interval") and line.endswith(str(common)) for line in lines)
 
 
 def test_a_command_has_the_options_of_the_workers_python(tmp_path):

@@ -3,11 +3,13 @@
 import pytest
 
 from framework.engine.progress import Progress
+from framework.runtime import supervisor
 from framework.runtime.supervisor import (
     FIRST_PAUSE_SECONDS,
     FOLDER_SECONDS,
     LONGEST_PAUSE_SECONDS,
     SOUND_SECONDS,
+    STARTING_SECONDS,
     STOP_SECONDS,
     BusyError,
     NotStoppedError,
@@ -40,7 +42,35 @@ def test_a_source_is_starting_until_it_reports_and_then_running(rig):
     assert (source.status, source.child) == ("starting", rig.children[0])
     rig.children[0].runs()
     assert source.status == "running"
-    assert source.active.command() == ["-m", "s3_source", "--config", str(rig.conf / "orders.toml")]
+    assert source.active.command() == [
+        "-m",
+        "s3_source",
+        "--content-on-stdin",
+        "--config",
+        str(rig.conf / "orders.toml"),
+    ]
+
+
+def test_few_sources_start_side_by_side(rig, monkeypatch):
+    monkeypatch.setattr(supervisor, "MAX_STARTING", 3)
+    for number in range(8):
+        rig.write(f"s{number}")
+    rig.tick()
+    assert len(rig.children) == 3
+    assert {rig.source(f"s{number}").status for number in range(8)} == {"starting"}
+    rig.children[0].progress = Progress(state="starting")
+    rig.tick()
+    assert len(rig.children) == 3
+    rig.children[0].runs()
+    rig.children[1].progress = Progress(state="standby")  # it may wait for weeks
+    rig.tick()
+    assert len(rig.children) == 5
+    rig.children[2].code = 3
+    rig.tick()
+    rig.tick()
+    assert len(rig.children) == 6
+    rig.tick(STARTING_SECONDS)
+    assert len(rig.children) == 8
 
 
 def test_a_source_that_waits_as_a_standby_is_not_running(rig):
@@ -450,6 +480,18 @@ def test_a_single_source_that_is_stopped_while_it_loads_was_stopped(tmp_path, co
     assert found == ended
 
 
+def test_a_single_source_whose_file_is_gone_runs_on_and_says_so_once(tmp_path, caplog):
+    rig = Rig(tmp_path, single=True)
+    path = rig.write()
+    rig.tick()
+    path.unlink()
+    rig.look()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"{path} cannot be read, what runs goes on: No such file or directory"]
+    assert rig.children[0].asked == 0
+    rig.close()
+
+
 def test_a_single_source_that_is_paused_keeps_the_program(tmp_path):
     rig = Rig(tmp_path, single=True)
     rig.write()
@@ -483,6 +525,15 @@ def test_versions_count_up_and_one_is_active(running):
     assert running.source().active.version == 2
     running.supervisor.activate("orders", 0)
     assert running.source().active.path == running.conf / "orders.toml"
+
+
+def test_the_number_of_a_deleted_version_is_not_given_again(running):
+    """Who stored version 2, and activates it, must not run what another client has stored since."""
+    assert [stored(running), stored(running)] == [1, 2]
+    running.supervisor.remove_version("orders", 2)
+    running.begin()
+    running.tick()
+    assert stored(running) == 3
 
 
 def test_a_source_has_a_hundred_versions_at_most(running):
@@ -548,6 +599,7 @@ def test_a_version_that_could_not_be_deleted_at_first_returns_to_the_file(runnin
         patched.setattr(running.state, "remove", refuse)
         with pytest.raises(OSError, match="no"):
             running.supervisor.remove_version("orders", 1)
+        assert running.source().active.version == 0  # as it would be after a restart of the worker
     running.supervisor.remove_version("orders", 1)
     assert running.source().active.version == 0
 
