@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import threading
 import time
@@ -40,12 +39,6 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 300.0
 
 SOUND_SECONDS = 60.0
 """A source that ran so long before it failed is started again after the shortest pause."""
-
-MAX_STARTING = 4 * len(os.sched_getaffinity(0))
-"""Sources that start side by side. Of forty on two cores, up to eleven had no answer of Iggy within their `startup_timeout`."""
-
-STARTING_SECONDS = 10.0
-"""A source that starts for longer, since Iggy is away, holds up no others."""
 
 _TICK_SECONDS = 0.5
 
@@ -98,8 +91,6 @@ class Supervisor:
     _sources: dict[str, ManagedSource] = attrs.field(factory=dict, init=False)
     _ids: int = attrs.field(default=0, init=False)
     _look_at: float = attrs.field(default=0.0, init=False)
-    _room: int = attrs.field(default=0, init=False)
-    """How many more sources may start now."""
     _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
     _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
@@ -141,7 +132,6 @@ class Supervisor:
                     self._apply(found)
                 for source in self._sources.values():
                     self._look_at_version(source)
-            self._room = MAX_STARTING - sum(map(self._is_starting, self._sources.values()))
             for source in list(self._sources.values()):
                 self._reap(source)
                 self._reconcile(source)
@@ -281,16 +271,11 @@ class Supervisor:
                 source.child.stop()
             return
         source.restart = False
-        due = not source.held and self._clock() >= source.retry_at and self._room > 0
+        due = not source.held and self._clock() >= source.retry_at
         if wanted and due and not source.active.mistake:
             self._begin_alone(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
-
-    def _is_starting(self, source: ManagedSource) -> bool:
-        child = source.child
-        begins = child is not None and (child.progress is None or child.progress.state == "starting")
-        return begins and self._clock() < source.started_at + STARTING_SECONDS
 
     def _begin_alone(self, source: ManagedSource) -> None:
         """Begin, unless it still runs under another key, or its offsets are being changed there."""
@@ -318,7 +303,6 @@ class Supervisor:
             self._failed(source, f"its process cannot be started: {error.strerror or error}")
             return
         source.running, source.stop_at = source.active, None
-        self._room -= 1
         log.info("%s: started, pid %d, version %d", source.key, source.child.pid, source.active.version)
 
     # ---- what the API asks

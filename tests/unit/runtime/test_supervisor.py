@@ -3,13 +3,11 @@
 import pytest
 
 from framework.engine.progress import Progress
-from framework.runtime import supervisor
 from framework.runtime.supervisor import (
     FIRST_PAUSE_SECONDS,
     FOLDER_SECONDS,
     LONGEST_PAUSE_SECONDS,
     SOUND_SECONDS,
-    STARTING_SECONDS,
     STOP_SECONDS,
     BusyError,
     NotStoppedError,
@@ -49,28 +47,6 @@ def test_a_source_is_starting_until_it_reports_and_then_running(rig):
         "--config",
         str(rig.conf / "orders.toml"),
     ]
-
-
-def test_few_sources_start_side_by_side(rig, monkeypatch):
-    monkeypatch.setattr(supervisor, "MAX_STARTING", 3)
-    for number in range(8):
-        rig.write(f"s{number}")
-    rig.tick()
-    assert len(rig.children) == 3
-    assert {rig.source(f"s{number}").status for number in range(8)} == {"starting"}
-    rig.children[0].progress = Progress(state="starting")
-    rig.tick()
-    assert len(rig.children) == 3
-    rig.children[0].runs()
-    rig.children[1].progress = Progress(state="standby")  # it may wait for weeks
-    rig.tick()
-    assert len(rig.children) == 5
-    rig.children[2].code = 3
-    rig.tick()
-    rig.tick()
-    assert len(rig.children) == 6
-    rig.tick(STARTING_SECONDS)
-    assert len(rig.children) == 8
 
 
 def test_a_source_that_waits_as_a_standby_is_not_running(rig):
