@@ -11,6 +11,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     listings.GreaterOrEqual: "L2",
     listings.AfterMustExist: "L2",
     listings.FoldersForPrefixes: "L3",
+    listings.PrefixesForFolders: "L3",
     listings.PrefixOnTheFirstPageOnly: "L3",
     listings.MarksAreData: "L3",
     listings.DecodesTwice: "L4",
