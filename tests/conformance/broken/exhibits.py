@@ -37,6 +37,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     reading.SwallowsTheEnd: "T2",
     reading.FinishedOnAReadError: "T2",
     reading.SkipCountsBlankLines: "T3",
+    reading.SkipForgetsBadRecords: "T3",
     reading.TakesTheNextSharesLine: "T4",
     crashes.SplitFromItsBeginning: "T4",
     delivery.FirstWriterWins: "O1",
