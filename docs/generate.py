@@ -41,17 +41,19 @@ from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.model.batches import SkippedRecord  # noqa: E402
 from framework.model.objects import NativeObject, ResumePoint  # noqa: E402
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
+from framework.model.splits import Split  # noqa: E402
 from framework.offsets.manager import OffsetManager  # noqa: E402
 from framework.offsets.store import OffsetStore  # noqa: E402
 from framework.offsets.table import PositionTable  # noqa: E402
 from framework.pipeline.producer import Producer  # noqa: E402
+from framework.storage.preflight import CheckResult  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.task import AbstractSourceTask, SourceContext  # noqa: E402
 from framework.task.object_store import StoreSourceTask  # noqa: E402
 from framework.testing.kit import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402
-from framework.transformer import ObjectInput, PayloadBatch, ReadStream, Transformer  # noqa: E402
+from framework.transformer import BatchLimits, ObjectInput, PayloadBatch, ReadStream, Transformer  # noqa: E402
 from framework.transforms.values import KeyPattern, ValuePattern  # noqa: E402
 from gcs_source.config import GcsConfig  # noqa: E402
 from gcs_source.task import GcsSourceConfig  # noqa: E402
@@ -134,6 +136,9 @@ CONTRACTS: tuple[type, ...] = (
     ResumePoint,
     ObjectInput,
     ReadStream,
+    BatchLimits,
+    Split,
+    CheckResult,
     Transform,
     TransformBatch,
     TransformContext,

@@ -70,9 +70,11 @@ def strictly_after(rig: SourceRig, comparing: Comparing) -> None:
                 comparing.same(in_order(_listed(iterator, after)), expected, f"a listing after {after!r}, {options}")
 
 
-_BELOW = "a/"
-_DATA = ("a/1", "a/b/c", "a/z", "a-2/1", "a", "ab/1", "b/1", "A/1", "a0")
-"""What lies below `a/`, what a comparison of folders, of letters or of strings would take for it, and a key that is its name."""
+_PREFIXES = ("a/", "a", "a/b")
+"""A folder, and beginnings of names that are no folder's whole name."""
+
+_DATA = ("a/1", "a/b/c", "a/bc", "a/z", "a-2/1", "a", "ab/1", "b/1", "A/1", "a0")
+"""What lies below the prefixes, what a comparison of folders, letters or strings would take for it, and a key that is a prefix."""
 
 _MARKS = ("a/", "a/empty", "a/d/", "a/d_$folder$", "ab/")
 """Folder marks of several tools, and an empty object: nothing in them is data."""
@@ -82,7 +84,7 @@ _HIDDEN = ("a/_SUCCESS", "a/.part", "a/_temporary/0", "a/d/.hidden/x")
 
 @law("L3", "a prefix is plain text; folder marks, empty objects and hidden names are filtered, and counted")
 def prefixes_and_marks(rig: SourceRig, comparing: Comparing) -> None:
-    """Check nine objects, five folder markers and four hidden names; all and below `a/`, in pages of every size."""
+    """Check ten objects, five folder markers and four hidden names; all and below `a/`, `a` and `a/b`, in pages of every size."""
     data, marks, hidden = ([key for key in keys if not rig.cannot_hold(key)] for keys in (_DATA, _MARKS, _HIDDEN))
     for key in {*_DATA, *_MARKS, *_HIDDEN} - {*data, *marks, *hidden}:
         comparing.note(f"{key!r} was not tried: {rig.cannot_hold(key)}")
@@ -92,7 +94,7 @@ def prefixes_and_marks(rig: SourceRig, comparing: Comparing) -> None:
         rig.put(key, b"")
     for key in hidden:
         rig.put(key, rig.encode(rig.make_records("hidden", 3)))
-    prefixes = ["", _BELOW] if Capability.PREFIX in rig.capabilities else [""]
+    prefixes = ["", *_PREFIXES] if Capability.PREFIX in rig.capabilities else [""]
     if len(prefixes) == 1:
         comparing.note(f"no prefix was tried: the rig cannot do {Capability.PREFIX.value}")
     for prefix in prefixes:

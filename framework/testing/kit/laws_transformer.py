@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from framework.discovery.feed import Assignment, HandedFeed
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
-from framework.model.batches import RecordBatch
+from framework.model.batches import RecordBatch, SkippedRecord
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.model.splits import count_splits
 from framework.testing.kit.law import BATCH, KEYS, Comparing, fill, law
 from framework.testing.kit.laws_iterator import drain
+from framework.testing.kit.scenario import BAD_RECORDS
 from framework.testing.rig import Capability, SourceRig
 
 
@@ -73,7 +74,7 @@ def _read_until_error(iterator: AbstractSourceRecordIterator, key: str) -> tuple
 
 @law("T3", "skipping n records gives what reading everything gives without its first n")
 def skip_counts_records(rig: SourceRig, comparing: Comparing) -> None:
-    """Check every skip count of every object, from 0 to one more than its records."""
+    """Check every skip count of every object, from 0 to one more than its records; with bad records if the rig can."""
     written = fill(rig)
     with rig.open_iterator() as iterator:
         natives = {native.key: native for native in iterator.get_native_item_stream(None)}
@@ -82,6 +83,41 @@ def skip_counts_records(rig: SourceRig, comparing: Comparing) -> None:
                 comparing.same(
                     _skipping(iterator, natives[key], skip), records[skip:], f"{key!r} without its first {skip}"
                 )
+    if Capability.BAD_RECORDS in rig.capabilities:
+        _bad_records_count(rig, comparing)
+    else:
+        comparing.note(f"no bad record was skipped: the rig cannot do {Capability.BAD_RECORDS.value}")
+
+
+def _bad_records_count(rig: SourceRig, comparing: Comparing) -> None:
+    """Check every skip count of objects with bad records at the beginning, in the middle and at the end."""
+    contents = BAD_RECORDS.fill(rig, rig.counts[:3])
+    with rig.open_iterator(tolerance="skip_record") as iterator:
+        natives = {native.key: native for native in iterator.get_native_item_stream(None)}
+        for key, good in contents.good.items():
+            everything = _numbered(iterator, natives[key], 0)
+            payloads = [payload for _, payload in everything if payload is not None]
+            comparing.same(payloads, good, f"the good records of {key!r}")
+            numbers = [number for number, _ in everything]
+            count = len(good) + len(contents.bad[key])
+            comparing.same(numbers, range(1, count + 1), f"numbers of the good and bad records of {key!r}")
+            for skip in range(count + 2):
+                rest = _numbered(iterator, natives[key], skip)
+                comparing.same(rest, everything[skip:], f"{key!r}, with bad records, without its first {skip}")
+
+
+def _numbered(
+    iterator: AbstractSourceRecordIterator, native: NativeObject, skip: int
+) -> list[tuple[int, bytes | None]]:
+    """Return the numbers and payloads of the records after `skip`; a bad record has no payload."""
+    found: list[tuple[int, bytes | None]] = []
+    source = iterator.get_input_stream(native)
+    for run in iterator.transformer.read(source, skip=skip):
+        if isinstance(run, SkippedRecord):
+            found.append((run.record_number, None))
+        else:
+            found.extend((number, bytes(payload)) for number, payload in enumerate(run.payloads, run.first_record))
+    return found
 
 
 def _skipping(iterator: AbstractSourceRecordIterator, native: NativeObject, skip: int) -> list[bytes]:

@@ -91,6 +91,14 @@ class FoldersForPrefixes(WithStore):
             return super().list_page(prefix=prefix.rstrip("/"), **arguments)
 
 
+class PrefixesForFolders(WithStore):
+    """L3: a slash is put behind a prefix, and what goes on in the same name is never listed."""
+
+    class Store(MemoryStore):
+        def list_page(self, *, prefix="", **arguments):
+            return super().list_page(prefix=prefix and prefix.rstrip("/") + "/", **arguments)
+
+
 class PrefixOnTheFirstPageOnly(WithStore):
     """L3: the second page is asked for without the prefix, and the rest of the bucket comes."""
 

@@ -4,6 +4,7 @@ import attrs
 
 from framework.errors import SourceError, TruncatedObjectError
 from framework.iterator.object_store import StoreRecordIterator
+from framework.model.batches import SkippedRecord
 from framework.model.splits import Split
 from framework.testing.fakes.memory_rig import MemoryRig
 from framework.testing.fakes.memory_store import MemoryStore
@@ -110,6 +111,26 @@ class SkipCountsBlankLines(WithTransformer):
             lines = data.split(b"\n")
             wanted = sum(bool(line.strip()) for line in lines[:skip])
             yield from super().read(source, skip=wanted, limits=limits)
+
+
+class SkipForgetsBadRecords(WithTransformer):
+    """T3: skipping does not count bad records, so good ones behind them are lost."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def read(self, source, *, skip=0, mark=None, limits=None):
+            left, number = skip, skip
+            for run in super().read(source, limits=limits):
+                if isinstance(run, SkippedRecord):
+                    if not left:
+                        number += 1
+                        yield attrs.evolve(run, record_number=number)
+                    continue
+                payloads = [bytes(payload) for payload in run.payloads]
+                left, payloads = max(0, left - len(payloads)), payloads[left:]
+                if payloads:
+                    size = sum(map(len, payloads))
+                    yield PayloadBatch(first_record=number + 1, payloads=payloads, size_bytes=size)
+                    number += len(payloads)
 
 
 class TakesTheNextSharesLine(WithTransformer):
