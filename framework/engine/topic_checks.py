@@ -115,7 +115,9 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
 
 
 def _drop_lost_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
-    """Check that every partition in the log still exists; drop the missing ones that are not needed: whether there are any.
+    """Check that every partition in the log still exists; drop the missing ones that are not needed.
+
+    Return whether any was dropped.
 
     Raises:
         PositionError: a missing partition has objects that are partly read; or a whole topic is gone.

@@ -74,7 +74,7 @@ _PREFIXES = ("a/", "a", "a/b")
 """A folder, and beginnings of names that are no folder's whole name."""
 
 _DATA = ("a/1", "a/b/c", "a/bc", "a/z", "a-2/1", "a", "ab/1", "b/1", "A/1", "a0")
-"""What lies below the prefixes, what a comparison of folders, letters or strings would take for it, and a key that is a prefix."""
+"""What lies below the prefixes, what a comparison of folders or strings would take for it, and a key that is a prefix."""
 
 _MARKS = ("a/", "a/empty", "a/d/", "a/d_$folder$", "ab/")
 """Folder marks of several tools, and an empty object: nothing in them is data."""
