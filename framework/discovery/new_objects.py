@@ -43,6 +43,9 @@ def _object_key(native: NativeObject) -> OffsetManagerKey:
 _SECONDS = range(10**9, 10**10)
 """Seconds since 1970 from 2001 to 2286. Taken for milliseconds they are in the spring of 1970."""
 
+_MICROSECONDS = 10**14
+"""Microseconds, or nanoseconds, since 1970 from 1973 on. As milliseconds this is the year 5138."""
+
 
 _LISTED = {"key": str, "bucket": str, "version": str, "size": int, "modified_ms": int}
 _LISTED_TYPES = tuple(_LISTED.values())
@@ -63,9 +66,10 @@ def check_listed(native: NativeObject) -> None:
                 raise ListingError(
                     f"{native.location}: the listing shows the {name} {value!r}, which must be {kind.__name__}"
                 )
-    if native.modified_ms in _SECONDS:
+    if native.modified_ms in _SECONDS or native.modified_ms >= _MICROSECONDS:
+        unit = "seconds" if native.modified_ms < _MICROSECONDS else "microseconds or nanoseconds"
         raise ListingError(
-            f"{native.location}: the listing shows the modified_ms {native.modified_ms}, which are seconds: milliseconds since "
+            f"{native.location}: the listing shows the modified_ms {native.modified_ms}, which are {unit}: milliseconds since "
             "1970 are needed, or later objects are taken for old ones and not read"
         )
     if native.size < 0:

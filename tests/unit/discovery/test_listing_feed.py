@@ -1110,6 +1110,10 @@ def test_with_an_order_what_ends_while_its_listing_goes_on_is_not_handed_out_aga
             {"modified_ms": 1_700_000_000},
             "modified_ms 1700000000, which are seconds: milliseconds since 1970 are needed",
         ),
+        (
+            {"modified_ms": 1_700_000_000_000_000},
+            "modified_ms 1700000000000000, which are microseconds or nanoseconds: milliseconds since 1970 are needed",
+        ),
         ({"modified_ms": 1.5}, "modified_ms 1.5, which must be int"),
     ],
 )
