@@ -144,7 +144,7 @@ def transform(kind: str) -> Run:
     from framework.config.format_registry import make_transformer
     from framework.model.batches import SkippedRecord
     from framework.transformer import InputOptions
-    from transformers.inputs import BytesInput
+    from transformers.local_inputs import BytesInput
 
     transformer = make_transformer(InputOptions(format=kind))
     count = 0
@@ -188,7 +188,7 @@ def check_same(kind: str) -> None:
     """Raise unless our format and every bare loop make the same bytes of the first object."""
     from framework.config.format_registry import make_transformer
     from framework.transformer import InputOptions
-    from transformers.inputs import BytesInput
+    from transformers.local_inputs import BytesInput
 
     transformer = make_transformer(InputOptions(format=kind))
     expected = list(transformer.records(BytesInput(_objects[0], f"0.{kind}")))
@@ -207,7 +207,7 @@ def bare_send(url: str, stream: str, topic: str, batch: int) -> Run:
 async def _bare_send(address: IggyAddress, stream: str, topic: str, batch: int) -> Run:
     import apache_iggy as iggy
 
-    from framework.model.headers import provenance
+    from framework.model.header_encoding import provenance
     from framework.model.objects import NativeObject
 
     client = await connect(address)
@@ -235,7 +235,7 @@ async def connect(address: IggyAddress) -> Any:
 def make_topic(url: str, stream: str, topic: str) -> None:
     """A topic with one partition, as the framework makes them: its options cost the server something."""
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.topics import ensure_topic
 
     with IggyConnection(IggyAddress.parse(url)) as connection:

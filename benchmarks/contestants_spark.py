@@ -46,7 +46,7 @@ def engine_run(props: dict[str, Any]) -> Run:
 def _first_stored(config: SourceCommonConfig) -> float:
     """When Iggy, on this machine, stored the first record of the topic: seconds since 1970."""
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
 
     place = config.iggy.stream, str(config.iggy.topic)
     with IggyConnection(IggyAddress.parse(str(config.iggy.url))) as connection:

@@ -23,11 +23,11 @@ import time
 from pathlib import Path
 
 from framework.config.iggy_address import IggyAddress
-from framework.iggy.client import IggyConnection
-from framework.iggy.sender import IggyProducer
+from framework.iggy.connection import IggyConnection
+from framework.iggy.producer import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.model.batches import RecordBatch
-from framework.model.headers import provenance
+from framework.model.header_encoding import provenance
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 

@@ -22,7 +22,7 @@ from framework.pipeline.transforming import TransformChain
 from framework.testing.options import source_config
 from framework.transform import TransformContext
 from framework.transformer import BatchLimits
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 
 LIMITS = BatchLimits(records=5000)
 

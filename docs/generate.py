@@ -35,7 +35,7 @@ from framework.config.option import Option, is_list, options_of, sections_of, ta
 from framework.config.sections import SourceCommonConfig  # noqa: E402
 from framework.config.toml_text import default_text  # noqa: E402
 from framework.config.transforms import SHIPPED, transform_class  # noqa: E402
-from framework.discovery.feed import ObjectFeed  # noqa: E402
+from framework.discovery.object_feed import ObjectFeed  # noqa: E402
 from framework.engine.metrics import reference_rows  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
 from framework.model.batches import SkippedRecord  # noqa: E402
@@ -520,8 +520,8 @@ def http_page() -> str:
 
 def _http_app() -> Any:
     from framework.runtime.api import make_app  # noqa: PLC0415
-    from framework.runtime.kinds import Kinds  # noqa: PLC0415
     from framework.runtime.options import WorkerHttpSection  # noqa: PLC0415
+    from framework.runtime.source_program import Kinds  # noqa: PLC0415
     from framework.runtime.state import StateFolder  # noqa: PLC0415
     from framework.runtime.worker import Worker  # noqa: PLC0415
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from framework.config.format_registry import make_transformer
     from framework.config.option import option
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
+    from framework.discovery.object_feed import AssignedFeed, Assignment, ObjectFeed
     from framework.errors import ObjectChangedError, ObjectNotFoundError
     from framework.iterator import AbstractSourceRecordIterator
     from framework.iterator.object_store import StoreRecordIterator
@@ -65,18 +65,18 @@ _HOMES = {
     "AbstractSourceTask": "framework.task",
     "Acknowledgement": "framework.model.batches",
     "Anchor": "framework.model.objects",
-    "Assignment": "framework.discovery.feed",
+    "Assignment": "framework.discovery.object_feed",
     "BackoffConfig": "framework.task.backoff",
     "BatchLimits": "framework.transformer",
     "BucketConfig": "framework.config.bucket",
-    "HandedFeed": "framework.discovery.feed",
+    "AssignedFeed": "framework.discovery.object_feed",
     "InputOptions": "framework.transformer",
     "ListPage": "framework.store",
     "ResumePoint": "framework.model.objects",
     "MemoryOffsetStore": "framework.offsets.store",
     "NativeObject": "framework.model.objects",
     "ObjectChangedError": "framework.errors",
-    "ObjectFeed": "framework.discovery.feed",
+    "ObjectFeed": "framework.discovery.object_feed",
     "ObjectInput": "framework.transformer",
     "ObjectNotFoundError": "framework.errors",
     "ObjectStore": "framework.store",
@@ -113,11 +113,11 @@ __all__ = [  # explicit: a type checker cannot compute it
     "AbstractSourceTask",
     "Acknowledgement",
     "Anchor",
+    "AssignedFeed",
     "Assignment",
     "BackoffConfig",
     "BatchLimits",
     "BucketConfig",
-    "HandedFeed",
     "InputOptions",
     "ListPage",
     "MemoryOffsetStore",

@@ -19,7 +19,7 @@ import attrs
 
 from framework.errors import RecordError, TransformContractError
 from framework.model.batches import SkippedRecord
-from framework.model.headers import HeaderValue
+from framework.model.header_encoding import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition, length_only
 from framework.model.payloads import PayloadColumn, join_payloads
 from framework.transformer import MAX_MESSAGE_BYTES

@@ -46,19 +46,8 @@ from framework.store import ListPage
 from framework.transformer import ReadStream
 from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
-from s3_source.object_versions import (
-    CHECKSUM_HEADERS,
-    bare_etag,
-    check_version,
-    checksum_in,
-    etag_of,
-    listed_etag,
-    may_be_unpacked,
-    version_of,
-)
 from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
-from s3_source.pins import Pins
-from s3_source.repeats import Repeats
+from s3_source.repeated_fields import Repeats
 from s3_source.session import (
     IDENTITIES,
     find_credentials,
@@ -71,6 +60,17 @@ from s3_source.session import (
 )
 from s3_source.signing import Credentials, Signer, error_fields, template_of
 from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
+from s3_source.version_check import (
+    CHECKSUM_HEADERS,
+    bare_etag,
+    check_version,
+    checksum_in,
+    etag_of,
+    listed_etag,
+    may_be_unpacked,
+    version_of,
+)
+from s3_source.version_conditions import VersionConditions
 
 if TYPE_CHECKING:
     from boto3.session import Session
@@ -110,7 +110,7 @@ class S3Store(HttpStore):
         self._bucket_seen = False
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
-        self._pins = Pins()
+        self._version_conditions = VersionConditions()
         self._repeats = Repeats(config.bucket)
         # whether an answer did: for objects that are listed without an ETag, and with one
         self._names_versions = [False, False]
@@ -284,7 +284,7 @@ class S3Store(HttpStore):
         if self._folds_dots:
             self._check_key(native.key)
         etag = etag_of(native)
-        get.pinned = {} if etag else self._pins.of(native)
+        get.pinned = {} if etag else self._version_conditions.of(native)
         headers = {"If-Match": f'"{etag}"', **more} if etag else {**get.pinned, **more}
         if wanted is not None:
             headers["Range"] = wanted
@@ -352,7 +352,7 @@ class S3Store(HttpStore):
         )
         if get.pinned and isinstance(error, ObjectChangedError):
             error.in_place = True
-            self._pins.drop(get.native, get.pinned)
+            self._version_conditions.drop(get.native, get.pinned)
         return error
 
     @override
@@ -401,8 +401,8 @@ class S3Store(HttpStore):
             raise unnamed(native, "s3")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
-            self._pins.check(native, headers)
-            self._pins.pin(native, headers)
+            self._version_conditions.check(native, headers)
+            self._version_conditions.remember(native, headers)
         checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
         return self._stream(get, answer, expected, checksum, ends_there=not announced)
 

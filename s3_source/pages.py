@@ -1,7 +1,7 @@
 """Parses answers of ListObjectsV2 into `ListPage`; the only place that reads listings.
 
 botocore's own parser walks the service's model for every key: about 16,000 keys per CPU second. It is
-kept for all other answers; for this one the client passes the body here. `s3_source.plain_items` reads
+kept for all other answers; for this one the client passes the body here. `s3_source.page_items` reads
 the usual form in a seventeenth of that time, the standard library's XML parser any other form in a
 seventh (measured by `benchmarks/listing_cpu.py`). The layout is that of the S3 API reference,
 ListObjectsV2, with `encoding-type=url`.
@@ -15,15 +15,15 @@ from functools import partial
 from sys import intern
 from urllib.parse import unquote_plus
 
-# What makes XML dangerous does not come here: see `s3_source.documents`.
+# What makes XML dangerous does not come here: see `s3_source.xml_limits`.
 from xml.etree.ElementTree import Element, ParseError, fromstring
 
 from framework.errors import ListingError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE, NativeObject, size_of
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
-from s3_source.object_versions import version_of
-from s3_source.plain_items import PlainItems, plain_items
+from s3_source.page_items import PlainItems, plain_items
+from s3_source.version_check import version_of
 
 Decode = Callable[[str], str]
 
@@ -47,7 +47,7 @@ def parse_page(
         body: XML.
         headers: headers of the answer, looked up in lower case.
         bucket: name of the bucket.
-        check: takes the page's own fields, and raises when they are those of another request (`s3_source.repeats`).
+        check: takes the page's own fields, and raises when they are those of another request (`s3_source.repeated_fields`).
 
     Keys are decoded once, and only when the answer says that they are encoded. The plus sign means a
     space, as in botocore: S3 sends `+` for a space and `%2B` for a plus. A page with a key that is not

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from framework.storage.http.errors import HttpError
 from framework.storage.http.loop import HttpLoop
-from s3_source.documents import MAX_BYTES, check_document
 from s3_source.pages import EMPTY_ANSWER
+from s3_source.xml_limits import MAX_BYTES, check_document
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

@@ -25,12 +25,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from framework.transformer import InputOptions, Transformer
-from transformers.inputs import BytesInput, LocalFileInput
+from transformers.local_inputs import BytesInput, LocalFileInput
 
 SHIPPED_FORMATS: Mapping[str, str] = {
     "auto": "transformers.auto:AutoTransformer",
     "avro": "transformers.avro.format:AvroTransformer",
-    "bytes": "transformers.chunks:BytesTransformer",
+    "bytes": "transformers.raw_bytes:BytesTransformer",
     "csv": "transformers.csv_rows:CsvTransformer",
     "json": "transformers.json_array:JsonArrayTransformer",
     "jsonl": "transformers.jsonl:JsonlTransformer",

@@ -26,7 +26,7 @@ from itertools import chain
 
 from framework.errors import CorruptObjectError
 from framework.transformer import InputOptions, ObjectInput
-from transformers.unpack import (
+from transformers.compression_codecs import (
     ZSTD_MAGICS,
     TrailingDataError,
     unpack_bzip2,

@@ -22,7 +22,7 @@ from framework.model.splits import Split
 from framework.transformer import BatchLimits, ObjectInput, PayloadBatch
 from transformers.batches import RAW_BYTES, RunBuilder, Runs, SplittableTransformer, too_large
 from transformers.compression import UnpackedStream, is_plain, is_wide
-from transformers.lines_of_split import SplitLines
+from transformers.split_lines import SplitLines
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -190,7 +190,7 @@ def _add_run(
         """Run the source until it is stopped, or run a command."""
         reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
         if channel is not None:
-            from framework.runtime.channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
+            from framework.runtime.child_channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
             reporter.channel = ChildChannel(channel)
         if content_on_stdin:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from framework.config.http_sections import HttpSection
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import TopicInfo
     from framework.model.objects import NativeObject, TopicPartition
     from framework.task import AbstractSourceTask
@@ -338,7 +338,7 @@ def _positions(
 
     A running instance checks that itself.
     """
-    from framework.cli.positions import moment  # noqa: PLC0415
+    from framework.cli.offsets_commands import moment  # noqa: PLC0415
     from framework.engine.dry_run import check_positions  # noqa: PLC0415
     from framework.engine.inspection import inspect  # noqa: PLC0415
 

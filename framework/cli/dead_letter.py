@@ -1,4 +1,4 @@
-"""Options of the commands `dead-letter show`, `replay` and `discard`; see `framework.cli.dead_letters`."""
+"""Options of the commands `dead-letter show`, `replay` and `discard`; see `framework.cli.dead_letter_commands`."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         ] = None,
     ) -> int:
         """List dead letters: place, reason, length, state. Safe while the source is running."""
-        from framework.cli.dead_letters import DeadLetterChoice, show_dead_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letter_commands import DeadLetterChoice, show_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
@@ -91,7 +91,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         ] = False,
     ) -> int:
         """Send skipped records again, read with the current configuration. The source must not be running."""
-        from framework.cli.dead_letters import DeadLetterChoice, replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letter_commands import DeadLetterChoice, replay_dead_letters  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
@@ -112,7 +112,7 @@ def dead_letter_app(task_class: type[AbstractSourceTask], chosen: Choose) -> typ
         dry_run: DryRunOption = False,
     ) -> int:
         """Close dead letters for good. Their records are never sent, and failed objects stay failed."""
-        from framework.cli.dead_letters import DeadLetterChoice, discard_selected  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.dead_letter_commands import DeadLetterChoice, discard_selected  # noqa: PLC0415 - each command loads what it needs
 
         refuse_empty(key=key, prefix=prefix)
         choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)

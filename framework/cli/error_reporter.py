@@ -27,7 +27,7 @@ from framework.errors import (
 if TYPE_CHECKING:
     from framework.config.layers import Layer
     from framework.config.sections import LogSection
-    from framework.runtime.channel import ChildChannel
+    from framework.runtime.child_channel import ChildChannel
 
 _MORE_MEMORY = (
     "give the program more memory, or lower [runner] tasks_max, [input] prefetch_bytes and queue_bytes, and "

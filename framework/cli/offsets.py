@@ -1,4 +1,4 @@
-"""Options of the commands in the group `offsets`; see `framework.cli.positions`."""
+"""Options of the commands in the group `offsets`; see `framework.cli.offsets_commands`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
 from framework.errors import ConfigError
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.set_position import SetPosition
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose, warn: Call
         json: JsonOption = False,
     ) -> int:
         """Count positions by state and partition. With --key or --prefix, shows each."""
-        from framework.cli.positions import show_offsets  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.offsets_commands import show_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return show_offsets(task_class, chosen(config, settings), _choice(key, prefix), as_json=json)
 
@@ -54,7 +54,7 @@ def offsets_app(task_class: type[AbstractSourceTask], chosen: Choose, warn: Call
         prefix: PrefixOption = None,
     ) -> int:
         """Write every position to stdout, one JSON line each."""
-        from framework.cli.positions import export_offsets  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.offsets_commands import export_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return export_offsets(task_class, chosen(config, settings), _choice(key, prefix))
 
@@ -82,7 +82,7 @@ def _add_changes(
         if sum((key is not None, prefix is not None, everything)) != 1:
             raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
         choice = Reset(key=key, prefix=prefix)
-        from framework.cli.positions import reset_offsets  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.offsets_commands import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return reset_offsets(task_class, chosen(config, settings), choice, yes=yes, dry_run=dry_run)
 
@@ -108,14 +108,14 @@ def _add_changes(
         if (records is None) is not done:
             raise ConfigError("choose its position: one of --records NUMBER, --done")
         change = SetPosition(key=key, records=records, version=version)
-        from framework.cli.positions import set_offset  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.offsets_commands import set_offset  # noqa: PLC0415 - each command loads what it needs
 
         return set_offset(task_class, chosen(config, settings), change, yes=yes, dry_run=dry_run)
 
     @app.command()
     def accept_data_loss(config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False) -> int:
         """Continue after topics were purged or recreated. Finished objects stay done and are not sent again."""
-        from framework.cli.positions import accept_topics  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.offsets_commands import accept_topics  # noqa: PLC0415 - each command loads what it needs
 
         return accept_topics(task_class, chosen(config, settings), yes=yes)
 

@@ -1,7 +1,7 @@
 """Output of a running command: log lines, plain or JSON, and on a terminal a progress bar below them.
 
     with Output(format="auto", level="info") as output:
-        output.update(Progress(objects_done=3, objects_total=40))
+        output.update(RunStatistics(objects_done=3, objects_total=40))
 
 Lines and bar go to stderr; stdout is for results. Lines appear above the bar, never through it. Without a
 bar, the progress is logged as a line every few seconds, when it changed.
@@ -25,8 +25,8 @@ from framework.cli.progress import Rate, figures, filters_everything, progress_t
 from framework.cli.stall import StallWatch, stacks
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of
-from framework.engine.progress import Progress, state_text
 from framework.engine.python_messages import log_python_messages, unwritable
+from framework.engine.run_statistics import RunStatistics, state_text
 from framework.errors import OWN_PACKAGES
 from framework.model.text import counted
 
@@ -72,8 +72,8 @@ class Output:
         self._console: Console | None = None
         self._bar: Bar | None = None
         self._task: TaskID | None = None
-        self._last: Progress | None = None
-        self._lined = figures(Progress())  # a run that did nothing has nothing to show
+        self._last: RunStatistics | None = None
+        self._lined = figures(RunStatistics())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
         self._stall = StallWatch(clock())
         self._filter_doubted = False
@@ -81,7 +81,7 @@ class Output:
 
     def __enter__(self) -> Self:
         self._restore = _take_over_logging(self._handler(), self._level)
-        self._rate.add(self._clock(), Progress())  # a run that ends at once has a speed, too
+        self._rate.add(self._clock(), RunStatistics())  # a run that ends at once has a speed, too
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +98,7 @@ class Output:
         self._last = None
         self._restore.close()
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: RunStatistics) -> None:
         """Show the progress. Cheap; call it on every change, from one thread."""
         now = self._clock()
         self._rate.add(now, progress)
@@ -142,7 +142,7 @@ class Output:
         record.source = self._source
         return True
 
-    def _draw(self, progress: Progress) -> None:
+    def _draw(self, progress: RunStatistics) -> None:
         if self._bar is None:
             from rich.progress import BarColumn, SpinnerColumn, TextColumn  # noqa: PLC0415
             from rich.progress import Progress as Bar  # noqa: PLC0415
@@ -169,7 +169,7 @@ class Output:
         if self._task is not None:
             self._bar.update(self._task, completed=done, total=total or None, text=text)
 
-    def _write_line(self, progress: Progress) -> None:
+    def _write_line(self, progress: RunStatistics) -> None:
         self._lined = figures(progress)
         left = seconds_left(progress, self._rate)
         fields = {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.positions import moment, summary, summary_lines
+from framework.cli.offsets_commands import moment, summary, summary_lines
 from framework.cli.run import is_new, reached, read_config
 from framework.cli.text import write_json, write_lines
 from framework.engine.dry_run import DryRun, ObjectTotals, dry_run

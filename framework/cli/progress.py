@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.model.text import counted
 
 _WINDOW_SECONDS = 10.0
@@ -17,7 +17,7 @@ class Rate:
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int, int]] = deque()
 
-    def add(self, now: float, progress: Progress) -> None:
+    def add(self, now: float, progress: RunStatistics) -> None:
         """Add a value.
 
         Args:
@@ -48,7 +48,7 @@ class Rate:
         return max(0.0, (last[index] - first[index]) / elapsed) if elapsed > 0 else 0.0
 
 
-def figures(progress: Progress) -> tuple[int, ...]:
+def figures(progress: RunStatistics) -> tuple[int, ...]:
     """Return the figures whose change is worth a new line; the listings of an idle source are not."""
     return (
         progress.objects_done,
@@ -60,13 +60,13 @@ def figures(progress: Progress) -> tuple[int, ...]:
     )
 
 
-def filters_everything(progress: Progress) -> bool:
+def filters_everything(progress: RunStatistics) -> bool:
     """Return whether a run has read all that there is, and the transforms have filtered every record."""
     nothing_else = not progress.records and not progress.skipped
     return progress.state == "waiting" and progress.records_filtered > 0 and nothing_else
 
 
-def seconds_left(progress: Progress, rate: Rate) -> float | None:
+def seconds_left(progress: RunStatistics, rate: Rate) -> float | None:
     """Return the time left, by bytes, which a listing shows in advance; None while total or speed are unknown."""
     speed = rate.bytes_per_second
     if not progress.bytes_total or speed <= 0:
@@ -74,7 +74,7 @@ def seconds_left(progress: Progress, rate: Rate) -> float | None:
     return max(0, progress.bytes_total - progress.bytes_done) / speed
 
 
-def progress_text(progress: Progress, rate: Rate) -> str:
+def progress_text(progress: RunStatistics, rate: Rate) -> str:
     """`12/40 objects  3.1/9.0 MB  120,000 records  41,000/s  0:12 left`."""
     total = f"/{counted(progress.objects_total, 'object')}" if progress.objects_total else ""
     objects = f"{progress.objects_done:,}{total}" if total else counted(progress.objects_done, "object")
@@ -99,7 +99,7 @@ def duration_text(seconds: float) -> str:
     return f"{whole // _HOUR}:{minutes}:{whole % _MINUTE:02d}" if whole >= _HOUR else f"{minutes}:{whole % _MINUTE:02d}"
 
 
-def _bytes(progress: Progress) -> str:
+def _bytes(progress: RunStatistics) -> str:
     total = progress.bytes_total
     for name, unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if max(total, progress.bytes_done) >= unit:

@@ -83,7 +83,7 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
     """Return a message as `read` writes it; headers with the name of one of its own fields are omitted."""
-    from framework.iggy.headers import join_provenance, split_of  # noqa: PLC0415
+    from framework.iggy.header_decoding import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 
     parts, provenance = parse_message_id(message.message_id), join_provenance(message.headers)

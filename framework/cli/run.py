@@ -21,7 +21,7 @@ from framework.config.bucket import BucketConfig
 from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted
 from framework.engine.process_setup import set_up_process
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
 from framework.model.open_files import allow_open_files
 from framework.model.text import counted
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.engine.local import LocalEngine
     from framework.engine.metrics_server import MetricsServer
-    from framework.iggy.client import IggyConnection
-    from framework.runtime.channel import ChildChannel
+    from framework.iggy.connection import IggyConnection
+    from framework.runtime.child_channel import ChildChannel
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -168,12 +168,12 @@ def run_engine(
     flags: Flags,
     *,
     channel: ChildChannel | None = None,
-) -> Progress:
+) -> RunStatistics:
     """Run the configured engine below an open output; return the figures of the run."""
     engine_class = _engine_class(config)
     watch = EmptyWatch(config)
 
-    def report(progress: Progress) -> None:
+    def report(progress: RunStatistics) -> None:
         output.update(progress)
         watch.observe(progress)
         if channel is not None:
@@ -248,7 +248,7 @@ class EmptyWatch:
         self._config = config
         self._done = False
 
-    def observe(self, progress: Progress) -> None:
+    def observe(self, progress: RunStatistics) -> None:
         """Observe the figures. For one thread."""
         if self._done or not progress.listings or progress.state not in {"waiting", "done", "stopped"}:
             return
@@ -319,7 +319,7 @@ def empty_advice(config: SourceCommonConfig) -> str:
     return "check the prefix"
 
 
-def _summary(progress: Progress, config: SourceCommonConfig) -> None:
+def _summary(progress: RunStatistics, config: SourceCommonConfig) -> None:
     dead_letters, unit = config.errors.dead_letter_topic, "object" if config.input.split_size is None else "split"
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
     log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, unit), before)

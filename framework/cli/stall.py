@@ -10,7 +10,7 @@ import threading
 import traceback
 
 from framework.cli.progress import figures
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 
 STALL_SECONDS = 300.0
 """After so long without any change comes the first warning; each further one when it stands still twice as long."""
@@ -30,7 +30,7 @@ class StallWatch:
         self._since = now
         self._warn_after = STALL_SECONDS
 
-    def standing(self, now: float, progress: Progress) -> float | None:
+    def standing(self, now: float, progress: RunStatistics) -> float | None:
         """Return for how many seconds nothing has changed, when a warning is due; else None.
 
         Only while it lists or sends: other states have waits of their own, and their own messages.

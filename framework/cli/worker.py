@@ -20,8 +20,8 @@ from framework.config.option import sections_of
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError
 from framework.model.open_files import allow_open_files
 from framework.runtime.commands import end_commands
-from framework.runtime.kinds import Kinds
 from framework.runtime.options import WorkerConfig
+from framework.runtime.source_program import Kinds
 from framework.runtime.state import StateFolder
 from framework.runtime.worker import Worker
 

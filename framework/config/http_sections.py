@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import attrs
 
 from framework.config.option import option
-from framework.model.hosts import is_this_machine
+from framework.model.local_hosts import is_this_machine
 
 
 @attrs.frozen(kw_only=True)

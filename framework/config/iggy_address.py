@@ -26,7 +26,7 @@ from typing_extensions import override
 
 from framework.config.option import nearest
 from framework.errors import ConfigError
-from framework.model.hosts import is_this_machine
+from framework.model.local_hosts import is_this_machine
 
 DEFAULT_PORTS = {"tcp": 8090, "quic": 8080, "websocket": 8092}
 DEFAULT_PORT = DEFAULT_PORTS["tcp"]

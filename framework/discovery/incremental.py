@@ -25,9 +25,9 @@ import attrs
 from msgspec.structs import replace
 from typing_extensions import override
 
-from framework.discovery.deferred import DeferredKeys
-from framework.discovery.feed import Assignment
+from framework.discovery.deferred_keys import DeferredKeys
 from framework.discovery.listing_feed import COMPARED_LISTINGS, REST_FACTOR, ListingFeed
+from framework.discovery.object_feed import Assignment
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 

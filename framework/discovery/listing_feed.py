@@ -13,8 +13,8 @@ from operator import itemgetter
 import attrs
 from typing_extensions import override
 
-from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.new_objects import NOTHING, NewObjects, log_once
+from framework.discovery.object_feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.order import SortKey
 from framework.errors import ListingError
 from framework.model.closing import close_iterator

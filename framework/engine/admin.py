@@ -14,7 +14,7 @@ from framework.engine.session import Session
 from framework.engine.topic_checks import check_log, check_topics, ensure_offsets_topic
 from framework.errors import PositionError
 from framework.iggy.dead_letters.reader import dead_letters_of, void_dead_letters
-from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log.fencing import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.lost_partitions import abandon_partitions, data_topics, lost_partitions
 from framework.iggy.offset_log.partition_replay import (
@@ -23,12 +23,12 @@ from framework.iggy.offset_log.partition_replay import (
 )
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by
 from framework.model.text import counted
-from framework.offsets.identities import Identities
-from framework.offsets.reset import Reset
+from framework.offsets.id_hashes import Identities
+from framework.offsets.reset_scope import Reset
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.dead_letters.writer import StoredDeadLetter
     from framework.iggy.offset_log.state import LogState
     from framework.offsets.set_position import SetPosition

@@ -40,14 +40,14 @@ from framework.errors import (
 )
 from framework.iggy import wire
 from framework.iggy.dead_letters.writer import MARKED, IggyDeadLetters, ReplayMarker, StoredDeadLetter
-from framework.iggy.headers import merge_headers
+from framework.iggy.header_decoding import merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import offset_since, read_topic
 from framework.iggy.topic_refusal import topic_refusal
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.headers import REPLAY_HEADER, HeaderValue, encode_headers, provenance
+from framework.model.header_encoding import REPLAY_HEADER, HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
 from framework.model.objects import NativeObject, TopicPartition, is_older_form, length_only
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike

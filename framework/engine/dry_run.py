@@ -15,7 +15,7 @@ from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import Assignment
+    from framework.discovery.object_feed import Assignment
     from framework.engine.inspection import Inspection
     from framework.task import AbstractSourceTask
 

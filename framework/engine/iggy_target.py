@@ -10,7 +10,7 @@ from typing_extensions import Self
 
 from framework.config.iggy_address import IggyAddress
 from framework.errors import EXIT_PERSON, ConfigError, FatalError, IggyUnavailableError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig

@@ -17,7 +17,7 @@ from framework.iggy.offset_log.state import LogState
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.offset_log.records import Claim
 
 

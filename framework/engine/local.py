@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.iggy_target import IggyTarget
-from framework.engine.progress import Progress
-from framework.engine.report import Reporter
+from framework.engine.reporter import Reporter
 from framework.engine.restart_policy import RestartPolicy
+from framework.engine.run_statistics import RunStatistics
 from framework.engine.session import Session
 from framework.engine.standby import Standby
 from framework.errors import IggyUnavailableError, SourceRunningError, TaskClosedError, drop_tracebacks
@@ -26,7 +26,7 @@ from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
 """Time after a stop before requests that Iggy has not answered are ended."""
 
-Report = Callable[[Progress], None]
+Report = Callable[[RunStatistics], None]
 
 
 def _log_cut_short(policy: RestartPolicy, how: str, error: Exception) -> None:
@@ -100,11 +100,11 @@ class LocalEngine:
         """Whether `stop` was called, even if everything was done by then."""
         return self._stopping.is_set()
 
-    def progress(self) -> Progress:
+    def progress(self) -> RunStatistics:
         """Return the current figures. Thread-safe."""
         return self._reporter.progress()
 
-    def run(self) -> Progress:
+    def run(self) -> RunStatistics:
         """Run to the end; return the figures of the run.
 
         Raises:

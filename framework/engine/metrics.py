@@ -1,6 +1,6 @@
 """Metrics of a running source, and their export to Prometheus.
 
-Prometheus is imported and started only if an address is configured; each scrape then reads the current `Progress`.
+Prometheus is imported and started only if an address is configured; each scrape then reads the current `RunStatistics`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as MetricFamily
     from prometheus_client.registry import Collector
 
-    from framework.engine.progress import Progress
+    from framework.engine.run_statistics import RunStatistics
 
 Kind = Literal["counter", "gauge"]
 
@@ -26,7 +26,7 @@ class Metric:
     """A metric, and where its value is.
 
     Attributes:
-        attribute: attribute of `Progress` with its value; a dict has a value for each value of `label`.
+        attribute: attribute of `RunStatistics` with its value; a dict has a value for each value of `label`.
         kind: `counter` or `gauge`.
         name: its name, without prefix and `_total`.
         doc: its meaning.
@@ -99,7 +99,7 @@ def reference_rows() -> Iterator[tuple[str, str, str, str]]:
         yield f"{_PREFIX}{name}{suffix}", metric.kind, ", ".join(metric.label_names), metric.doc
 
 
-def collector_of(read: Callable[[], Sequence[tuple[str, Progress]]]) -> Collector:
+def collector_of(read: Callable[[], Sequence[tuple[str, RunStatistics]]]) -> Collector:
     """Return a collector of the metrics of several sources.
 
     Args:

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from framework.engine.bounded_server import BoundedServer
 from framework.engine.metrics import collector_of
-from framework.engine.progress import Progress, state_text
+from framework.engine.run_statistics import RunStatistics, state_text
 from framework.errors import cannot_listen
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class MetricsServer(BoundedServer, WSGIServer):
 
 def serve(
     address: tuple[str, int],
-    read: Callable[[], Progress],
+    read: Callable[[], RunStatistics],
     *,
     source: str,
     patience_seconds: float = 0.0,
@@ -100,7 +100,7 @@ def serve(
             raise cannot_listen("[metrics] address", f"{address[0]}:{address[1]}", exc) from exc
 
 
-def _application(read: Callable[[], Progress], source: str) -> WSGIApplication:
+def _application(read: Callable[[], RunStatistics], source: str) -> WSGIApplication:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector_of(lambda: [(source, read())]))
     metrics: WSGIApplication = make_wsgi_app(registry)

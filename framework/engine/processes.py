@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.discovery.routing import task_of
-from framework.engine.discovery import Discovery
-from framework.engine.report import Reporter
+from framework.engine.listing_thread import ListingThread
+from framework.engine.reporter import Reporter
+from framework.engine.task_process import STOP_SIGNALS, work
 from framework.engine.task_run import WorkerPlan, portable
-from framework.engine.worker import STOP_SIGNALS, work
 from framework.errors import SourceError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
 from framework.pipeline.statistics import TaskStatistics
@@ -149,28 +149,28 @@ class ProcessGroup:
         context = SourceContext(config=self._config, offsets=self._session.offsets, once=self._once)
         with iterator_of(self._task_class, context, stopping=stopping) as iterator:
             self._session.open_renumbered_partitions(iterator.numbering_options)
-            discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            listing = ListingThread(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             done = False
             try:
-                self._start_workers(discovery)
+                self._start_workers(listing)
                 reporter.watch_statistics(
                     lambda: [iterator.statistics, *(worker.statistics for worker in self._workers)],
-                    lambda: discovery.counts,
+                    lambda: listing.counts,
                 )
-                discovery.start()
+                listing.start()
                 while not (done or stopping.is_set() or self._failure is not None):
-                    self._checkpoint(discovery)
+                    self._checkpoint(listing)
                     reporter.check_skipped()
-                    if self._assign(discovery.take()):
+                    if self._assign(listing.take()):
                         continue
-                    if discovery.finished:
-                        self._checkpoint(discovery)
+                    if listing.finished:
+                        self._checkpoint(listing)
                         done = True
                     else:
                         with self._changed:
                             self._changed.wait(self._wait_seconds)
             finally:
-                discovery.end()
+                listing.end()
                 self._end_workers(orderly=done and self._failure is None)
                 reporter.unwatch()
         if self._failure is not None:
@@ -179,7 +179,7 @@ class ProcessGroup:
 
     # ---- workers
 
-    def _start_workers(self, discovery: Discovery) -> None:
+    def _start_workers(self, listing: ListingThread) -> None:
         context = self._context or SpawnContext()
         tasks = self._config.runner.tasks_max or 1
         for number in range(tasks):
@@ -200,12 +200,12 @@ class ProcessGroup:
                 worker_end.close()
             worker = _Worker(process=process, pipe=own_end)
             self._workers.append(worker)  # before its threads: they may not start, and then it must be ended, too
-            for target, args in ((self._listen, (worker, discovery)), (self._write, (worker,))):
+            for target, args in ((self._listen, (worker, listing)), (self._write, (worker,))):
                 thread = threading.Thread(target=target, args=args, name=f"task-{number}", daemon=True)
                 thread.start()
                 worker.threads.append(thread)
 
-    def _listen(self, worker: _Worker, discovery: Discovery) -> None:
+    def _listen(self, worker: _Worker, listing: ListingThread) -> None:
         """Handle a worker's messages until its pipe ends. One thread per worker."""
         try:
             while True:
@@ -214,7 +214,7 @@ class ProcessGroup:
                     value.repeat()
                     continue
                 with self._changed:
-                    self._take_message(worker, discovery, kind, value)
+                    self._take_message(worker, listing, kind, value)
                     self._changed.notify_all()
         except (EOFError, OSError):
             worker.process.join(_EXIT_SECONDS)
@@ -242,27 +242,27 @@ class ProcessGroup:
             self._failure = self._failure or portable(error)
             self._changed.notify_all()
 
-    def _take_message(self, worker: _Worker, discovery: Discovery, kind: str, value: Any) -> None:
+    def _take_message(self, worker: _Worker, listing: ListingThread, kind: str, value: Any) -> None:
         if kind == "started":
             worker.started = True
         elif kind == "statistics":
             worker.statistics = value
         elif kind == "released":
             assignment, gone = value
-            discovery.release(assignment, gone=gone)
+            listing.release(assignment, gone=gone)
         elif kind == "failed":
             self._fail(value)
         elif kind == "ended":
             worker.ended = True
             worker.statistics = value
 
-    def _checkpoint(self, discovery: Discovery) -> None:
+    def _checkpoint(self, listing: ListingThread) -> None:
         """Do what needs the leader's connection, in this thread: follow the workers' progress in the log, and save."""
         if self._due.take():
             self._session.follow()
         for _, entry in self._session.take_changed():
             if entry.finished:
-                discovery.complete(entry)
+                listing.complete(entry)
         self._session.save()
 
     # ---- handing out

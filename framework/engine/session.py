@@ -20,15 +20,15 @@ from framework.discovery.routing import Router
 from framework.engine.partition_opener import PartitionOpener
 from framework.engine.topic_checks import check_topics, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log import codec, framing
-from framework.iggy.offset_log.epochs import Epoch, begin_epoch, check_alone
+from framework.iggy.offset_log.fencing import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.records import connected
 from framework.iggy.offset_log.snapshots import SnapshotWriter
 from framework.iggy.offset_log.store import LogOffsetStore
-from framework.iggy.sender import IggyProducer
+from framework.iggy.producer import IggyProducer
 from framework.iggy.topic_refusal import topic_refusal
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by
@@ -38,7 +38,7 @@ from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import Assignment
+    from framework.discovery.object_feed import Assignment
     from framework.iggy.offset_log.records import SnapshotFooter
     from framework.iggy.offset_log.state import LogState
     from framework.model.positions import OffsetManagerEntry

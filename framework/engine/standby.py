@@ -18,13 +18,13 @@ import attrs
 
 from framework.engine.restart_policy import RestartPolicy, WorkDone
 from framework.errors import IggyUnavailableError, TaskClosedError, drop_tracebacks
-from framework.iggy.offset_log.standby import RunningInstances
+from framework.iggy.offset_log.running_instances import RunningInstances
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.engine.iggy_target import IggyTarget
-    from framework.engine.report import Reporter
-    from framework.iggy.client import IggyConnection
+    from framework.engine.reporter import Reporter
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.offset_log.records import Claim
 
 log = logging.getLogger(__name__)

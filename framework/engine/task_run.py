@@ -15,12 +15,12 @@ import attrs
 from framework.config.iggy_address import IggyAddress
 from framework.engine.iggy_target import open_connection
 from framework.engine.partition_opener import PartitionOpener
-from framework.engine.report import statistics_of
+from framework.engine.reporter import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, ReaderFailedError, SourceError, UnknownOutcomeError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters
-from framework.iggy.offset_log.epochs import claim_partitions
+from framework.iggy.offset_log.fencing import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.records import LogFacts
 from framework.iggy.offset_log.state import LogState
@@ -37,7 +37,7 @@ from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import HandedFeed
+    from framework.discovery.object_feed import AssignedFeed
     from framework.engine.session import Session
     from framework.task import AbstractSourceTask
 
@@ -136,7 +136,7 @@ class TaskRun:
         self._stop_timer: threading.Timer | None = None
 
     @classmethod
-    def start(cls, plan: WorkerPlan, feed: HandedFeed, *, connect: Connect = open_connection) -> TaskRun:
+    def start(cls, plan: WorkerPlan, feed: AssignedFeed, *, connect: Connect = open_connection) -> TaskRun:
         """Connect, claim the partitions, and start the task.
 
         Args:
@@ -158,7 +158,7 @@ class TaskRun:
             raise
         return run
 
-    def _start(self, feed: HandedFeed) -> None:
+    def _start(self, feed: AssignedFeed) -> None:
         plan, config, state = self._plan, self._plan.config, self._plan.state()
         own = state.partitions  # before the state follows the log, to what other workers opened
         claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from framework.errors import IggyTopicError, PositionError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.lost_log import TopicMarks

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from framework.model.header_encoding import HeaderValue
 from framework.model.header_kinds import NUMBER_KINDS, HeaderNumber, header_number
-from framework.model.headers import HeaderValue
 from framework.model.json_limits import MAX_JSON_VALUES, within_limit
 
 KINDS = ("raw", "string", *NUMBER_KINDS)
@@ -24,7 +24,7 @@ _parse = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-class HeaderError(ValueError):
+class ArchivedHeaderError(ValueError):
     """A record's headers cannot be restored. The text is the end of a sentence about the record, without a value."""
 
 
@@ -47,8 +47,8 @@ class HeaderDecoder:
         Of several headers with one name the last is kept, since Iggy's headers are a map.
 
         Raises:
-            HeaderError: it is neither an object nor a list of objects with `key` and `value`, a value is not of its kind, or
-                there are too many.
+            ArchivedHeaderError: it is neither an object nor a list of objects with `key` and `value`, a value is
+                not of its kind, or there are too many.
         """
         found = _decode(text)
         if self._plain and isinstance(found, dict) and all(map(_is_plain, found.values())):
@@ -65,7 +65,7 @@ class HeaderDecoder:
         """Return the value of the header that takes an archived key; None for a record without one.
 
         Raises:
-            HeaderError: it is not of the kind of this name, or has too many values.
+            ArchivedHeaderError: it is not of the kind of this name, or has too many values.
         """
         made = self.value(name, _decode(text))
         return None if made in _NO_VALUE else made
@@ -74,7 +74,7 @@ class HeaderDecoder:
         """Return the value of a header; None when it has none.
 
         Raises:
-            HeaderError: it is not of the kind of this name.
+            ArchivedHeaderError: it is not of the kind of this name.
         """
         if value is None:
             return None
@@ -89,13 +89,13 @@ class HeaderDecoder:
             if self._base64 and isinstance(value, str):
                 value = base64.b64decode(value, validate=True)
         except (ValueError, binascii.Error):
-            raise HeaderError(f"has a header {name!r} that is no {kind or 'base64'}") from None
+            raise ArchivedHeaderError(f"has a header {name!r} that is no {kind or 'base64'}") from None
         return _plain(value)
 
 
 def _decode(text: bytes) -> object:
     if not within_limit(text):
-        raise HeaderError(
+        raise ArchivedHeaderError(
             f"has headers or a key with more than {MAX_JSON_VALUES:,} commas and brackets, more than is decoded"
         )
     return _parse(text)
@@ -144,10 +144,10 @@ def _pairs(headers: object) -> Iterator[tuple[str, object]]:
     elif isinstance(headers, list):
         for header in headers:
             if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-                raise HeaderError("has a header that is no object with `key` and `value`")
+                raise ArchivedHeaderError("has a header that is no object with `key` and `value`")
             yield header["key"], header.get("value")
     elif headers is not None:
-        raise HeaderError("has headers that are neither an object nor a list")
+        raise ArchivedHeaderError("has headers that are neither an object nor a list")
 
 
 def _row_pairs(text: str) -> Iterator[tuple[str, bytes]]:
@@ -159,5 +159,5 @@ def _row_pairs(text: str) -> Iterator[tuple[str, bytes]]:
             name, value = (base64.b64decode(part, validate=True) for part in pair.split(":"))
             made = name.decode(), value
         except ValueError:
-            raise HeaderError("has headers that are not pairs of base64 with `:` and `;`") from None
+            raise ArchivedHeaderError("has headers that are not pairs of base64 with `:` and `;`") from None
         yield made

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, payload_maker
-from framework.envelopes.headers import HeaderDecoder, HeaderError
+from framework.envelopes.headers import ArchivedHeaderError, HeaderDecoder
 from framework.envelopes.layout import Layout, Origin
 from framework.errors import RecordError
-from framework.model.headers import EncodedHeaders, HeaderValue
+from framework.model.header_encoding import EncodedHeaders, HeaderValue
 from framework.model.payloads import PayloadColumn, decode_objects
 from framework.model.utf8 import check_utf8
 from framework.transform import Transform, TransformBatch, TransformContext
@@ -35,7 +35,7 @@ class _RecordError(ValueError):
     """A record is bad for another reason. The text is the end of a sentence about it, without its content."""
 
 
-_WRONG = (msgspec.DecodeError, HeaderError, TimeError, _RecordError, UnicodeError, RecursionError)
+_WRONG = (msgspec.DecodeError, ArchivedHeaderError, TimeError, _RecordError, UnicodeError, RecursionError)
 
 
 class EnvelopeTransform(Transform):
@@ -76,7 +76,7 @@ class EnvelopeTransform(Transform):
         """Restore records that are all good.
 
         Raises:
-            DecodeError, HeaderError, TimeError, _RecordError: one of them is not.
+            DecodeError, ArchivedHeaderError, TimeError, _RecordError: one of them is not.
         """
         records = batch.payloads
         rows = self._rows(records)
@@ -223,7 +223,7 @@ def _record_type(layout: Layout) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, (HeaderError, TimeError, _RecordError)):
+    if isinstance(error, (ArchivedHeaderError, TimeError, _RecordError)):
         return f"the record {error}"
     if isinstance(error, msgspec.DecodeError):
         return f"the record is not in its envelope: {error}; {_ADVICE}"  # msgspec names types and places, no values

@@ -2,7 +2,7 @@
 
 The embedded server speaks it, and at the other end of a connection `framework.iggy.send_connection`.
 
-What another protocol version would change is here, in `framework.iggy.wire`, in `framework/model/headers.py`, and in
+What another protocol version would change is here, in `framework.iggy.wire`, in `framework/model/header_encoding.py`, and in
 `fields` and `batch` of `framework.iggy.embedded`. All integers are little-endian. A connection is lockstep: one request,
 one reply, no greeting. Every frame is a 256-byte header and a body; the header's checksums may be zero.
 """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from framework.errors import IggyTopicError
-from framework.iggy.client import IggyConnection, Offset
+from framework.iggy.connection import IggyConnection, Offset
 from framework.iggy.topics import PartitionDamagedError, check_answering
 from framework.iggy.values import PartitionInfo, StoredMessage, place_of
 

@@ -12,7 +12,7 @@ from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import StoredMessage, TopicInfo
 
 

@@ -7,7 +7,7 @@ import time
 from typing_extensions import Self
 
 from framework.errors import IggyTopicError, IggyUnavailableError, PositionError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.values import PartitionInfo, TopicInfo, place_of
 from framework.model.text import counted
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from framework.model.headers import HeaderValue
+from framework.model.header_encoding import HeaderValue
 from framework.model.objects import length_only
 
 NEVER = (1 << 64) - 1
@@ -93,7 +93,7 @@ class StoredMessage:
         offset: its offset.
         message_id: 128 bits; see `framework.model.message_ids`.
         payload: its bytes.
-        headers: as stored; `framework.iggy.headers.join_provenance` joins long values.
+        headers: as stored; `framework.iggy.header_decoding.join_provenance` joins long values.
         timestamp_us: when the server stored it, microseconds since 1970.
         origin_us: when it was sent, by the sender's clock; 0 when unknown.
     """

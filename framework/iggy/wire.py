@@ -146,7 +146,7 @@ def encode_send(
 
     The offsets that the server gives are consecutive, in this order. The hot path of the project: whatever is done for
     each message happens inside C, for some hundred messages a call or all of them. Neither the ranges of the ids' parts nor the
-    payloads' lengths are checked here: the caller did both (`sender.py`).
+    payloads' lengths are checked here: the caller did both (`producer.py`).
 
     Args:
         stream: name of the stream.

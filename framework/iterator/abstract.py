@@ -20,7 +20,6 @@ from typing_extensions import Self, override
 
 from framework.config.envelope import make_envelope
 from framework.config.transforms import make_transforms
-from framework.discovery.feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.filters import (
     RoutedSelection,
     Selector,
@@ -33,6 +32,7 @@ from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_feed import ListingFeed
 from framework.discovery.new_objects import NewObjects
+from framework.discovery.object_feed import Assignment, FeedCounts, ObjectFeed
 from framework.discovery.order import listing_order
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy

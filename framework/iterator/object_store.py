@@ -30,7 +30,7 @@ from framework.transformer import ObjectInput, Transformer
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import ObjectFeed
+    from framework.discovery.object_feed import ObjectFeed
     from framework.errors import RetriableError
     from framework.offsets.manager import OffsetManager
 

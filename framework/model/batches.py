@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import ObjectArchivedError, SkippableError
-from framework.model.headers import EncodedHeaders, HeaderValue
+from framework.model.header_encoding import EncodedHeaders, HeaderValue
 from framework.model.objects import Anchor, NativeObject, TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
 

@@ -18,7 +18,7 @@ from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.partition_ledger import PartitionLedger
+from framework.offsets.partition_counts import PartitionCounts
 from framework.offsets.position_map import PositionMap
 from framework.offsets.saved_facts import BoundSelection, HintTable
 from framework.offsets.selection_scope import SelectionScope
@@ -91,7 +91,7 @@ class OffsetManager:
     ) -> None:
         self.facts = facts if facts is not None else StartFacts()
         self.table = PositionTable(positions, watermark, source=source)
-        self.partitions = PartitionLedger(self.table, anchors)
+        self.partitions = PartitionCounts(self.table, anchors)
         self.hints = HintTable(self.table, listings)
         self.selection = BoundSelection(self.table, selected)
         self.tracker = WatermarkTracker(self.table, self.store_begun)

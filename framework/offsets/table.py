@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 import attrs
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.identities import Identities
+from framework.offsets.id_hashes import Identities
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope

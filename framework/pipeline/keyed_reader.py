@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from framework.discovery.feed import Assignment
+    from framework.discovery.object_feed import Assignment
     from framework.model.positions import OffsetManagerEntry
     from framework.storage.prefetch import FetchedInput
     from framework.transformer import BatchLimits, PayloadBatch

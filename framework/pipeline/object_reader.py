@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.errors import (
     AccessDeniedError,
     ObjectArchivedError,
@@ -33,7 +33,7 @@ from framework.transformer import BatchLimits, PayloadBatch, guarded, whole_batc
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import ObjectFeed
+    from framework.discovery.object_feed import ObjectFeed
     from framework.model.positions import OffsetManagerEntry
     from framework.pipeline.error_policy import ErrorPolicy
     from framework.pipeline.statistics import TaskStatistics

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.storage.prefetch import FetchedInput, Prefetcher
 

@@ -22,7 +22,7 @@ from framework.errors import (
     raised_at,
 )
 from framework.model.batches import SkippedRecord
-from framework.model.headers import EncodedHeaders, headers_error, own_headers_room
+from framework.model.header_encoding import EncodedHeaders, headers_error, own_headers_room
 from framework.model.payloads import BYTES_TYPES, PayloadColumn, longest, owned, size_of
 from framework.transform import (
     GrownBatchError,

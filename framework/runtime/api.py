@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from starlette.exceptions import HTTPException
 
 from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
-from framework.model.hosts import is_this_machine
+from framework.model.local_hosts import is_this_machine
 from framework.runtime import answers
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.configuration import shown

@@ -10,7 +10,7 @@ from typing import IO
 
 from typing_extensions import override
 
-from framework.runtime.channel import WorkerEnd
+from framework.runtime.child_channel import WorkerEnd
 from framework.runtime.commands import interpreter
 
 

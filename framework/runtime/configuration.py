@@ -14,11 +14,11 @@ import attrs
 from framework.config.layers import Layer, file_layers, merge
 from framework.config.loading import CONNECTOR_KEY, Loaded
 from framework.config.option import sections_of
+from framework.config.redacted import MASK, shown_mapping
 from framework.config.sections import SourceCommonConfig
-from framework.config.shown import MASK, shown_mapping
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
-from framework.runtime.kinds import Kind, Kinds
+from framework.runtime.source_program import Kind, Kinds
 from framework.task import AbstractSourceTask
 
 Load = Callable[[type[AbstractSourceTask], Path, Sequence[Layer]], Loaded[SourceCommonConfig]]

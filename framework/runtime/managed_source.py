@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.pipeline.statistics import FIELDS, TaskStatistics
 from framework.runtime.configuration import Configuration
 from framework.runtime.state import RUNNING
@@ -66,7 +66,7 @@ class ManagedSource:
     """What the files that its activated version includes held at the last look."""
     settled: bytes | None = None
     """What they held when they were last read: a change counts when two looks in a row find the same."""
-    past: Progress = attrs.field(factory=Progress)
+    past: RunStatistics = attrs.field(factory=RunStatistics)
 
     @property
     def key(self) -> str:
@@ -101,13 +101,13 @@ class ManagedSource:
         return self.status == "error" and not self.held and not self.active.mistake
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> RunStatistics:
         """The figures over all its processes in this worker."""
         now = self.child.progress if self.child is not None else None
         return _sum(self.past, now) if now is not None else self.past
 
 
-def _sum(past: Progress, now: Progress) -> Progress:
+def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
     """Return the figures of all processes so far: work is added up, the state is that of the last."""
     work = TaskStatistics.total([past, now])
     fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}

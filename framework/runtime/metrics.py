@@ -15,7 +15,7 @@ from framework.engine.metrics import collector_of
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from framework.engine.progress import Progress
+    from framework.engine.run_statistics import RunStatistics
     from framework.runtime.managed_source import ManagedSource
     from framework.runtime.supervisor import Supervisor
 
@@ -77,7 +77,7 @@ class _RuntimeCollector(Collector):
 def registry_of(supervisor: Supervisor) -> CollectorRegistry:
     """Return the registry of a worker."""
 
-    def read() -> list[tuple[str, Progress]]:
+    def read() -> list[tuple[str, RunStatistics]]:
         with supervisor.locked() as sources:
             return [(source.file.source or source.key, source.progress) for source in sources]
 

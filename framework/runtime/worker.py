@@ -17,7 +17,7 @@ from framework.config.format_registry import DISTRIBUTION
 from framework.config.layers import file_layers, merge, value_at
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
 from framework.config.option import options_of, sections_of
-from framework.config.shown import MASK, has_mask, plain, shown_mapping
+from framework.config.redacted import MASK, has_mask, plain, shown_mapping
 from framework.config.toml_text import table_lines, toml_name, toml_value
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
@@ -30,7 +30,7 @@ from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVe
 
 if TYPE_CHECKING:
     from framework.runtime.answers import NewConfig, OffsetChange, Validation
-    from framework.runtime.kinds import Kind, Kinds
+    from framework.runtime.source_program import Kind, Kinds
 
 TAKE_OVER = "--take-over"
 MAX_OFFSETS = 1000

@@ -26,7 +26,7 @@ from framework.errors import (
     StoreUnavailableError,
     ThrottledError,
 )
-from framework.model.hosts import is_this_machine
+from framework.model.local_hosts import is_this_machine
 from framework.storage.timestamps import utc_moment
 
 _MAX_DETAIL = 300

@@ -29,7 +29,7 @@ from framework.task.context import SourceContext
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.discovery.feed import ObjectFeed
+    from framework.discovery.object_feed import ObjectFeed
     from framework.iterator import AbstractSourceRecordIterator
     from framework.storage.preflight import CheckResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from framework.config.sections import SourceCommonConfig
-from framework.discovery.feed import ObjectFeed
+from framework.discovery.object_feed import ObjectFeed
 from framework.offsets.manager import OffsetManager
 from framework.task.backoff import BackoffConfig
 

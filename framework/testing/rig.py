@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import attrs
 
 from framework.config.sections import SourceCommonConfig
-from framework.discovery.feed import ObjectFeed
+from framework.discovery.object_feed import ObjectFeed
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets.manager import OffsetManager

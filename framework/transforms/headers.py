@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from framework.config.option import option
 from framework.errors import RecordError
-from framework.model.headers import LETTER_HEADER, REPLAY_HEADER, HeaderValue, headers_error
+from framework.model.header_encoding import LETTER_HEADER, REPLAY_HEADER, HeaderValue, headers_error
 from framework.transform import TransformContext
 from framework.transforms.documents import MISSING, Documents, DocumentTransform
 from framework.transforms.values import PATHS, choice_errors

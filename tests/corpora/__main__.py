@@ -32,7 +32,7 @@ from tests.corpora.oracle_lines import BAD, csv_rows, json_array, jsonl
 from tests.corpora.oracle_parquet import parquet
 from tests.corpora.ways import Reading, columns, differences, read, values
 from transformers import make_transformer
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 
 ADDRESS_BYTES, CPU_SECONDS = 8 << 30, 300
 """What the process of a file may take, with all ways of reading and the oracle."""

@@ -25,7 +25,7 @@ from framework.transformer import InputOptions
 from tests.corpora import thrift
 from tests.corpora.__main__ import ADDRESS_BYTES, MOST_MEMORY, MOST_SECONDS, peak_bytes, readings, warm_up
 from transformers import make_transformer
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 
 MOST_BYTES = 60_000
 """Of a file: small ones are read by the thousand."""

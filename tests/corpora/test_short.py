@@ -14,8 +14,8 @@ from tests.corpora.__main__ import look, readings
 from tests.support.packing import PACK
 from transformers import csv_rows, jsonl
 from transformers.avro import flat as avro_flat
-from transformers.lines_of_split import SplitLines
 from transformers.parquet import arrow_texts
+from transformers.split_lines import SplitLines
 
 ROWS = [
     {

@@ -14,7 +14,7 @@ from tests.support.packing import PACK, Dribble
 from transformers import lines, make_transformer, row_json
 from transformers.avro import format as avro
 from transformers.compression import MAX_MAGIC_BYTES, detect_compression
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 from transformers.parquet import format as parquet
 from transformers.parquet import row_encoder
 

@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from framework.iggy.embedded.launcher import EmbeddedServer
-from framework.iggy.offset_log import epochs
+from framework.iggy.offset_log import fencing
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +31,6 @@ def stream_name(request):
 def short_look(monkeypatch):
     """A command of this process takes an instance for running when it is seen for a second, and not for ten.
 
-    That a start waits for `LOOK_SECONDS`, and why, is in tests/unit/iggy/offset_log/test_epochs.py.
+    That a start waits for `LOOK_SECONDS`, and why, is in tests/unit/iggy/offset_log/test_fencing.py.
     """
-    monkeypatch.setattr(epochs, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(fencing, "LOOK_SECONDS", 1.0)

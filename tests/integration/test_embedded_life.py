@@ -19,7 +19,7 @@ import pytest
 from apache_iggy import AutoLogin, PollingStrategy
 
 from framework.config.iggy_address import IggyAddress
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.embedded import connection
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer, EmbeddedServerError

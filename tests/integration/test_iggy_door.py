@@ -28,17 +28,18 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy import client, protocol, wire
-from framework.iggy.client import IggyConnection
+from framework.iggy import connection as connection_module
+from framework.iggy import protocol, wire
+from framework.iggy.connection import IggyConnection
 from framework.iggy.embedded.launcher import EmbeddedServer
-from framework.iggy.headers import join_provenance
+from framework.iggy.header_decoding import join_provenance
+from framework.iggy.producer import IggyProducer
 from framework.iggy.reader import read_partition, read_topic
-from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
 from framework.model.batches import RecordBatch
+from framework.model.header_encoding import encode_headers
 from framework.model.header_kinds import NUMBER_KINDS, header_number
-from framework.model.headers import encode_headers
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -256,7 +257,7 @@ def test_an_attempt_that_fails_after_it_was_closed_is_not_in_the_log(address, mo
             asyncio.get_running_loop().call_later(0.01, ended.set)
             raise IggyUnavailableError("connection refused") from None
 
-    monkeypatch.setattr(client, "open_client", open_client)
+    monkeypatch.setattr(connection_module, "open_client", open_client)
     connection = IggyConnection(address)
     with ThreadPoolExecutor(1) as pool:
         attempt = pool.submit(connection.connect)
@@ -301,7 +302,7 @@ def test_a_fork_is_told_so(connection, address):
 
 def test_a_script_ends_cleanly(iggy_url):
     script = (
-        "import sys; from framework.iggy.client import IggyConnection; from framework.config.iggy_address import IggyAddress\n"
+        "import sys; from framework.iggy.connection import IggyConnection; from framework.config.iggy_address import IggyAddress\n"
         "assert 'apache_iggy' not in sys.modules\n"
         "connection = IggyConnection(IggyAddress.parse(sys.argv[1])).connect(); print(bool(connection.own_client()))"
     )
@@ -414,7 +415,7 @@ def test_both_encoders_give_headers_the_same_kinds(connection, topic_partition, 
     )
     connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, [segment]))
     send_by_client(connection, stream_name, "orders", 2, [segment])
-    monkeypatch.setattr("framework.iggy.client._stored_messages", lambda messages: list(map(kinds_in, messages)))
+    monkeypatch.setattr("framework.iggy.connection._stored_messages", lambda messages: list(map(kinds_in, messages)))
     ours, theirs = (connection.poll(stream_name, "orders", number, offset=0, count=9) for number in (0, 2))
     assert ours == theirs
     assert [len(headers) for *_, headers in ours] == [len(KINDS), 1 if own else len(KINDS)]
@@ -580,7 +581,7 @@ def test_a_send_waits_for_the_append_in_which_its_object_begins(
 def test_a_send_does_not_go_out_before_the_answer_to_the_append_in_which_its_object_begins(
     address, connection, topic_partition, stream_name, monkeypatch
 ):
-    monkeypatch.setattr(client, "_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(connection_module, "_GRACE_SECONDS", 0.0)
     with IggyConnection(address).connect() as both:
         both.open_sending()
         unanswered = [Future(), Future()]

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from framework.config.iggy_address import IggyAddress
 from framework.errors import IggyProtocolError, IggyUnavailableError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 
 DAY = dt.timedelta(days=1)
 

@@ -6,7 +6,7 @@ import pytest
 
 from framework.config.iggy_address import IggyAddress
 from framework.errors import IggyAuthError, IggyUnavailableError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from tests.integration.program_rig import (
     SERVERS,
     OwnServer,

@@ -7,9 +7,9 @@ import pytest
 
 from framework.config.iggy_address import IggyAddress
 from framework.errors import IggyTopicError, IggyUnavailableError, TaskClosedError
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
+from framework.iggy.producer import IggyProducer
 from framework.iggy.reader import read_partition
-from framework.iggy.sender import IggyProducer
 from framework.iggy.topics import ensure_topic, topic_warnings
 from framework.model.batches import RecordBatch
 from framework.model.objects import Anchor, NativeObject, TopicPartition

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from tests.integration.program_rig import ENGINES, HookProxy, Program, check_exactly, json_lines, jsonl, wait_until

@@ -383,7 +383,7 @@ def test_one_that_does_not_answer_is_waited_for_until_its_connection_is_gone(pro
     first = program.start()
     wait_for_exactly(program, sum(COUNTS.values()))
     first.send(signal.SIGSTOP)
-    refused = program.start("--once", constants={"framework.iggy.offset_log.epochs.LOOK_SECONDS": 1.0}).wait()
+    refused = program.start("--once", constants={"framework.iggy.offset_log.fencing.LOOK_SECONDS": 1.0}).wait()
     assert refused.code == 1
     assert f"(process {first.pid}, since 20" in refused.said
     assert "--take-over" in refused.said

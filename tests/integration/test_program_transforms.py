@@ -5,7 +5,7 @@ import json
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.reader import read_partition
 from tests.integration.program_rig import Program, jsonl
 from tests.support.keys import partition_of_key

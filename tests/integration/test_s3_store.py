@@ -29,7 +29,7 @@ from framework.model.objects import NativeObject
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
-from s3_source import documents, transport
+from s3_source import transport, xml_limits
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from s3_source.session import AWS_SUFFIXES, make_session
@@ -222,7 +222,7 @@ def test_a_page_of_more_tags_than_any_page_has_is_not_parsed(moto_bucket, opened
     store = opened(moto_bucket.config())
     assert len(store.list_page().objects) == 20
     native = store.list_page(page_size=1).objects[0]
-    monkeypatch.setattr(documents, "MAX_TAGS", 2)
+    monkeypatch.setattr(xml_limits, "MAX_TAGS", 2)
     for ask in (store.list_page, lambda: store.tags(native)):
         with pytest.raises(StoreUnavailableError, match=r"a document of [\d,]+ tags"):
             ask()

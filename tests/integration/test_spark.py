@@ -103,7 +103,7 @@ def configured(bucket, iggy_url, stream_name, *, name, engine, **more):
 def stored(iggy_url, stream_name, topic):
     """(key, record number, payload) of every message, by an own reader."""
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
 
     found = []
     with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
@@ -118,7 +118,7 @@ def stored(iggy_url, stream_name, topic):
 def splits(iggy_url, stream_name, topic):
     """(key, share, record number, partition, payload) of every message."""
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.reader import read_topic
     from framework.model.message_ids import parse_message_id
 
@@ -135,7 +135,7 @@ def positions(iggy_url, config):
     """key -> (records done, state) as the log has them."""
     from framework.config.iggy_address import IggyAddress
     from framework.engine.inspection import inspect
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
 
     with IggyConnection(IggyAddress.parse(iggy_url)) as connection:
         found = inspect(connection, config)
@@ -273,7 +273,7 @@ def test_an_outage_that_only_executors_see_shows_while_it_lasts(spark, bucket, i
 
 def test_dead_letters_of_a_killed_python_worker_are_all_there(spark, moto_bucket, iggy_url, stream_name, request):
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.reader import read_partition
 
     good, bad = set(), set()

@@ -19,7 +19,7 @@ import numpy as np
 from framework.config import transforms as by_name
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.engine import admin, discovery, iggy_target, local, processes, session, worker
+from framework.engine import admin, iggy_target, listing_thread, local, processes, session, task_process
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.inspection import inspect
 from framework.engine.spark import driver as spark_driver
@@ -43,14 +43,14 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.offset_log import codec, record_size, snapshots
 from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets import packed_table
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.set_position import SetPosition
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -907,7 +907,7 @@ def prepare():
     replace(iggy_target, IggyConnection=SimConnection)
     replace(processes, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
     replace(
-        worker,
+        task_process,
         leave=lambda _: None,
         set_up_process=lambda: None,
         LogForwarder=lambda tell: silent,
@@ -930,7 +930,7 @@ def prepare():
         LogForwarder=lambda _: silent,
         log_python_messages=contextlib.nullcontext,
     )
-    replace(discovery, WAIT_SECONDS=0.1)
+    replace(listing_thread, WAIT_SECONDS=0.1)
     replace(session, FOLLOW_SECONDS=0.5)
     logging.disable(logging.CRITICAL)
 

@@ -72,4 +72,4 @@ names the seed to write here.
 
 SENT_BESIDE = {"sent_beside_what_is_begun"}
 """Those with a connection for records alone; the others have one connection for everything. A claim that does not name it
-shows too seldom: `tests/unit/iggy/offset_log/test_epochs.py` has that."""
+shows too seldom: `tests/unit/iggy/offset_log/test_fencing.py` has that."""

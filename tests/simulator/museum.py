@@ -4,10 +4,10 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
-from framework.iggy.offset_log import epochs, framing, loading, lost_log, partition_replay, state, store
+from framework.iggy.offset_log import fencing, framing, loading, lost_log, partition_replay, state, store
 from framework.iterator import object_store
 from framework.offsets import position_map, watermark_tracker
-from framework.offsets.partition_ledger import PartitionLedger
+from framework.offsets.partition_counts import PartitionCounts
 
 
 def saved_at_once():
@@ -32,7 +32,7 @@ def not_begun():
 
 def no_fence():
     """Nobody waits for the connections of predecessors."""
-    epochs.wait_until_gone = lambda *_: None
+    fencing.wait_until_gone = lambda *_: None
 
 
 def no_floor():
@@ -109,13 +109,13 @@ class _Later(dict):
 
 def one_generation():
     """Message ids do not tell generations apart."""
-    from framework.iggy import sender
+    from framework.iggy import producer
     from framework.model import message_ids
 
     def entry_hash64(source, entry):
         return message_ids.object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=1)
 
-    for module in (message_ids, state, store, sender, partition_replay):
+    for module in (message_ids, state, store, producer, partition_replay):
         if hasattr(module, "entry_hash64"):
             module.entry_hash64 = entry_hash64
 
@@ -124,7 +124,7 @@ def no_look():
     """A second instance claims without a look at who runs."""
     from framework.engine import admin, session
 
-    real = epochs.begin_epoch
+    real = fencing.begin_epoch
 
     def begin_epoch(offset_log, **more):
         return real(offset_log, **{**more, "take_over": True})
@@ -264,8 +264,8 @@ def anchor_ahead():
         if last is not None:
             self._move(topic_partition, last)
 
-    real = PartitionLedger._save_count
-    PartitionLedger._save_count = save_tail
+    real = PartitionCounts._save_count
+    PartitionCounts._save_count = save_tail
 
 
 def leader_by_stale_counts():
@@ -455,11 +455,11 @@ def anybodys_log():
 
 def anybodys_ids():
     """Message ids do not tell sources apart."""
-    from framework.iggy import sender
+    from framework.iggy import producer
     from framework.model import message_ids
 
     real = message_ids.entry_hash64
-    for module in (message_ids, state, store, sender, partition_replay):
+    for module in (message_ids, state, store, producer, partition_replay):
         if hasattr(module, "entry_hash64"):
             module.entry_hash64 = lambda source, entry: real("any", entry)
 
@@ -472,7 +472,7 @@ def anybodys_mark():
 
 def anybodys_connection():
     """A start waits until every connection is gone, whoever has claimed with it."""
-    real = epochs.wait_until_gone
+    real = fencing.wait_until_gone
 
     def wait_until_gone(connection, claims, limit_seconds, waiting):
         known = list(claims)
@@ -484,7 +484,7 @@ def anybodys_connection():
         ]
         return real(connection, [*known, *others], limit_seconds, waiting)
 
-    epochs.wait_until_gone = wait_until_gone
+    fencing.wait_until_gone = wait_until_gone
 
 
 def trimmed_with_others_in_it():
@@ -505,7 +505,7 @@ def kept_over_a_broken_connection():
     from framework.engine import session
     from tests.simulator.adapter import env
 
-    real = epochs.begin_epoch
+    real = fencing.begin_epoch
 
     def begin_epoch(offset_log, *, own_epochs=(), **more):
         epoch = real(offset_log, **more)
@@ -591,10 +591,10 @@ def sent_beside_what_is_begun():
 
 def confirmed_at_any_offset():
     """Confirmations whose offsets begin again show nothing."""
-    from framework.iggy import sender
+    from framework.iggy import producer
 
-    real = sender._mistrust
-    sender._mistrust = lambda where, count, confirmed, end: real(where, count, confirmed, -1)
+    real = producer._mistrust
+    producer._mistrust = lambda where, count, confirmed, end: real(where, count, confirmed, -1)
 
 
 def log_at_any_offset():

@@ -1,4 +1,4 @@
-"""The oracle of `framework.model.headers.encode_headers`: reads a header block without the code that wrote it."""
+"""The oracle of `framework.model.header_encoding.encode_headers`: reads a header block without the code that wrote it."""
 
 import struct
 

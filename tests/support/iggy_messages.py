@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from framework.iggy import wire
-from framework.model.headers import encode_headers
+from framework.model.header_encoding import encode_headers
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 

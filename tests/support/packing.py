@@ -8,7 +8,7 @@ import random
 import cramjam
 import zstandard
 
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 
 PACK = {
     "none": lambda data: data,

@@ -4,7 +4,7 @@ import collections
 
 from framework.engine.session import Session
 from framework.iggy.offset_log import framing
-from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log.fencing import begin_epoch
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.message_ids import entry_hash64, message_id

@@ -30,7 +30,7 @@ MODULES = (
     "framework.cli.app",
     "framework.engine.local",
     "framework.engine.processes",
-    "framework.iggy.client",
+    "framework.iggy.connection",
     "framework.iggy.embedded.service",
     "framework.runtime.api",
     "framework.runtime.server",

@@ -17,11 +17,11 @@ from typing import ClassVar
 import pytest
 
 from framework.engine.processes import ProcessGroup, _Worker
-from framework.engine.report import Reporter
+from framework.engine.reporter import Reporter
 from framework.engine.spark import packages, range_batch
 from framework.engine.spark.driver import SparkGroup
 from framework.engine.spark.stop_channel import StopChannel, held
-from framework.engine.worker import LeaderPipe
+from framework.engine.task_process import LeaderPipe
 from framework.errors import ConfigError, FatalError
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer
@@ -297,7 +297,9 @@ def test_a_file_that_cannot_be_looked_at_is_not_left_open(tmp_path, monkeypatch)
     (tmp_path / "a").write_bytes(b"1")
     source = LocalFileInput(tmp_path / "a")
     monkeypatch.setattr(Path, "open", lambda self, mode: opened.append(whole(self, mode)) or opened[-1])
-    monkeypatch.setattr("transformers.inputs.os", SimpleNamespace(fstat=lambda _: fail(OSError(errno.ESTALE, "stale"))))
+    monkeypatch.setattr(
+        "transformers.local_inputs.os", SimpleNamespace(fstat=lambda _: fail(OSError(errno.ESTALE, "stale")))
+    )
     with pytest.raises(OSError, match="stale"):
         source.open()
     assert opened[0].closed

@@ -9,7 +9,7 @@ import threading
 import fastavro
 import pytest
 
-from framework.discovery.feed import HandedFeed
+from framework.discovery.object_feed import AssignedFeed
 from framework.discovery.routing import task_of
 from framework.pipeline.queue import BoundedQueue
 from framework.task import SourceContext
@@ -57,7 +57,7 @@ def test_five_objects_of_5000_records_by_four_tasks():
         store.put(f"{number}.avro", avro([{"id": number * 5000 + n} for n in range(5000)]))
     lister = MemorySourceTask(store)
     listing = lister.get_iterator(SourceContext(config=source_config(format="avro", partitions=8), once=True))
-    feeds = [HandedFeed() for _ in range(4)]
+    feeds = [AssignedFeed() for _ in range(4)]
     while (assignment := listing.feed.take()) is not None:
         feeds[task_of(assignment.entry.topic_partition, 4)].give([assignment])
     listing.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from framework.errors import CorruptObjectError, is_of_machine
-from transformers.unpack import TrailingDataError, unpack_bzip2, unpack_xz, unpack_zstd
+from transformers.compression_codecs import TrailingDataError, unpack_bzip2, unpack_xz, unpack_zstd
 
 _MESSAGE_CHARACTERS = 200
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.model.avro_limits import Weight, type_of
-from transformers.avro.container import SYNC_BYTES, encode_long, file_header
+from transformers.avro.container_header import SYNC_BYTES, encode_long, file_header
 from transformers.avro.json_values import Convert, converter
 from transformers.row_json import encode_all, float_form, row_maker
 

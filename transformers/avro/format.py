@@ -47,7 +47,7 @@ from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
 from transformers.avro.codecs import Limits, unpack_block
 from transformers.avro.columns import Pick, Projection, decode_chosen, decodes_chosen
-from transformers.avro.container import (
+from transformers.avro.container_header import (
     SYNC_BYTES,
     Header,
     check_sync,
@@ -62,8 +62,8 @@ from transformers.avro.flat import FlatBlocks
 from transformers.avro.json_values import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
-from transformers.input_of_split import OnwardInput, packing_of
-from transformers.unpack import ExactReader, ShortRead
+from transformers.compression_codecs import ExactReader, ShortRead
+from transformers.split_input import OnwardInput, packing_of
 
 _HEADER_BYTES = 1 << 16
 _RECORDS_AT_ONCE = 500

@@ -24,13 +24,13 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, SourceError, TruncatedObjectError, is_of_machine
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
-from framework.model.temporary import temporary_for
+from framework.model.temporary_files import temporary_for
 from framework.transformer import InputOptions, ObjectInput
 from transformers.batches import SHARED_MODULES, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
-from transformers.input_of_split import packing_of
 from transformers.parquet.files import RangedFile
 from transformers.parquet.row_groups import RowReader, is_absurd
+from transformers.split_input import packing_of
 
 _MAGIC = b"PAR1"
 _SMALL_OBJECT_BYTES = 1 << 22

@@ -15,7 +15,7 @@ from framework.cli.demo.data import FLIGHTS, FORMATS
 
 if TYPE_CHECKING:
     from framework.cli.demo.store import DemoStore
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.embedded.launcher import EmbeddedServer
 
 STREAM = "flights"
@@ -74,7 +74,7 @@ def say(*lines: str) -> None:
 def connected(iggy: EmbeddedServer) -> IggyConnection:
     """Return a connection, which `with` closes."""
     from framework.config.iggy_address import IggyAddress  # noqa: PLC0415
-    from framework.iggy.client import IggyConnection  # noqa: PLC0415
+    from framework.iggy.connection import IggyConnection  # noqa: PLC0415
 
     return IggyConnection(IggyAddress.parse(iggy.url)).connect()
 
@@ -112,7 +112,7 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
 
 def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
     """Write the first record of each topic."""
-    from framework.iggy.headers import join_provenance  # noqa: PLC0415
+    from framework.iggy.header_decoding import join_provenance  # noqa: PLC0415
     from framework.iggy.reader import read_partition  # noqa: PLC0415
 
     width = shutil.get_terminal_size((110, 24)).columns

@@ -31,7 +31,7 @@ from framework.model.objects import MAX_SIZE
 from framework.model.parquet.files import ProbeFile
 from framework.model.parquet.page_headers import PagesError
 from framework.model.parquet.pages import WatchedFile
-from framework.model.temporary import temporary_for
+from framework.model.temporary_files import temporary_for
 
 MAX_MANIFEST_BYTES = 16 << 20
 """Those of 100,000 data files. Parsed, the largest that is no manifest takes some 500 MB."""

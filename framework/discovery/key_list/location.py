@@ -17,7 +17,7 @@ from framework.discovery.key_list.inventory import DataFile, copy_checked
 from framework.discovery.key_list.source import KeyList
 from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
 from framework.model.objects import NativeObject
-from framework.model.temporary import temporary_for
+from framework.model.temporary_files import temporary_for
 from framework.storage.stat import Lookups
 from framework.transformer import ReadStream
 

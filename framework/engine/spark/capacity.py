@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.spark.failures import application_ended, is_stopped
+from framework.engine.spark.failure_messages import application_ended, is_stopped
 from framework.engine.spark.session import NOTICE_SECONDS, is_on
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The driver's side of an epoch: lists, assigns objects by partitions, follows the offsets topic.
 
-    discovery -> board of partitions -> one Spark job per free task -> saved positions -> positions of the driver
+    listing thread -> board of partitions -> one Spark job per free task -> saved positions -> positions of the driver
 
 Each task has a thread. A free task gets its part of the waiting objects, in partitions that no other task
 owns (`framework.engine.spark.object_assignment`). So no wave waits for its slowest task, and a partition never
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
-from framework.discovery.feed import Assignment
-from framework.engine.discovery import Discovery
-from framework.engine.report import Reporter
+from framework.discovery.object_feed import Assignment
+from framework.engine.listing_thread import ListingThread
+from framework.engine.reporter import Reporter
 from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
-from framework.engine.spark.failures import lost_job
+from framework.engine.spark.failure_messages import lost_job
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
@@ -159,25 +159,25 @@ class SparkGroup:
             if isinstance(iterator, StoreRecordIterator):
                 iterator.lister = wave_lister(iterator, self._task_class, self._executors.result)
             self._session.open_renumbered_partitions(iterator.numbering_options)
-            discovery = Discovery(iterator, self._changed, most=OUTSTANDING_OBJECTS)
+            listing = ListingThread(iterator, self._changed, most=OUTSTANDING_OBJECTS)
             try:
-                discovery.start()
+                listing.start()
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, self._live, self._outages()], lambda: discovery.counts
+                    lambda: [iterator.statistics, self._live, self._outages()], lambda: listing.counts
                 )
                 if ready is not None:
                     self._begin(ready)
-                    self._work(discovery, stopping, reporter)
+                    self._work(listing, stopping, reporter)
             except BaseException:
-                self._leave(discovery, iterator)
+                self._leave(listing, iterator)
                 with contextlib.suppress(SourceError):  # the first error tells what to do
-                    self._collect(discovery)
+                    self._collect(listing)
                 raise
             else:
-                self._leave(discovery, iterator)
-                self._collect(discovery)
+                self._leave(listing, iterator)
+                self._collect(listing)
             finally:
                 self.stop()  # closes the channel in any case
                 reporter.unwatch()
@@ -185,19 +185,19 @@ class SparkGroup:
             self._session.check_alone_after(self._failure)
             raise self._failure
 
-    def _work(self, discovery: Discovery, stopping: threading.Event, reporter: Reporter) -> None:
+    def _work(self, listing: ListingThread, stopping: threading.Event, reporter: Reporter) -> None:
         assert self._wait_watch is not None  # made in `_begin`
         while not stopping.is_set():
-            self._collect(discovery)
+            self._collect(listing)
             if self._failure is not None:
                 break
             reporter.check_skipped()
-            taken = discovery.take()
+            taken = listing.take()
             self._session.store_begun(taken)
             for assignment in taken:
                 self._board.add(assignment)
-            self._start_jobs(all_there_is=discovery.idle)
-            if discovery.finished and not self._running:
+            self._start_jobs(all_there_is=listing.idle)
+            if listing.finished and not self._running:
                 break
             try:
                 self._wait_watch.look(len(self._running))
@@ -271,8 +271,8 @@ class SparkGroup:
         with self._changed:
             self._changed.notify_all()
 
-    def _leave(self, discovery: Discovery, iterator: AbstractSourceRecordIterator) -> None:
-        discovery.end()
+    def _leave(self, listing: ListingThread, iterator: AbstractSourceRecordIterator) -> None:
+        listing.end()
         if not self._executors.done():  # the listing may wait for them
             self._executors.set_exception(TaskClosedError("closed while listing"))
         iterator.close()  # before the jobs: a wave of the listing is one of them
@@ -293,16 +293,16 @@ class SparkGroup:
 
     # ---- what comes back
 
-    def _collect(self, discovery: Discovery) -> None:
+    def _collect(self, listing: ListingThread) -> None:
         ended = [running for running in self._running if running.result.done()]
         try:
             if ended or self._due.take():
-                self._follow(discovery)  # the next sender of their partitions starts from what they had saved
+                self._follow(listing)  # the next sender of their partitions starts from what they had saved
         finally:
-            self._take_results(ended, discovery)  # their figures are the run's, also when the connection is broken
+            self._take_results(ended, listing)  # their figures are the run's, also when the connection is broken
         self._session.save()
 
-    def _take_results(self, ended: Sequence[_Running], discovery: Discovery) -> None:
+    def _take_results(self, ended: Sequence[_Running], listing: ListingThread) -> None:
         for running in ended:
             result = running.result.result()
             self._failure = self._failure or result.failure
@@ -311,7 +311,7 @@ class SparkGroup:
             if result.more_lines:
                 log.warning("... and %d more warnings of the same job", result.more_lines)
             for assignment, gone in result.released:
-                discovery.release(assignment, gone=gone)
+                listing.release(assignment, gone=gone)
             self._running.remove(running)
             self._count(running, result.statistics)
             self._board.give_back(running.topic_partitions)
@@ -325,7 +325,7 @@ class SparkGroup:
         """Return the outages that running jobs tell of; everything else they tell only at their end."""
         return TaskStatistics(store_away=self._stop_channel.stores_away if self._stop_channel is not None else 0)
 
-    def _follow(self, discovery: Discovery) -> None:
+    def _follow(self, listing: ListingThread) -> None:
         """Apply the positions that executors have saved, including progress of running jobs."""
         self._session.follow()
         changed = self._session.take_changed()
@@ -337,7 +337,7 @@ class SparkGroup:
             for running in self._running:
                 if entry.topic_partition in running.topic_partitions:
                     running.records += more
-            completed = discovery.complete(entry) if entry.finished else None
+            completed = listing.complete(entry) if entry.finished else None
             if completed is not None:
                 self._live.objects += completed.entry.counts_object
                 self._live.object_bytes += completed.size_bytes

@@ -14,11 +14,11 @@ from collections.abc import Sequence
 import attrs
 from pyspark import TaskContext
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.engine.log_forwarding import LogForwarder, LogLine
 from framework.engine.process_setup import set_up_process
 from framework.engine.python_messages import log_python_messages
-from framework.engine.spark.failures import MORE_MEMORY
+from framework.engine.spark.failure_messages import MORE_MEMORY
 from framework.engine.spark.stop_channel import StopAddress, held
 from framework.engine.task_run import TaskRun, WorkerPlan, portable
 from framework.errors import FatalError, SourceError, UnknownOutcomeError, is_low_memory
@@ -103,7 +103,7 @@ def run_job(job: SparkJob) -> JobResult:
 
 def _run(job: SparkJob) -> JobResult:
     released: list[tuple[Assignment, bool]] = []
-    feed = HandedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))
+    feed = AssignedFeed(job.assignments, closed=True, on_release=lambda given, gone: released.append((given, gone)))
     run: TaskRun | None = None
     failure: SourceError | None = None
     left = threading.Event()

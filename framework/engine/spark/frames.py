@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from framework.discovery.feed import Assignment, HandedFeed
 from framework.discovery.filters import RoutedSelection, Selector
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.routing import Router
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.packages import ship_packages_to
@@ -364,7 +364,7 @@ class _Reader:
             if native is not None and topic_partition is not None:
                 feed.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))])
 
-        feed = HandedFeed(
+        feed = AssignedFeed(
             [
                 Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))
                 for native, topic_partition in topic_partitions

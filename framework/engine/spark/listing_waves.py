@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.failures import sentence
+from framework.engine.spark.failure_messages import sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
@@ -23,7 +23,7 @@ from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.listing import Listing, ListingCounts
 from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
 from framework.storage.listing.planner import RangePlanner
-from framework.storage.listing.tasks import RangeTask
+from framework.storage.listing.range_tasks import RangeTask
 
 if TYPE_CHECKING:
     from framework.iterator.object_store import StoreRecordIterator

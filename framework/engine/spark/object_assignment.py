@@ -11,7 +11,7 @@ import heapq
 from collections import deque
 from collections.abc import Iterable
 
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.model.objects import TopicPartition
 
 OBJECT_BYTES = 64 << 10

@@ -26,7 +26,7 @@ import attrs
 from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transforms import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
-from framework.engine.spark.failures import MORE_MEMORY, is_stopped, sentence
+from framework.engine.spark.failure_messages import MORE_MEMORY, is_stopped, sentence
 from framework.engine.spark.jvm import ended
 from framework.engine.spark.session import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel

@@ -24,7 +24,7 @@ from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.pages import checked_page, list_range, merged
 from framework.storage.listing.parallel import OBJECT_BYTES
-from framework.storage.listing.tasks import RangeResult, RangeTask
+from framework.storage.listing.range_tasks import RangeResult, RangeTask
 from framework.task.context import SourceContext
 
 if TYPE_CHECKING:

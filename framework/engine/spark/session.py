@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from framework.config.sections import SparkSection, master_addresses
-from framework.engine.spark.failures import is_stopped, sentence
+from framework.engine.spark.failure_messages import is_stopped, sentence
 from framework.engine.spark.jvm import (
     START_OPTION,
     ended,

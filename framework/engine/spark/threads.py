@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from framework.engine.spark.failures import is_stopped
+from framework.engine.spark.failure_messages import is_stopped
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

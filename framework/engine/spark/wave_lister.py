@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.spark.capacity import Capacity
-from framework.engine.spark.failures import is_stopped, lost_job
+from framework.engine.spark.failure_messages import is_stopped, lost_job
 from framework.engine.spark.listing_waves import Executors, WaveListing
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch
 from framework.engine.spark.threads import for_thread

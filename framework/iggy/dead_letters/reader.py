@@ -24,7 +24,7 @@ from framework.offsets.manager import OffsetManager
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import PartitionInfo
 
 log = logging.getLogger(__name__)

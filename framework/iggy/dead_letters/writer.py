@@ -28,15 +28,15 @@ import orjson
 from framework.config.key_template import topic_name_error
 from framework.errors import IggyTopicError, UnknownOutcomeError
 from framework.iggy import wire
-from framework.iggy.headers import division_of, join_provenance, position_headers
+from framework.iggy.header_decoding import division_of, join_provenance, position_headers
 from framework.iggy.topics import check_readable, ensure_topic
-from framework.model.headers import LETTER_HEADER, encode_headers
+from framework.model.header_encoding import LETTER_HEADER, encode_headers
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
 from framework.model.objects import TopicPartition, length_only
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import StoredMessage, TopicInfo
     from framework.model.splits import KeyPart, Split
     from framework.pipeline.dead_letters import DeadLetter

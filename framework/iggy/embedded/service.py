@@ -18,7 +18,7 @@ from framework.iggy.embedded.commands import Commands
 from framework.iggy.embedded.connection import Connection
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.notices import announce, warn
-from framework.model.hosts import is_this_machine
+from framework.model.local_hosts import is_this_machine
 from framework.model.private_files import make_private, open_lock
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ import attrs
 import msgspec
 from msgspec import structs
 
-from framework.iggy.offset_log import forms, framing, record_size
+from framework.iggy.offset_log import framing, json_forms, record_size
 from framework.iggy.offset_log.framing import MAX_CLAIM_BYTES, LogMessage, shape_of
 from framework.iggy.offset_log.record_size import columns_of, divided, is_too_large, rows_of
 from framework.iggy.offset_log.records import Claim, LogFacts, PartitionOpening, Progress, SnapshotFooter, TopicIdentity
@@ -90,15 +90,15 @@ def encode_begin(
     source: str, epoch: int, entries: Sequence[OffsetManagerEntry], selected: SelectionScope | None = None
 ) -> bytes:
     """Encode new positions as one message."""
-    body = forms.BeginForm(forms.entries_out(entries), selected)
+    body = json_forms.BeginForm(json_forms.entries_out(entries), selected)
     return framing.encode({"kind": "begin", "source": source, "epoch": epoch}, framing.dumps(body))
 
 
 def decode_begin(message: LogMessage) -> tuple[list[OffsetManagerEntry], SelectionScope | None]:
     """The inverse of `encode_begin`."""
     with shape_of(message):
-        body = message.read(forms.BeginForm)
-        return list(forms.entries_in(body.entries)), body.selected
+        body = message.read(json_forms.BeginForm)
+        return list(json_forms.entries_in(body.entries)), body.selected
 
 
 # ---- open
@@ -111,26 +111,26 @@ def encode_open(source: str, epoch: int, writer: str, openings: Sequence[Partiti
             opening.topic_partition.topic,
             opening.topic_partition.partition,
             *opening.topic,
-            forms.anchor_out(opening.anchor),
+            json_forms.anchor_out(opening.anchor),
             [(*position, count) for position, count in opening.counts.items()],
         )
         for opening in openings
     ]
     counted = {opening.topic_partition: opening.counted for opening in openings if opening.counted is not None}
-    body = {"partitions": rows, **forms.maps_out(LogFacts(counted=counted), ["counted"])}
+    body = {"partitions": rows, **json_forms.maps_out(LogFacts(counted=counted), ["counted"])}
     return framing.encode({"kind": "open", "source": source, "epoch": epoch, "writer": writer}, framing.dumps(body))
 
 
 def decode_open(message: LogMessage) -> list[PartitionOpening]:
     """The inverse of `encode_open`."""
     with shape_of(message):
-        body = message.read(forms.OpenForm)
-        counted = forms.maps_in(body, ["counted"])["counted"]
+        body = message.read(json_forms.OpenForm)
+        counted = json_forms.maps_in(body, ["counted"])["counted"]
         return [
             PartitionOpening(
                 topic_partition=TopicPartition(topic, partition),
                 topic=TopicIdentity(topic_id, created_at),
-                anchor=forms.anchor_in(anchor),
+                anchor=json_forms.anchor_in(anchor),
                 counts={(object_hash, split_number): count for object_hash, split_number, count in counts},
                 counted=counted.get(TopicPartition(topic, partition)),
             )
@@ -143,11 +143,11 @@ def decode_open(message: LogMessage) -> list[PartitionOpening]:
 
 def encode_progress(source: str, epoch: int, writer: str, progress: Progress) -> bytes:
     """Encode the changes that a writer saves as one message."""
-    body = forms.ProgressForm(
-        items=list(map(forms.item_out, progress.items)),
+    body = json_forms.ProgressForm(
+        items=list(map(json_forms.item_out, progress.items)),
         removed=[key.properties for key in progress.removed],
         selected=progress.selected,
-        **forms.maps_out(progress, _PROGRESS_MAPS),
+        **json_forms.maps_out(progress, _PROGRESS_MAPS),
     )
     header = {"kind": "progress", "source": source, "epoch": epoch, "writer": writer}
     if progress.skipped:
@@ -158,13 +158,13 @@ def encode_progress(source: str, epoch: int, writer: str, progress: Progress) ->
 def decode_progress(message: LogMessage) -> Progress:
     """The inverse of `encode_progress`."""
     with shape_of(message):
-        body = message.read(forms.ProgressForm)
+        body = message.read(json_forms.ProgressForm)
         return Progress(
             items=body.items,
             removed=list(map(OffsetManagerKey, body.removed)),
             skipped=message.header.get("skipped", 0),
             selected=body.selected,
-            **forms.maps_in(body, _PROGRESS_MAPS),
+            **json_forms.maps_in(body, _PROGRESS_MAPS),
         )
 
 
@@ -197,7 +197,7 @@ def encode_snapshot(
         return framing.encode({**head, **more}, raw)
 
     def last(entries: Sequence[OffsetManagerEntry], footer: SnapshotFooter) -> bytes:
-        body = {"entries": forms.entries_out(entries), "footer": forms.footer_out(footer)}
+        body = {"entries": json_forms.entries_out(entries), "footer": json_forms.footer_out(footer)}
         return message(framing.dumps(body), last=True)
 
     chunks = positions.chunks()
@@ -207,20 +207,21 @@ def encode_snapshot(
     entries = sorted(positions.others(), key=_name)  # sorted by name they compress better
     whole = last(entries, footer) if len(entries) <= record_size.MAX_ROWS else None
     if whole is None or is_too_large(whole):
-        for payload in divided(entries, lambda rows: message(framing.dumps({"entries": forms.entries_out(rows)}))):
+        for payload in divided(entries, lambda rows: message(framing.dumps({"entries": json_forms.entries_out(rows)}))):
             yield payload
             part += 1
         whole = last((), footer)
     if is_too_large(whole):
         for payload in divided(
-            rows_of(footer, forms.MAPS),
+            rows_of(footer, json_forms.MAPS),
             lambda rows: message(
-                framing.dumps(forms.maps_out(LogFacts(**columns_of(rows, forms.MAPS)), forms.MAPS)), facts=True
+                framing.dumps(json_forms.maps_out(LogFacts(**columns_of(rows, json_forms.MAPS)), json_forms.MAPS)),
+                facts=True,
             ),
         ):
             yield payload
             part += 1
-        whole = last((), attrs.evolve(footer, **columns_of((), forms.MAPS)))
+        whole = last((), attrs.evolve(footer, **columns_of((), json_forms.MAPS)))
     yield whole
 
 
@@ -257,17 +258,17 @@ def decode_rows(part: LogMessage) -> tuple[Tables, list[RowChunk]]:
 def decode_entries(part: LogMessage) -> Iterator[OffsetManagerEntry]:
     """Yield the positions of a snapshot part that are not stored as rows."""
     with shape_of(part):
-        yield from forms.entries_in(part.read(forms.BeginForm).entries)
+        yield from json_forms.entries_in(part.read(json_forms.BeginForm).entries)
 
 
 def decode_facts(part: LogMessage) -> dict[str, dict[Any, Any]]:
     """Return the facts in a part of a snapshot before its last, by name."""
     with shape_of(part):
-        return forms.maps_in(part.read(forms.FactsForm), forms.MAPS)
+        return json_forms.maps_in(part.read(json_forms.FactsForm), json_forms.MAPS)
 
 
 def decode_footer(part: LogMessage) -> SnapshotFooter:
     """Decode the footer in the last part of a snapshot."""
     with shape_of(part):
-        form = part.read(forms.LastForm).footer
-        return SnapshotFooter(**structs.asdict(form) | forms.maps_in(form, forms.MAPS))
+        form = part.read(json_forms.LastForm).footer
+        return SnapshotFooter(**structs.asdict(form) | json_forms.maps_in(form, json_forms.MAPS))

@@ -18,7 +18,7 @@ from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, check_answering
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import ObjectName, PartitionInfo, StoredMessage
 
 log = logging.getLogger(__name__)

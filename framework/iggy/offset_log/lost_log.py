@@ -12,7 +12,7 @@ from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
 
 if TYPE_CHECKING:
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import TopicInfo
 
 MAX_MARK_CHARACTERS = 60

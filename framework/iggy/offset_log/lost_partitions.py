@@ -10,7 +10,7 @@ from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 
 if TYPE_CHECKING:
-    from framework.iggy.client import IggyConnection
+    from framework.iggy.connection import IggyConnection
     from framework.iggy.values import TopicInfo
 
 

@@ -26,10 +26,10 @@ from framework.iggy.values import place_of
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.partition_ledger import PartitionState, UnsavedCount
+from framework.offsets.partition_counts import PartitionState, UnsavedCount
 
 if TYPE_CHECKING:
-    from framework.iggy.client import IggyConnection, Offset
+    from framework.iggy.connection import IggyConnection, Offset
     from framework.iggy.values import PartitionInfo, StoredMessage, TopicInfo
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ import pycurl
 from framework.errors import FatalError, TaskClosedError
 from framework.storage.http.answer import REFUSALS, HttpAnswer, RetryAfter
 from framework.storage.http.errors import HttpError, HttpReadTimeoutError
-from framework.storage.http.kept import KeptConnections
+from framework.storage.http.kept_connections import KeptConnections
 from framework.storage.http.transfer import HttpOptions, Transfer, failure_of
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom

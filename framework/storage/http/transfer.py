@@ -21,7 +21,7 @@ from framework.storage.http.errors import (
 
 if TYPE_CHECKING:
     from framework.storage.http.answer import HttpAnswer
-    from framework.storage.http.kept import KeptConnections
+    from framework.storage.http.kept_connections import KeptConnections
 
 BUFFER_BYTES = 1 << 19
 """The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""

@@ -16,7 +16,7 @@ import attrs
 
 from framework.errors import ListingError, StoreContractError, StoreUnavailableError
 from framework.model.objects import NativeObject
-from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
+from framework.storage.listing.range_tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.store import Chain, ListPage, ObjectStore
 
 Ask = Callable[..., ListPage]

@@ -35,8 +35,8 @@ from framework.storage.listing.pages import (
     page_after,
 )
 from framework.storage.listing.planner import RangePlanner
+from framework.storage.listing.range_tasks import Disagreement, RangeTask
 from framework.storage.listing.seen_keys import SeenKeys
-from framework.storage.listing.tasks import Disagreement, RangeTask
 from framework.storage.retry import OnRetry, RetryPolicy
 from framework.store import Chain, ListPage, ObjectStore
 

@@ -30,8 +30,8 @@ import attrs
 
 from framework.storage.listing.histogram import Histogram, HistogramBuilder, KeyCountEstimate
 from framework.storage.listing.keyspace import MAX_KEY_BYTES, KeySpace, after_all, bytes_of, shared_length
+from framework.storage.listing.range_tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.storage.listing.remaining_range import RemainingRange
-from framework.storage.listing.tasks import Disagreement, RangeResult, RangeTask, samples_of
 
 __all__ = ["Disagreement", "Histogram", "RangePlanner", "RangeResult", "RangeTask", "samples_of"]
 

@@ -29,7 +29,7 @@ from framework.errors import (
     UnknownOutcomeError,
 )
 from framework.iggy import wire
-from framework.iggy.client import IggyConnection, Offset
+from framework.iggy.connection import IggyConnection, Offset
 from framework.iggy.rights import Right
 from framework.iggy.values import (
     Confirmation,

@@ -17,11 +17,11 @@ from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
 from framework.engine.processes import ProcessGroup
-from framework.engine.report import Reporter
+from framework.engine.reporter import Reporter
 from framework.engine.session import Session
 from framework.errors import FatalError, IggyTopicError, IggyUnavailableError, SourceError
-from framework.iggy.client import IggyConnection
-from framework.iggy.headers import join_provenance
+from framework.iggy.connection import IggyConnection
+from framework.iggy.header_decoding import join_provenance
 from framework.iggy.values import StoredMessage
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch

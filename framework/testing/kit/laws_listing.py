@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from framework.discovery.feed import HandedFeed
+from framework.discovery.object_feed import AssignedFeed
 from framework.discovery.routing import task_of
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
@@ -215,7 +215,7 @@ def _partitions(rig: SourceRig, partitions: int) -> dict[str, TopicPartition]:
 
 def _read_parts(rig: SourceRig, comparing: Comparing, written: dict[str, list[bytes]], tasks: int) -> None:
     """Distribute a listing to n tasks; together they read every record once."""
-    parts: list[HandedFeed] = [HandedFeed() for _ in range(tasks)]
+    parts: list[AssignedFeed] = [AssignedFeed() for _ in range(tasks)]
     with rig.open_iterator(partitions=tasks) as lister:
         for assignment in take_all(lister.feed):
             parts[task_of(assignment.entry.topic_partition, tasks)].give([assignment])

@@ -6,7 +6,7 @@ import functools
 import pickle
 
 from framework.config.iggy_address import IggyAddress
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.engine.task_run import WorkerPlan
 from framework.iggy.offset_log.records import LogFacts, TopicIdentity
 from framework.model.objects import Anchor, TopicPartition

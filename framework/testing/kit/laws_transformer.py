@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch, SkippedRecord
@@ -172,6 +172,6 @@ def _splits_hold(
 
 
 def _read_splits(rig: SourceRig, native: NativeObject, entries: Sequence[OffsetManagerEntry]) -> list[RecordBatch]:
-    feed = HandedFeed([Assignment(native=native, entry=entry) for entry in entries], closed=True)
+    feed = AssignedFeed([Assignment(native=native, entry=entry) for entry in entries], closed=True)
     with rig.open_iterator(feed=feed, batch_length=BATCH // 2) as iterator:
         return drain(iterator)

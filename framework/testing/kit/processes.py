@@ -18,9 +18,9 @@ from typing_extensions import Self
 
 from framework.config.iggy_address import IggyAddress
 from framework.config.sections import SourceCommonConfig
+from framework.engine.task_process import LeaderPipe, serve
 from framework.engine.task_run import WorkerPlan
-from framework.engine.worker import LeaderPipe, serve
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.task import AbstractSourceTask
 
 MakeTask = Callable[[], AbstractSourceTask]

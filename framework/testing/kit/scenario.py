@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 import xxhash
 
-from framework.iggy.headers import join_provenance
-from framework.model.headers import LETTER_HEADER
+from framework.iggy.header_decoding import join_provenance
+from framework.model.header_encoding import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.kit.crash import Bench

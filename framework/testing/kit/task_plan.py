@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from framework.config.sections import SourceCommonConfig
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore, PositionDelta
@@ -40,7 +40,7 @@ def read_plan(plan: TaskPlan) -> dict[str, list[bytes]]:
     offsets.populate_offset_manager()
     read: dict[str, list[bytes]] = {}
     try:
-        task.start(plan.config, offsets=offsets, feed=HandedFeed(plan.assignments, closed=True))
+        task.start(plan.config, offsets=offsets, feed=AssignedFeed(plan.assignments, closed=True))
         while not task.finished:
             for batch in task.poll(timeout_seconds=1.0):
                 read.setdefault(batch.native.key, []).extend(batch.payloads)

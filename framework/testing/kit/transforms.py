@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 import attrs
 
 from framework.errors import TransformContractError
-from framework.model.headers import HeaderValue
+from framework.model.header_encoding import HeaderValue
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import column_of, size_of
 from framework.pipeline.transforming import TransformChain

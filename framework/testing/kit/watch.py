@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from framework.discovery.feed import Assignment, ObjectFeed
+from framework.discovery.object_feed import Assignment, ObjectFeed
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.objects import NativeObject
 from framework.task import AbstractSourceTask

@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 
-from framework.cli import plan, positions
+from framework.cli import offsets_commands, plan
 from framework.cli import run as runs
 from framework.cli.app import run
 from framework.config.loading import ConfigWarning
@@ -49,7 +49,7 @@ def calls(monkeypatch):
         return 0
 
     monkeypatch.setattr(plan, "show_plan", note)
-    monkeypatch.setattr(positions, "accept_topics", note)
+    monkeypatch.setattr(offsets_commands, "accept_topics", note)
     return made
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from framework.cli.app import run
-from framework.cli.positions import _entry_lines, count_entries, unknown_text
+from framework.cli.offsets_commands import _entry_lines, count_entries, unknown_text
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from s3_source.task import S3SourceTask
 from tests.support.positions import position
 

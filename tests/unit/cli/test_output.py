@@ -19,7 +19,7 @@ from framework.cli.progress import Rate, duration_text, progress_text, seconds_l
 from framework.cli.text import error_text, json_text, printable
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.errors import ConfigError, ObjectError
 
 LOGGER = logging.getLogger("framework.something")
@@ -206,7 +206,7 @@ def test_without_a_terminal_progress_is_a_line_every_ten_seconds_and_the_last_on
     def act(output):
         for step in range(7):
             output.update(
-                Progress(objects=step, objects_total=40, object_bytes=step * 10, bytes_total=100, records=step)
+                RunStatistics(objects=step, objects_total=40, object_bytes=step * 10, bytes_total=100, records=step)
             )
             clock.now += 4
 
@@ -222,7 +222,7 @@ def test_an_idle_run_does_not_repeat_its_progress():
     def act(output):
         for number in range(10):
             clock.now += 60
-            output.update(Progress(records=5, state="waiting" if number % 2 else "listing", list_requests=number))
+            output.update(RunStatistics(records=5, state="waiting" if number % 2 else "listing", list_requests=number))
 
     assert written(act, clock=clock).count("progress") == 1
 
@@ -233,7 +233,7 @@ def test_a_run_that_stands_still_says_where_its_threads_are(traces):
     def act(output):
         for seconds in range(0, 2000, 10):
             clock.now = 100.0 + seconds
-            output.update(Progress(state="sending", objects_total=2, records=5 if seconds < 100 else 6))
+            output.update(RunStatistics(state="sending", objects_total=2, records=5 if seconds < 100 else 6))
 
     lines = [line for line in written(act, clock=clock).splitlines() if "WARNING" in line]
     assert [line.partition("confirmed for ")[2].partition(";")[0] for line in lines] == [
@@ -257,7 +257,7 @@ def test_a_run_that_stands_still_says_where_its_threads_are(traces):
 def test_a_filter_that_drops_everything_is_doubted_once_while_the_run_goes_on(state, step, figures, said):
     def act(output):
         for number in range(1, 9):
-            output.update(Progress(state=state, records_filtered=step * number, **figures))
+            output.update(RunStatistics(state=state, records_filtered=step * number, **figures))
 
     lines = [line for line in written(act).splitlines() if "WARNING" in line]
     assert [line.partition("filtered by the transforms: ")[2].partition(":")[0] for line in lines] == said
@@ -280,7 +280,7 @@ def test_a_run_that_waits_or_moves_is_not_warned_of(figures, traces):
     def act(output):
         for seconds in range(0, 2000, 10):
             clock.now = 100.0 + seconds
-            output.update(Progress(**figures(seconds)))
+            output.update(RunStatistics(**figures(seconds)))
 
     assert "WARNING" not in written(act, clock=clock)
     assert not traces.exists()
@@ -289,10 +289,10 @@ def test_a_run_that_waits_or_moves_is_not_warned_of(figures, traces):
 def test_on_a_terminal_lines_stand_whole_above_the_bar():
     def act(output):
         output.update(
-            Progress(objects=3, objects_total=40, object_bytes=5_000_000, bytes_total=9_000_000, records=12_000)
+            RunStatistics(objects=3, objects_total=40, object_bytes=5_000_000, bytes_total=9_000_000, records=12_000)
         )
         LOGGER.warning("a line %s", "x" * 300, extra={"key": "[bold]k[/bold]"})
-        output.update(Progress(objects=4, objects_total=40, state="[red]odd", records=13_000))
+        output.update(RunStatistics(objects=4, objects_total=40, state="[red]odd", records=13_000))
 
     text = written(act, terminal=True)
     assert re.search(rf"{TIME} WARNING a line x{{300}}  key=\[bold\]k\[/bold\]\n", text)
@@ -316,7 +316,7 @@ def test_a_terminal_that_is_gone_does_not_hide_how_the_run_ended():
 
     def run():
         with Output(stream=terminal, terminal=True) as output:
-            output.update(Progress(records=1))
+            output.update(RunStatistics(records=1))
             terminal.gone = True
             raise ConfigError("why it ended")
 
@@ -329,7 +329,7 @@ def test_a_terminal_that_is_gone_does_not_hide_how_the_run_ended():
 @pytest.mark.parametrize("format_", ["plain", "json"])
 def test_a_named_format_has_no_bar_on_a_terminal(format_):
     def act(output):
-        output.update(Progress(records=5))
+        output.update(RunStatistics(records=5))
 
     assert "\x1b" not in written(act, format=format_, terminal=True)
 
@@ -339,23 +339,24 @@ def test_rate_covers_the_last_ten_seconds():
     assert rate.records_per_second == 0
     for second in range(31):
         rate.add(
-            second, Progress(records=second * 100 if second <= 15 else 1500 + (second - 15) * 7, object_bytes=second)
+            second,
+            RunStatistics(records=second * 100 if second <= 15 else 1500 + (second - 15) * 7, object_bytes=second),
         )
     assert rate.records_per_second == pytest.approx(7)
     assert rate.bytes_per_second == pytest.approx(1)
-    assert seconds_left(Progress(object_bytes=30, bytes_total=90), rate) == pytest.approx(60)
-    assert seconds_left(Progress(object_bytes=30), rate) is None
+    assert seconds_left(RunStatistics(object_bytes=30, bytes_total=90), rate) == pytest.approx(60)
+    assert seconds_left(RunStatistics(object_bytes=30), rate) is None
 
 
 def test_texts():
     assert [duration_text(value) for value in (0, 12, 187, 3723)] == ["0:00", "0:12", "3:07", "1:02:03"]
     rate = Rate()
-    assert progress_text(Progress(objects=1234, records=5, object_bytes=12), rate) == (
+    assert progress_text(RunStatistics(objects=1234, records=5, object_bytes=12), rate) == (
         "1,234 objects  12 B  5 records  0/s"
     )
-    rate.add(0, Progress())
-    rate.add(2, Progress(records=82_000, object_bytes=3_100_000))
-    full = Progress(
+    rate.add(0, RunStatistics())
+    rate.add(2, RunStatistics(records=82_000, object_bytes=3_100_000))
+    full = RunStatistics(
         objects=12,
         objects_total=40,
         object_bytes=3_100_000,
@@ -373,7 +374,7 @@ def test_texts():
 def test_rich_is_loaded_for_a_terminal_only():
     code = (
         "import sys, logging\nfrom framework.cli.output import *\n"
-        "with Output(terminal=False) as o:\n    o.update(Progress(records=1))\n"
+        "with Output(terminal=False) as o:\n    o.update(RunStatistics(records=1))\n"
         "    logging.getLogger('framework').info('x')\n"
         "sys.exit('rich' in sys.modules)"
     )

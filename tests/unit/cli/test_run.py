@@ -11,7 +11,7 @@ from framework import BucketConfig, SourceCommonConfig
 from framework.cli.run import EmptyWatch, _summary, empty_advice, place_of, require_pyspark
 from framework.config.discovery_section import DiscoverySection
 from framework.config.loading import structure
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.errors import FatalError
 from s3_source.task import S3SourceConfig
 
@@ -48,14 +48,14 @@ def config(sections=(), **store):
 def test_a_place_without_objects_is_told_its_probable_mistake(store, advice, caplog):
     made = config(**store)
     assert empty_advice(made) == advice
-    EmptyWatch(made).observe(Progress(state="waiting", listings=1))
+    EmptyWatch(made).observe(RunStatistics(state="waiting", listings=1))
     (record,) = caplog.records
     assert record.getMessage().endswith(f"contains no object; {advice}")
 
 
 def test_a_list_of_keys_that_names_nothing_is_named_and_not_the_bucket(caplog):
     made = attrs.evolve(config(prefix="a/"), discovery=DiscoverySection(mode="keys", keys="keys.csv"))
-    EmptyWatch(made).observe(Progress(state="done", listings=1, filtered={"outside the prefix": 2}))
+    EmptyWatch(made).observe(RunStatistics(state="done", listings=1, filtered={"outside the prefix": 2}))
     (said,) = caplog.messages
     assert said.startswith("nothing to read: keys.csv names no object that exists below s3://lake/a/ ")
     assert said.endswith("(outside the prefix: 2); check the list, and the prefix")
@@ -74,7 +74,7 @@ def test_a_list_of_keys_that_names_nothing_is_named_and_not_the_bucket(caplog):
 )
 def test_empty_objects_are_no_mistake_of_a_filter(filtered, said, caplog):
     listed = sum(filtered.values())
-    EmptyWatch(config(prefix="a/")).observe(Progress(state="done", listings=1, listed=listed, filtered=filtered))
+    EmptyWatch(config(prefix="a/")).observe(RunStatistics(state="done", listings=1, listed=listed, filtered=filtered))
     assert caplog.messages == [f"nothing to read: {said}"]
 
 
@@ -124,14 +124,14 @@ def test_the_place_of_a_source_without_addresses_is_its_section(shelf, place):
 def test_objects_without_a_record_are_said_to_be_so(progress, said, caplog):
     """A page of HTML is a file of CSV with a header and no row."""
     with caplog.at_level("INFO"):
-        _summary(Progress(state="done", **progress), config())
+        _summary(RunStatistics(state="done", **progress), config())
     assert caplog.messages == said
 
 
 def test_splits_are_not_called_objects(caplog):
     split = {"input": {"format": "text", "split_size": "2MiB"}}
     with caplog.at_level("INFO"):
-        _summary(Progress(state="done", objects=13, records=5), config(split))
+        _summary(RunStatistics(state="done", objects=13, records=5), config(split))
     assert caplog.messages == ["sent 5 records of 13 splits"]
 
 

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from framework.engine.admin import reset_positions
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.discovery.deferred import KINDS, MAX_DEFERRED, DeferredKeys
+from framework.discovery.deferred_keys import KINDS, MAX_DEFERRED, DeferredKeys
 from framework.discovery.incremental import HOLD_SECONDS, IncrementalFeed, just_before
 from framework.discovery.listing_feed import ListingFeed
 from framework.discovery.new_objects import NewObjects

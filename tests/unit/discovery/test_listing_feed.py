@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from framework.discovery import new_objects
-from framework.discovery.feed import Assignment, HandedFeed, ObjectFeed
 from framework.discovery.listing_feed import REST_FACTOR
+from framework.discovery.object_feed import AssignedFeed, Assignment, ObjectFeed
 from framework.discovery.splitting import SplitPolicy
 from framework.discovery.stale_listing import MAX_LISTINGS, NOT_GIVEN
 from framework.errors import ListingError, ObjectChangedError, ObjectError, PositionMismatchError, StoreUnavailableError
@@ -993,7 +993,7 @@ def assignment(key):
 
 
 def test_a_handed_feed_gives_what_it_was_given_and_ends_when_closed():
-    feed = HandedFeed([assignment("a")])
+    feed = AssignedFeed([assignment("a")])
     feed.give([assignment("b")])
     assert [feed.take().native.key, feed.take().native.key, feed.take()] == ["a", "b", None]
     assert not feed.finished
@@ -1003,7 +1003,7 @@ def test_a_handed_feed_gives_what_it_was_given_and_ends_when_closed():
 
 def test_a_handed_feed_tells_of_what_comes_back():
     told = []
-    feed = HandedFeed(on_release=lambda given, gone: told.append((given.native.key, gone)))
+    feed = AssignedFeed(on_release=lambda given, gone: told.append((given.native.key, gone)))
     feed.release(assignment("a"), gone=True)
     feed.release(assignment("b"))
     assert told == [("a", True), ("b", False)]
@@ -1011,7 +1011,7 @@ def test_a_handed_feed_tells_of_what_comes_back():
 
 @pytest.mark.parametrize("end", ["give", "close", "stop"])
 def test_waiting_for_a_handed_feed_ends_when_something_happens(end):
-    feed = HandedFeed()
+    feed = AssignedFeed()
     waiter = threading.Thread(target=feed.wait, args=(60.0, None))
     waiter.start()
     feed.give([assignment("a")]) if end == "give" else getattr(feed, end)()
@@ -1022,7 +1022,7 @@ def test_waiting_for_a_handed_feed_ends_when_something_happens(end):
 def test_waiting_for_a_handed_feed_ends_at_once_when_the_task_was_stopped_already():
     stop = threading.Event()
     stop.set()
-    feed = HandedFeed()
+    feed = AssignedFeed()
     waiter = threading.Thread(target=feed.wait, args=(60.0, stop), daemon=True)
     waiter.start()
     waiter.join(30)

@@ -23,12 +23,12 @@ from framework.errors import (
 )
 from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.offset_log import epochs
-from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log import fencing
+from framework.iggy.offset_log.fencing import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import NativeObject, TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.set_position import SetPosition
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.pipeline.dead_letters import DeadLetter
@@ -851,7 +851,7 @@ def test_what_is_finished_is_not_read_again_under_other_options_split_or_not(acc
 
 
 def test_a_change_by_hand_is_refused_while_the_source_runs(source, monkeypatch):
-    monkeypatch.setattr(epochs, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(fencing, "LOOK_SECONDS", 0.0)
     running = Session.begin(source.server.connect(), source.bench.config)
     before = source.server.messages("kit", LOG)
     for change in (Reset(), Reset(key="a"), "accept"):

@@ -6,7 +6,7 @@ import contextlib
 import attrs
 import pytest
 
-from framework.cli.dead_letters import DeadLetterChoice
+from framework.cli.dead_letter_commands import DeadLetterChoice
 from framework.engine import dead_letter_replay
 from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
@@ -22,15 +22,15 @@ from framework.errors import (
 )
 from framework.iggy.dead_letters import writer
 from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
-from framework.iggy.offset_log import epochs, framing
+from framework.iggy.offset_log import fencing, framing
 from framework.iggy.offset_log.partition_replay import PartitionGoneError
 from framework.iterator.object_store import StoreRecordIterator
-from framework.model.headers import REPLAY_HEADER
+from framework.model.header_encoding import REPLAY_HEADER
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.splits import KeyPart
 from framework.offsets.manager import OffsetManager
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.task import SourceContext
 from framework.testing.kit.crash import CrashError, CrashPoint
@@ -588,11 +588,11 @@ def test_splits_are_replayed_in_their_partitions():
 
 
 def test_a_replay_beside_the_source_is_refused(monkeypatch):
-    monkeypatch.setattr(epochs, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(fencing, "LOOK_SECONDS", 0.05)
     source = usual()
     source.live()
     running = Session.begin(source.server.connect(), source.config)
-    monkeypatch.setattr(epochs.os, "getpid", lambda: 1)
+    monkeypatch.setattr(fencing.os, "getpid", lambda: 1)
     with pytest.raises(SourceRunningError, match="is running already"):
         replay(source)
     running.close()

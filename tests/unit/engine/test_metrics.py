@@ -1,4 +1,4 @@
-"""Progress, and what Prometheus sees of them."""
+"""RunStatistics, and what Prometheus sees of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from framework.engine import metrics_server
 from framework.engine.metrics import METRICS, reference_rows
 from framework.engine.metrics_server import MAX_CLIENTS, serve
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.errors import ConfigError
 
 
@@ -33,9 +33,9 @@ def scrape(port):
 
 
 def numbered():
-    names = [field.name for field in attrs.fields(Progress) if field.type in {"int", "float"}]
+    names = [field.name for field in attrs.fields(RunStatistics) if field.type in {"int", "float"}]
     numbers = {name: 1000 + at for at, name in enumerate(names)}
-    return Progress(**numbers, filtered={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
+    return RunStatistics(**numbers, filtered={"hidden": 3, "too old": 1}, kinds={"RecordError": 5})
 
 
 def test_a_scrape_gives_every_figure_as_it_is_now():
@@ -60,19 +60,19 @@ def test_a_scrape_gives_every_figure_as_it_is_now():
 
 
 def test_closing_frees_the_port_and_may_be_repeated():
-    server = serve(("127.0.0.1", 0), Progress, source="o")
+    server = serve(("127.0.0.1", 0), RunStatistics, source="o")
     server.close()
     server.close()
-    with serve(("127.0.0.1", server.port), Progress, source="o") as again:
+    with serve(("127.0.0.1", server.port), RunStatistics, source="o") as again:
         assert again.port == server.port
 
 
 def test_a_port_in_use_is_a_mistake_of_the_configuration():
     with (
-        serve(("127.0.0.1", 0), Progress, source="o") as server,
+        serve(("127.0.0.1", 0), RunStatistics, source="o") as server,
         pytest.raises(ConfigError, match=rf"\[metrics\] address: cannot listen at 127\.0\.0\.1:{server.port}: Address"),
     ):
-        serve(("127.0.0.1", server.port), Progress, source="p")
+        serve(("127.0.0.1", server.port), RunStatistics, source="p")
 
 
 def ask(port, path, method="GET"):
@@ -97,7 +97,7 @@ def ask(port, path, method="GET"):
     ],
 )
 def test_probes_have_paths_of_their_own(state, ready):
-    with serve(("127.0.0.1", 0), lambda: Progress(state=state), source="o") as server:
+    with serve(("127.0.0.1", 0), lambda: RunStatistics(state=state), source="o") as server:
         assert ask(server.port, "/healthz") == (200, "ok\n")
         assert ask(server.port, "/readyz") == (ready, f"{state}\n")
         assert ask(server.port, "/metrics")[0] == 200
@@ -125,7 +125,7 @@ def test_many_slow_clients_keep_nobody_out_and_no_descriptors():
 def test_a_client_that_sends_a_byte_now_and_then_is_dropped_all_the_same(monkeypatch):
     monkeypatch.setattr(metrics_server, "CLIENT_SECONDS", 0.5)
     with (
-        serve(("127.0.0.1", 0), Progress, source="o") as server,
+        serve(("127.0.0.1", 0), RunStatistics, source="o") as server,
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as client,
     ):
         client.settimeout(0.05)
@@ -143,9 +143,9 @@ def test_a_client_that_sends_a_byte_now_and_then_is_dropped_all_the_same(monkeyp
 
 
 def test_a_port_of_somebody_who_is_ending_is_waited_for():
-    before = serve(("127.0.0.1", 0), Progress, source="o")
+    before = serve(("127.0.0.1", 0), RunStatistics, source="o")
     threading.Timer(0.3, before.close).start()
-    with serve(("127.0.0.1", before.port), Progress, source="o", patience_seconds=20) as server:
+    with serve(("127.0.0.1", before.port), RunStatistics, source="o", patience_seconds=20) as server:
         assert ask(server.port, "/healthz")[0] == 200
 
 

@@ -7,11 +7,11 @@ import pytest
 
 from framework.engine import processes
 from framework.engine.processes import ProcessGroup
-from framework.engine.report import Reporter
+from framework.engine.reporter import Reporter
 from framework.engine.session import Session
 from framework.errors import IggyUnavailableError, ReaderFailedError, SourceTakenOverError, UnknownOutcomeError
 from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.epochs import make_claim
+from framework.iggy.offset_log.fencing import make_claim
 from framework.iggy.offset_log.log import OffsetLog
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask

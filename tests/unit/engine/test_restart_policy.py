@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.discovery.feed import FeedCounts
-from framework.engine.report import Reporter
+from framework.discovery.object_feed import FeedCounts
+from framework.engine.reporter import Reporter
 from framework.engine.restart_policy import (
     FIRST_ANSWER_SECONDS,
     FRUITLESS_RECOVERIES,

@@ -36,7 +36,7 @@ def test_a_snapshot_holds_no_position_of_records_that_are_confirmed_and_not_deli
     session.offsets.add_entry(entry.changed(records_done=0))
     session.offsets.store_begun()
     session.offsets.commit(session.producer().send(entry.topic_partition, [records(entry, 1, 2)]).result(60))
-    monkeypatch.setattr("framework.iggy.sender.check_delivered", torn)
+    monkeypatch.setattr("framework.iggy.producer.check_delivered", torn)
     with pytest.raises(PositionError, match="does not deliver"):
         session.write_snapshot()
     assert "snapshot" not in kinds(server)
@@ -56,7 +56,7 @@ def test_partitions_that_are_too_many_for_one_record_are_taken_over_in_several(m
 
 def test_what_was_sent_first_is_read_back_until_the_server_cannot_hold_it_in_memory_alone(monkeypatch):
     looked_at = []
-    monkeypatch.setattr("framework.iggy.sender.check_delivered", lambda *place: looked_at.append(place[-1]))
+    monkeypatch.setattr("framework.iggy.producer.check_delivered", lambda *place: looked_at.append(place[-1]))
     server = MemoryIggy()
     with server.connect() as connection:
         connection.ensure_stream("kit")

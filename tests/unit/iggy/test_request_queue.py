@@ -15,7 +15,7 @@ from framework.errors import (
     TaskClosedError,
     UnknownOutcomeError,
 )
-from framework.iggy.client import IggyConnection
+from framework.iggy.connection import IggyConnection
 from framework.iggy.loop import background_loop
 from framework.iggy.request_queue import RequestQueue
 
@@ -290,8 +290,8 @@ def test_a_process_that_stood_still_while_it_connected_connects_again(monkeypatc
     async def never(_address, _seconds):
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("framework.iggy.client.open_client", never)
-    monkeypatch.setattr("framework.iggy.client._GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("framework.iggy.connection.open_client", never)
+    monkeypatch.setattr("framework.iggy.connection._GRACE_SECONDS", 0.0)
     connection = IggyConnection(IggyAddress.parse("iggy://user:pass@127.0.0.1:1"), connect_timeout_seconds=0.01)
     with pytest.raises(IggyUnavailableError, match=r"127\.0\.0\.1:1"):
         connection.connect()

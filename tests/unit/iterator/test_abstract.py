@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.errors import (
     AccessDeniedError,
     CorruptObjectError,
@@ -174,7 +174,7 @@ def test_records_that_are_in_the_topic_are_not_read_again(over):
 
 def handed(store, entry, times):
     (native,) = store.list_all()
-    feed = HandedFeed([Assignment(native=native, entry=entry)] * times)
+    feed = AssignedFeed([Assignment(native=native, entry=entry)] * times)
     feed.close()
     return feed
 
@@ -592,7 +592,7 @@ def test_a_handed_feed_decides_what_is_read(over):
     assignments = []
     while (assignment := lister.feed.take()) is not None:
         assignments.append(assignment)
-    feed = HandedFeed(assignments[1:], closed=True)
+    feed = AssignedFeed(assignments[1:], closed=True)
     iterator = over(store, feed=feed)
     assert payloads(drain(iterator)) == {"b": lines("b", 3)}
     assert iterator.finished

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
+from framework.model.header_encoding import encode_headers, headers_error
 from framework.model.header_kinds import header_number
-from framework.model.headers import encode_headers, headers_error
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from framework.config.format_registry import make_transformer
 from framework.engine.admin import accept_changes, reset_positions
 from framework.errors import PositionError
 from framework.model.objects import ObjectState
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.watermark import CoveredRange
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader, wanted

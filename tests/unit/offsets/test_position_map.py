@@ -25,7 +25,7 @@ from framework.offsets import packed_row
 from framework.offsets.manager import OffsetManager
 from framework.offsets.packed_row import RowCodec, Tables
 from framework.offsets.packed_table import FinishedTable, RowChunk
-from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import entry as small_entry

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
-from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import PositionView, position_map
 from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable

@@ -28,11 +28,11 @@ from framework.iggy.dead_letters.writer import (
     ensure_dead_letter_topic,
     read_dead_letter,
 )
-from framework.iggy.headers import join_provenance
+from framework.iggy.header_decoding import join_provenance
 from framework.model.batches import SkippedRecord
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import ObjectState, TopicPartition
-from framework.offsets.reset import Reset
+from framework.offsets.reset_scope import Reset
 from framework.offsets.skipped import SkippedCount
 from framework.pipeline.error_policy import ErrorPolicy, SkipWatch
 from framework.pipeline.queue import BoundedQueue

@@ -8,8 +8,8 @@ import pytest
 
 from framework.engine.session import Session
 from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError
-from framework.iggy.headers import join_provenance
-from framework.model.headers import LETTER_HEADER
+from framework.iggy.header_decoding import join_provenance
+from framework.model.header_encoding import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
 from framework.pipeline import keyed_reader
 from framework.testing.fakes.memory_iggy import MemoryIggy

@@ -7,7 +7,7 @@ import pytest
 
 from framework.errors import TaskClosedError
 from framework.model.batches import RecordBatch
-from framework.model.headers import EncodedHeaders
+from framework.model.header_encoding import EncodedHeaders
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.queue import BoundedQueue

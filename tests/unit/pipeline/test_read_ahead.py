@@ -3,7 +3,7 @@
 from collections import deque
 
 from framework.config.input_section import InputSection
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.errors import ListingError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import attrs
 import pytest
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.errors import (
     AccessDeniedError,
     IggyProtocolError,
@@ -17,11 +17,11 @@ from framework.errors import (
     StoreUnavailableError,
     UnknownOutcomeError,
 )
-from framework.model.headers import EncodedHeaders
+from framework.model.header_encoding import EncodedHeaders
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
-from framework.offsets.partition_ledger import PartitionState
+from framework.offsets.partition_counts import PartitionState
 from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
@@ -545,7 +545,7 @@ def test_positions_are_saved_once_an_interval_and_not_for_each_batch():
 def test_a_partition_with_few_records_does_not_wait_for_a_busy_one_for_ever():
     store = store_of(quiet=1, **{f"busy{number:03}": 4 for number in range(200)})
     quiet, busy = TopicPartition("records", 0), TopicPartition("records", 1)
-    feed = HandedFeed()
+    feed = AssignedFeed()
     feed.give(
         Assignment(native=native, entry=OffsetManagerEntry.start(native, quiet if native.key == "quiet" else busy))
         for native in sorted(store.list_all(), key=lambda native: native.key != "quiet")

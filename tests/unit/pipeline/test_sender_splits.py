@@ -5,11 +5,11 @@ import collections
 import attrs
 import pytest
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.routing import object_partition_number
 from framework.discovery.splitting import SplitPolicy
 from framework.engine.session import Session
-from framework.iggy.headers import split_of
+from framework.iggy.header_decoding import split_of
 from framework.model.batches import RecordBatch
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import ObjectState, TopicPartition
@@ -240,7 +240,7 @@ def begin_big(source, *, split_size=SPLIT):
 def some_splits(source, numbers):
     """It sends some splits, and saves what it has sent."""
     session, native, begun = begin_big(source)
-    feed = HandedFeed([Assignment(native=native, entry=begun[number - 1]) for number in numbers], closed=True)
+    feed = AssignedFeed([Assignment(native=native, entry=begun[number - 1]) for number in numbers], closed=True)
     task, config = source.rig.make_task({**source.options, "split_size": SPLIT})
     task.start(config, offsets=session.offsets, feed=feed)
     Sender(task, session.producer(), config, open_partition=session.partitions.open_one).run()

@@ -3,10 +3,10 @@
 import attrs
 
 from framework.config.loading import load as load_file
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.runtime.configuration import read_configuration
 from framework.runtime.folder import ConfigFolder
-from framework.runtime.kinds import Kinds
+from framework.runtime.source_program import Kinds
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import FOLDER_SECONDS, Supervisor, UnknownVersionError
 from s3_source.task import S3SourceTask
@@ -50,7 +50,7 @@ class FakeChild:
     asked: int = 0
     killed: bool = False
     closed: bool = False
-    progress: Progress | None = None
+    progress: RunStatistics | None = None
     error: str = ""
     obeys: bool = True
     dies: bool = True
@@ -72,7 +72,7 @@ class FakeChild:
         self.closed = True
 
     def runs(self, **figures):
-        self.progress = Progress(state="sending", **figures)
+        self.progress = RunStatistics(state="sending", **figures)
 
 
 class Rig:

@@ -34,10 +34,10 @@ from framework.runtime.answers import semver
 from framework.runtime.api import MAX_BODY_BYTES, make_api
 from framework.runtime.commands import CommandError
 from framework.runtime.configuration import Configuration
-from framework.runtime.kinds import Kinds
 from framework.runtime.managed_source import Failure
 from framework.runtime.options import WorkerHttpSection
 from framework.runtime.server import ApiServer
+from framework.runtime.source_program import Kinds
 from framework.runtime.state import StateFolder
 from framework.runtime.worker import Worker
 from s3_source.task import S3SourceTask

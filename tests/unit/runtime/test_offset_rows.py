@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.cli.positions import as_row
+from framework.cli.offsets_commands import as_row
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.runtime.answers import OffsetPartition

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.engine.progress import Progress
+from framework.engine.run_statistics import RunStatistics
 from framework.runtime.supervisor import (
     FIRST_PAUSE_SECONDS,
     FOLDER_SECONDS,
@@ -52,7 +52,7 @@ def test_a_source_is_starting_until_it_reports_and_then_running(rig):
 def test_a_source_that_waits_as_a_standby_is_not_running(rig):
     rig.write()
     rig.tick()
-    rig.children[0].progress = Progress(state="standby")
+    rig.children[0].progress = RunStatistics(state="standby")
     assert rig.source().status == "starting"
 
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from framework.discovery.feed import HandedFeed
-from framework.engine.progress import Progress
+from framework.discovery.object_feed import AssignedFeed
+from framework.engine.run_statistics import RunStatistics
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,
@@ -226,7 +226,7 @@ def test_a_task_gives_back_what_it_was_handed(over):
     lister = over(store, clock)
     assignment = lister.feed.take()
     released = []
-    feed = HandedFeed([assignment], on_release=lambda given, gone: released.append((given, gone)))
+    feed = AssignedFeed([assignment], on_release=lambda given, gone: released.append((given, gone)))
     store.fail("open", AWAY[0], times=None)
     reader = over(store, clock, feed=feed)
     assert reader.next_batch() is None
@@ -257,12 +257,12 @@ def test_a_worker_of_a_run_that_goes_on_once_does_not_wait(over):
     assignment = over(store, clock).feed.take()
     store.fail("open", StoreUnavailableError("memory://bucket: 500"), times=None)
     with pytest.raises(StoreUnavailableError):
-        over(store, clock, feed=HandedFeed([assignment]), once=True).next_batch()
+        over(store, clock, feed=AssignedFeed([assignment]), once=True).next_batch()
 
 
 def test_it_is_a_figure():
-    assert not Progress(store_away=1).store_up
-    assert Progress().store_up
+    assert not RunStatistics(store_away=1).store_up
+    assert RunStatistics().store_up
 
 
 def test_it_shows_while_a_call_is_still_being_tried_again(over):

@@ -8,7 +8,7 @@ import threading
 import attrs
 import pytest
 
-from framework.discovery.feed import Assignment, HandedFeed
+from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -139,7 +139,7 @@ def test_an_error_that_is_none_of_ours_is_raised_too():
 # ---- pauses
 
 
-class Waits(HandedFeed):
+class Waits(AssignedFeed):
     """A feed that never has anything and tells how long it was asked to wait."""
 
     def __init__(self, due, enough):

@@ -19,7 +19,7 @@ from framework.transformer import InputOptions
 from tests.support.packing import PACK, Dribble
 from transformers import make_transformer
 from transformers.compression import UnpackedStream, detect_compression
-from transformers.inputs import BytesInput
+from transformers.local_inputs import BytesInput
 
 PACKED = [name for name in PACK if name != "none"]
 TEXT = b"".join(b"%d some text\n" % number for number in range(307))

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectNotFoundError
-from framework.model.headers import own_headers_room
+from framework.model.header_encoding import own_headers_room
 from framework.model.objects import NativeObject
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore

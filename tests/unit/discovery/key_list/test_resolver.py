@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from framework.discovery.feed import FeedCounts
 from framework.discovery.key_list.resolver import KeyListResolver
+from framework.discovery.object_feed import FeedCounts
 from framework.errors import (
     AccessDeniedError,
     BucketNotFoundError,

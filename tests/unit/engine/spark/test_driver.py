@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.engine.discovery import Discovery
-from framework.engine.report import Reporter
+from framework.engine.listing_thread import ListingThread
+from framework.engine.reporter import Reporter
 from framework.engine.session import Session
 from framework.engine.spark import capacity, driver, executor, object_assignment
 from framework.engine.spark.driver import ReadySpark, SparkGroup
@@ -158,7 +158,7 @@ def test_what_was_listed_while_spark_started_is_not_gathered_again(world, monkey
     clock, listings, started = itertools.count(1), [], []
     start_job = SparkGroup._start_job
 
-    class Listing(Discovery):
+    class Listing(ListingThread):
         idle = False
 
         def start(self):
@@ -170,7 +170,7 @@ def test_what_was_listed_while_spark_started_is_not_gathered_again(world, monkey
         start_job(group, given)
 
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: next(clock) / 100))
-    monkeypatch.setattr(driver, "Discovery", Listing)
+    monkeypatch.setattr(driver, "ListingThread", Listing)
     monkeypatch.setattr(SparkGroup, "_start_job", starts)
 
     def ready():
@@ -228,8 +228,8 @@ def test_the_number_of_sent_records_never_falls(world, monkeypatch):
     """A counter that falls has begun again at zero, to Prometheus: its rate would show all records a second time."""
     seen, follow = [], SparkGroup._follow
 
-    def watched(group, discovery):
-        follow(group, discovery)
+    def watched(group, listing):
+        follow(group, listing)
         seen.append(group._live.records)
 
     monkeypatch.setattr(SparkGroup, "_follow", watched)
@@ -265,7 +265,7 @@ def test_why_it_ended_is_not_hidden_by_a_connection_that_breaks_then(world, monk
         server.break_connections()
 
     monkeypatch.setattr(Reporter, "check_skipped", check)
-    monkeypatch.setattr(driver.Discovery, "finished", False)
+    monkeypatch.setattr(driver.ListingThread, "finished", False)
     monkeypatch.setattr(SparkGroup, "_end", broken_end)
     monkeypatch.setattr(driver, "DuePolls", lambda _: SimpleNamespace(take=lambda: True))
     _, ended = run(store_of(a=2))
@@ -283,7 +283,7 @@ def test_an_application_that_ended_can_be_started_again(world):
 def test_one_that_ended_while_there_was_nothing_to_do_ends_the_run(world, monkeypatch):
     _, spark, run = world
     monkeypatch.setattr(capacity, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(driver.Discovery, "finished", False)
+    monkeypatch.setattr(driver.ListingThread, "finished", False)
 
     def end():
         spark.ended = True

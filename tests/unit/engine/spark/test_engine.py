@@ -7,7 +7,7 @@ import time
 import pytest
 
 from framework.engine import local
-from framework.engine.progress import state_text
+from framework.engine.run_statistics import state_text
 from framework.engine.spark import engine as engines
 from framework.errors import FatalError, IggyUnavailableError, SourceRunningError, SparkUnavailableError
 from framework.testing.options import source_config

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from framework.discovery.feed import Assignment
+from framework.discovery.object_feed import Assignment
 from framework.engine.spark import object_assignment
 from framework.engine.spark.object_assignment import PartitionBoard
 from framework.model.objects import NativeObject, ResumePoint, TopicPartition

@@ -13,8 +13,8 @@ from framework.errors import IggyTopicError, PositionError
 from framework.iggy.embedded import batch
 from framework.iggy.embedded.files import FileOps
 from framework.iggy.embedded.partition import Partition
-from framework.iggy.offset_log import codec, forms, framing, loading, record_size
-from framework.iggy.offset_log.epochs import begin_epoch
+from framework.iggy.offset_log import codec, framing, json_forms, loading, record_size
+from framework.iggy.offset_log.fencing import begin_epoch
 from framework.iggy.offset_log.loading import load, newest_snapshot
 from framework.iggy.offset_log.log import RecordGoneError
 from framework.iggy.offset_log.records import (
@@ -427,14 +427,14 @@ def test_a_header_with_a_value_of_another_type_is_an_error_unless_it_is_of_anoth
 def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_out(stored):
     odd = position("a").changed(key=5)
     payloads = [claim(), opening(), begin(position("a"))]
-    table = forms.entries_out([odd])
+    table = json_forms.entries_out([odd])
     if stored == "begin":
         payloads.append(
             framing.encode({"kind": "begin", "source": "kit", "epoch": 1}, framing.dumps({"entries": table}))
         )
     else:
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
-        footer = forms.footer_out(SnapshotFooter())
+        footer = json_forms.footer_out(SnapshotFooter())
         payloads.append(framing.encode(header, framing.dumps({"entries": table, "footer": footer})))
     with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)

@@ -22,7 +22,7 @@ from framework.model.message_ids import message_id
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.model.text import counted
-from framework.offsets.partition_ledger import UnsavedCount
+from framework.offsets.partition_counts import UnsavedCount
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import CrashPoint
 from tests.support.core import lines

@@ -28,7 +28,7 @@ from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.listing import ListingRequest
 from framework.storage.listing.pages import checked_keys, list_range
 from framework.storage.listing.parallel import ParallelListing
-from framework.storage.listing.tasks import RangeTask
+from framework.storage.listing.range_tasks import RangeTask
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
 from framework.testing.clock import FakeClock

@@ -22,7 +22,7 @@ from framework.model.splits import TAIL_BYTES, Split, count_splits
 from framework.transformer import BatchLimits, InputOptions
 from tests.support.packing import PACK, Dribble
 from tests.unit.transformers.test_lines import flat
-from tests.unit.transformers.test_lines_of_split import Watched
+from tests.unit.transformers.test_split_lines import Watched
 from transformers import BytesInput, make_transformer
 from transformers.avro import format as avro
 

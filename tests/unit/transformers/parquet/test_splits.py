@@ -21,7 +21,7 @@ from tests.support.packing import PACK
 from tests.unit.transformers.avro.test_splits import splits_of
 from tests.unit.transformers.test_columns import PARQUET_SCHEMA, parquet_rows
 from tests.unit.transformers.test_lines import flat
-from tests.unit.transformers.test_lines_of_split import Watched
+from tests.unit.transformers.test_split_lines import Watched
 from transformers import BytesInput, make_transformer
 
 

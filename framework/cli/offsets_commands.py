@@ -1,0 +1,276 @@
+"""The commands of the group `offsets`: show, export, reset, set and accept positions."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import orjson
+
+from framework.cli.config_file import ConfigFile
+from framework.cli.run import bucket_of, reached, read_config
+from framework.cli.text import confirmed, write_json, write_json_lines, write_lines
+from framework.engine.admin import accept_changes, reset_positions, set_position
+from framework.engine.inspection import inspect
+from framework.iggy.dead_letters.reader import dead_letters_of
+from framework.model.text import counted
+
+if TYPE_CHECKING:
+    from framework.config.sections import SourceCommonConfig
+    from framework.engine.inspection import Inspection
+    from framework.model.positions import OffsetManagerEntry
+    from framework.offsets.reset_scope import Reset
+    from framework.offsets.set_position import SetPosition
+    from framework.task import AbstractSourceTask
+
+
+def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None, *, as_json: bool) -> int:
+    """Write counts, or the selected positions, to stdout. Reads only; the source may be running.
+
+    Raises:
+        ConfigError: mistakes in the file.
+        SourceError: no connection, or an unreadable log.
+    """
+    found = read_log(task_class, file)
+    entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
+    if as_json:
+        more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
+        write_json({**summary(found), **more})
+        return 0
+    write_lines(summary_lines(summary(found)) if entries is None else _entry_lines(entries))
+    saved_us = found.state.saved_us
+    saved = f", saved last at {moment(saved_us // 1000)}" if saved_us else ", never saved"
+    write_lines([f"as of {moment(found.as_of_ms)}{saved}"])
+    return 0
+
+
+def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None) -> int:
+    """Write the positions as JSON lines, in no particular order.
+
+    Raises:
+        ConfigError, SourceError: as `show_offsets`.
+    """
+    write_json_lines(map(as_row, _chosen(read_log(task_class, file), choice)))
+    return 0
+
+
+def reset_offsets(
+    task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset, *, yes: bool, dry_run: bool
+) -> int:
+    """Show what will be sent again, ask for confirmation, and delete the positions.
+
+    Raises:
+        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
+        SourceRunningError: the source is running.
+        SourceError: as `show_offsets`.
+    """
+    config = read_config(task_class, file)
+    with reached(config) as connection:
+        found = inspect(connection, config)
+        objects, records, unfinished = count_entries(_chosen(found, choice))
+        watermark = found.state.watermark
+        opened = choice.opened(watermark) != watermark
+        if choice.everything:
+            objects, records = objects + watermark.objects, records + watermark.records
+        # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
+        least = "at least " if unfinished else ""
+        what = f"after the reset the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
+        if choice.everything and not objects:
+            what = f'no positions are stored in topic "{found.topic}": the next run sends every object whole'
+        elif opened and not choice.everything:
+            what += ", and whatever else is there that was finished long ago and has no position of its own any more"
+        write_lines([what])
+        # a reset that was killed may have left dead letters, without positions: the same command finishes it
+        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice.takes_object)
+        if not known:
+            write_lines([f"nothing to reset: {unknown_text(choice)}"])
+            return 0
+        if dry_run:
+            return 0
+        if not confirmed("Forget these positions?", yes=yes, dry_run=True):
+            return 1
+        epoch = reset_positions(connection, config, choice).epoch
+    write_lines([f"forgotten, in epoch {epoch}; what the topics hold stays there"])
+    return 0
+
+
+def set_offset(
+    task_class: type[AbstractSourceTask], file: ConfigFile, change: SetPosition, *, yes: bool, dry_run: bool
+) -> int:
+    """Show what a position will be, ask for confirmation, and set it.
+
+    Raises:
+        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
+        SourceRunningError: the source is running.
+        PositionError: the position cannot be set.
+        SourceError: as `show_offsets`.
+    """
+    config = read_config(task_class, file)
+    change = attrs.evolve(
+        change,
+        numbering_options=_numbering_options(config),
+        bucket=bucket_of(config),
+        partitions=config.iggy.partitions,
+    )
+    with reached(config) as connection:
+        entry = change.find(inspect(connection, config).state.positions.view())
+        write_lines([_outcome(entry, change)])
+        if dry_run:
+            return 0
+        if not confirmed("Set this position?", yes=yes, dry_run=True):
+            return 1
+        epoch = set_position(connection, config, change).epoch
+    write_lines([f"set, in epoch {epoch}; what the topics hold stays there"])
+    return 0
+
+
+def _outcome(entry: OffsetManagerEntry, change: SetPosition) -> str:
+    """Return what the next run does with the object, as text."""
+    place, count = f"{entry.bucket}/{entry.key}", change.count_of(entry)
+    made = change.applied(entry, entry.generation)
+    if made.finished:
+        return f"{place}: nothing more is read; {counted(count, 'record')} of it count as sent"
+    again = entry.records_done - count
+    least = "at least " if not entry.final else ""
+    then = f"sends again {least}{counted(again, 'record')}" if again >= 0 else f"skips {counted(-again, 'record')}"
+    return f"{place}: the next run {then}, and goes on with record {count + 1:,}"
+
+
+def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes: bool) -> int:
+    """Accept the topics as they are; finished objects stay done.
+
+    Raises:
+        ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
+    """
+    config = read_config(task_class, file)
+    with reached(config) as connection:
+        if not confirmed(
+            "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
+        ):
+            return 1
+        done = accept_changes(connection, config, numbering_options=_numbering_options(config))
+    again = f"; {counted(done.restarting, 'partly read object')} will be sent again, whole" if done.restarting else ""
+    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before{again}"])
+    return 0
+
+
+def _numbering_options(config: SourceCommonConfig) -> str:
+    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
+
+    return config.numbering_options(make_transformer(config.input.options()).numbering_options())
+
+
+def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspection:
+    """Return the offsets log of the source that a file describes."""
+    config = read_config(task_class, file)
+    with reached(config) as connection:
+        return inspect(connection, config)
+
+
+def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEntry]:
+    return (entry for entry in found.state.positions.view() if choice is None or choice.takes_entry(entry))
+
+
+def unknown_text(choice: Reset) -> str:
+    """Return, as text, that no position belongs to the selected objects."""
+    given = choice.prefix or "" if choice.key is None else choice.key
+    which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"
+    more = "; give what follows the bucket's name" if "://" in given else ""
+    return f"no object {which} has a position{more}"
+
+
+def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
+    return entry.bucket, entry.key, entry.split_number
+
+
+def count_entries(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int, int]:
+    """Count objects (all splits and parts of an object count once), records, and positions that are not final."""
+    objects = records = unfinished = 0
+    for entry in entries:
+        objects += entry.split_number <= 1
+        records += entry.records_done if entry.counts_object else 0
+        unfinished += not entry.final
+    return objects, records, unfinished
+
+
+def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
+    """Return a position as `export` writes it; docs/guides/positions-by-hand.md explains each field."""
+    row = {"bucket": entry.bucket, "key": entry.key, **entry.get_properties()}
+    if entry.numbering_options:
+        row["depends_on"] = orjson.loads(entry.numbering_options)
+    return row
+
+
+def summary(found: Inspection) -> dict[str, Any]:
+    """Return counts by state and partition, as `show --json` writes them."""
+    topic_partitions: dict[str, Counter[str]] = defaultdict(Counter)
+    records = 0
+    state = found.state
+    for entry in state.positions.view():
+        topic_partition = topic_partitions[str(entry.topic_partition)]
+        topic_partition[entry.state.value] += 1
+        topic_partition["records"] += entry.records_done
+        records += entry.records_done if entry.counts_object else 0
+    states = ("done", "reading", "failed")
+    return {
+        "source": state.source,
+        "offsets_topic": found.topic,
+        "as_of": moment(found.as_of_ms),
+        "last_saved": moment(state.saved_us // 1000) if state.saved_us else None,
+        "epoch": state.last_epoch,
+        "positions": {name: sum(counts[name] for counts in topic_partitions.values()) for name in states},
+        "records": records,
+        "folded": {
+            "objects": state.watermark.objects,
+            "records": state.watermark.records,
+            "ranges": len(state.watermark),
+        },
+        "partitions": {
+            name: {field: topic_partitions[name][field] for field in (*states, "records")}
+            for name in sorted(topic_partitions)
+        },
+    }
+
+
+def summary_lines(counts: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the counts as a table for people."""
+    yield f'source "{counts["source"]}", positions in topic "{counts["offsets_topic"]}", epoch {counts["epoch"]}'
+    yield f"{'topic_partition':<32} {'done':>12} {'reading':>12} {'failed':>12} {'records':>16}"
+    rows = {**counts["partitions"], "all": {**counts["positions"], "records": counts["records"]}}
+    for name, row in rows.items():
+        yield f"{name:<32} {row['done']:>12,} {row['reading']:>12,} {row['failed']:>12,} {row['records']:>16,}"
+    compacted = counts["folded"]
+    if compacted["objects"]:
+        yield (
+            f"done long ago, without a position of their own: {counted(compacted['objects'], 'object')}, "
+            f"{counted(compacted['records'], 'record')}, in {counted(compacted['ranges'], 'range')} of keys"
+        )
+
+
+def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
+    shown = 0
+    for entry in entries:
+        shown += 1
+        yield f"{entry.bucket}/{entry.key}{_division_text(entry)}"
+        yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
+        if entry.skipped:
+            yield f"  skipped {counted(entry.skipped, 'bad record')}"
+        if entry.is_abandoned:
+            yield "  begins again in another partition: its own is gone"
+        elif entry.numbering_options:
+            yield f"  depends on {entry.numbering_options}"
+    yield counted(shown, "position")
+
+
+def _division_text(entry: OffsetManagerEntry) -> str:
+    if entry.part is not None:
+        return f"  part {entry.part.number} of {entry.part.parts} by key"
+    return f"  split {entry.split_number}" if entry.split_number else ""
+
+
+def moment(milliseconds: int) -> str:
+    """Return a time as text, UTC."""
+    return datetime.fromtimestamp(milliseconds / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")

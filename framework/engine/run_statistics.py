@@ -1,0 +1,77 @@
+"""Statistics of a run: one value, created by the engine, read by terminal, log lines and metrics."""
+
+from __future__ import annotations
+
+import attrs
+
+from framework.pipeline.statistics import TaskStatistics
+
+
+def state_text(progress: RunStatistics) -> str:
+    """Return the state for people: `standby, waiting for the instance on web-1 (process 17)`."""
+    return f"{progress.state}, waiting for {progress.waiting_for}" if progress.waiting_for else progress.state
+
+
+@attrs.define(kw_only=True)
+class RunStatistics(TaskStatistics):
+    """Statistics of a run so far: the sum over its tasks, and what only the run knows.
+
+    Totals count what the listing has shown; they grow during a listing.
+
+    Attributes:
+        state: `standby`, `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
+            `done` or `stopped`.
+        waiting_for: for whom a standby waits, or for what a start; empty in other states.
+        objects_total: objects that were new or unfinished.
+        bytes_total: their listed sizes.
+        done_before: objects that were finished before this run, as its first complete listing showed.
+        listed: objects of the current or last listing.
+        filtered: reason -> objects filtered in the last listing.
+        listings: complete listings.
+        recoveries: times the connection to Iggy broke and the state was recovered.
+    """
+
+    state: str = "starting"
+    waiting_for: str = ""
+    objects_total: int = 0
+    bytes_total: int = 0
+    done_before: int = 0
+    listed: int = 0
+    filtered: dict[str, int] = attrs.field(factory=dict)
+    listings: int = 0
+    recoveries: int = 0
+
+    @property
+    def standby(self) -> bool:
+        """Whether another instance does the work, and this one waits for its end."""
+        return self.state == "standby"
+
+    @property
+    def iggy_up(self) -> bool:
+        """Whether a connection to Iggy can carry records."""
+        return self.state not in {"starting", "recovering", "reconnecting"}
+
+    @property
+    def store_up(self) -> bool:
+        """Whether the store answers every task."""
+        return not self.store_away
+
+    @property
+    def delivered(self) -> int:
+        """Number of objects of which every record is confirmed."""
+        return self.objects - self.failed
+
+    @property
+    def lag_objects(self) -> int:
+        """Number of objects that were found and are not finished."""
+        return max(0, self.objects_total - self.objects_done)
+
+    @property
+    def lag_bytes(self) -> int:
+        """Listed sizes of these objects."""
+        return max(0, self.bytes_total - self.bytes_done)
+
+    @property
+    def began(self) -> bool:
+        """Whether there are figures to show: the run reached its first listing."""
+        return bool(self.listed or self.listings or self.objects_total or self.objects_done or self.records)

@@ -1,0 +1,59 @@
+"""The figures of a run, and their report."""
+
+import pytest
+
+from framework.discovery.object_feed import FeedCounts
+from framework.engine.reporter import Reporter
+from framework.errors import PositionError, TooManySkippedError
+from framework.offsets.skipped import SkippedCount
+from framework.pipeline.statistics import TaskStatistics
+
+
+def test_a_report_that_fails_changes_nothing_about_how_a_run_ends(caplog):
+    """Its terminal may be gone: a run that has done everything is done, and an error keeps its exit code."""
+    asked = []
+
+    def report(progress):
+        asked.append(progress)
+        raise OSError("Input/output error")
+
+    with pytest.raises(PositionError), Reporter(report, skipped_per_hour=1):
+        raise PositionError("purged")
+    assert len(asked) == 1
+    assert "the progress could not be shown" in caplog.text
+
+
+def test_the_end_of_an_epoch_counts_nothing_twice():
+    """A scrape may come at any moment of it, and a counter that falls has begun again at zero."""
+    reporter, seen = Reporter(None, skipped_per_hour=1), []
+
+    def counts():
+        if reporter._parts is not None and not seen:
+            seen.append(None)  # the scrape asks for them, too
+            seen.append(reporter.progress().records)
+        return FeedCounts()
+
+    reporter.watch_statistics(lambda: [TaskStatistics(records=5)], counts)
+    reporter.unwatch()
+    assert seen == [None, 5]
+    assert reporter.progress().records == 5
+
+
+def test_what_a_broken_epoch_skipped_counts_once_towards_the_hourly_limit():
+    """Seven were skipped by a reader that was ahead, four of them saved; the next epoch reads the other three again."""
+    reporter = Reporter(None, skipped_per_hour=9)
+    reporter.expect_skipped([SkippedCount(60, 1)])
+    reporter.watch_statistics(lambda: [TaskStatistics(skipped=6), TaskStatistics(failed=1)], lambda: None)
+    reporter.check_skipped()
+    reporter.unwatch()
+    reporter.recovered()
+    reporter.expect_skipped([SkippedCount(70, 1), SkippedCount(5, 4)])
+    reporter.check_skipped()
+    figures = TaskStatistics(skipped=2)
+    reporter.watch_statistics(lambda: [figures], lambda: None)
+    for failed in (0, 1, 2):
+        figures.failed = failed
+        reporter.check_skipped()
+    figures.failed = 3
+    with pytest.raises(TooManySkippedError, match="10 bad records and objects within an hour"):
+        reporter.check_skipped()
