@@ -72,7 +72,7 @@ def reset_offsets(
         found = inspect(connection, config)
         objects, records, unfinished = count_entries(_chosen(found, choice))
         watermark = found.state.watermark
-        opened = choice.opened(watermark) != watermark
+        opened = choice.without(watermark) != watermark
         if choice.everything:
             objects, records = objects + watermark.objects, records + watermark.records
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic

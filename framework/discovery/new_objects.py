@@ -162,7 +162,7 @@ class NewObjects:
             native = attrs.evolve(native, version=entry.version)
             final, entry = self._table.listed(key, native.version)
         if entry is not None:
-            self._tracker.show(key)
+            self._tracker.still_exists(key)
         same = entry if entry is not None and entry.version == native.version else None
         try:
             topic_partition = self._selection.partition_for(native, started=final or same is not None)
@@ -179,13 +179,13 @@ class NewObjects:
         """Return whether nothing of a version is left to read; the watermark then accounts for it."""
         tracker = self._tracker
         if final:
-            tracker.seen(native)
+            tracker.add_final(native)
         elif entry is None:
             if not self._table.is_compacted(key, native.key, native.modified_ms):
                 return False
-            tracker.seen_compacted(native)
+            tracker.add_compacted(native)
         elif entry.version == native.version and entry.finished and not entry.split_size:
-            tracker.seen_open(key, native)
+            tracker.add_pending(key, native)
         else:
             return False
         self.done += 1
@@ -226,7 +226,7 @@ class NewObjects:
         entries = self._entries_of(key, native, topic_partition, None if in_place else current, in_flight)
         if self._in_place:
             self._in_place.pop(key, None)
-        tracker.seen_open(key, native)
+        tracker.add_pending(key, native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
         if len(waiting) == 1 and not self._in_order:  # taken at once

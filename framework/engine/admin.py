@@ -232,7 +232,7 @@ def _reset(state: LogState, reset: Reset) -> None:
         state.positions.floor = max(state.positions.floor, state.now_us // 1000)
     for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
         state.positions.remove_object(key.whole())
-    state.watermark = reset.opened(state.watermark)
+    state.watermark = reset.without(state.watermark)
     _list_again(state, reset)
     state.skipped = []
     if reset.everything:

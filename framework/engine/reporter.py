@@ -157,9 +157,9 @@ class Reporter:
 
     def _report_regularly(self) -> None:
         while not self._ended.wait(REPORT_SECONDS):
-            self._tell(self.progress())
+            self._send(self.progress())
 
-    def _tell(self, progress: RunStatistics) -> None:
+    def _send(self, progress: RunStatistics) -> None:
         """Report: a failure, such as a terminal that is gone, changes nothing about the run and how it ends."""
         if self._report is None:
             return
@@ -174,4 +174,4 @@ class Reporter:
         if self._thread is not None:
             self._thread.join(REPORT_SECONDS * 4)
         self.last = self.progress()
-        self._tell(self.last)
+        self._send(self.last)

@@ -340,7 +340,7 @@ class Session:
         with self.offsets.table.lock:
             self._drop_old_claims()
             # positions are as this process knows them, beyond what it has saved
-            counted = self.state.owned(self.offsets.partitions.counted(), self.epoch.claim.token)
+            counted = self.state.of_owner(self.offsets.partitions.counted(), self.epoch.claim.token)
             footer = attrs.evolve(
                 self.state.footer(),
                 counted=self.state.counted | counted,

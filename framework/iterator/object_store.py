@@ -261,7 +261,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 if listing.server_time_ms is not None and not clock_is_set:
                     clock_is_set = True
                     self._set_clock(listing.server_time_ms)
-                    self.offsets.tracker.began(self._begin_ms(listing.server_time_ms))
+                    self.offsets.tracker.start_at(self._begin_ms(listing.server_time_ms))
                 self.statistics.list_requests += listing.counts.calls - calls
                 self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
@@ -270,7 +270,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                     break
                 self.store_works("listing")
                 yield from objects
-                self.offsets.tracker.listed(listing.key_range)
+                self.offsets.tracker.advance_over(listing.key_range)
             if listing.complete:
                 self.store_works("listing")
             else:

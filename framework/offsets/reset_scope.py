@@ -52,10 +52,10 @@ class Reset:
         own = self.prefix or ""
         return own.startswith(prefix) or prefix.startswith(own)
 
-    def opened(self, watermark: Watermark) -> Watermark:
+    def without(self, watermark: Watermark) -> Watermark:
         """Return the watermark without these objects: they are new again, including those with compacted positions."""
         if self.everything:
             return Watermark()
         if self.key is not None:
-            return watermark.opened(self.key, exactly=True)
-        return watermark.opened(self.prefix or "")
+            return watermark.without(self.key, exactly=True)
+        return watermark.without(self.prefix or "")

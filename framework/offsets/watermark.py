@@ -138,7 +138,7 @@ class Watermark(Struct, frozen=True, kw_only=True):
             counts[prefix] = counts.get(prefix, 0) + count
         return replace(self, compacted=counts, records=self.records + records)
 
-    def opened(self, names: str, *, exactly: bool = False) -> Watermark:
+    def without(self, names: str, *, exactly: bool = False) -> Watermark:
         """Remove the keys that begin with `names`, or only that key: their objects are new again, of any age.
 
         For `offsets reset` of a key or a prefix, in the snapshot of the epoch that it begins.

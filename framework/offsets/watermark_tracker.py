@@ -60,7 +60,7 @@ class WatermarkTracker:
     # ---- reports of the listing
 
     def begin_listing(self, prefix: str, after: str, *, in_order: bool) -> None:
-        """Start the listing of a prefix; objects count only after `began` sets its time.
+        """Start the listing of a prefix; objects count only after `start_at` sets its time.
 
         Args:
             prefix: the prefix.
@@ -76,7 +76,7 @@ class WatermarkTracker:
         self._youngest: NativeObject | None = None
         self._compacted_before = self._compacted_of(prefix)
 
-    def began(self, moment_ms: int) -> None:
+    def start_at(self, moment_ms: int) -> None:
         """Set the start of the listing, in milliseconds since 1970 by the store's clock, before its first object."""
         if self._window_ms is None:
             return
@@ -85,19 +85,19 @@ class WatermarkTracker:
         self._horizon_ms = max(0, moment_ms // 1000 * 1000 - self._window_ms)
         self._page_ms = self._least_ms = self._horizon_ms
 
-    def seen(self, native: NativeObject) -> None:
+    def add_final(self, native: NativeObject) -> None:
         """Count an object whose position is final."""
         if self._began_ms is not None and native.modified_ms < self._horizon_ms:
             if native.modified_ms <= 0:
                 self.defer(native)
             self._old += 1
 
-    def seen_open(self, key: OffsetManagerKey, native: NativeObject) -> None:
+    def add_pending(self, key: OffsetManagerKey, native: NativeObject) -> None:
         """Count an object with a position that is not final, or that failed."""
-        self.show(key)
-        self.seen(native)
+        self.still_exists(key)
+        self.add_final(native)
 
-    def show(self, key: OffsetManagerKey) -> None:
+    def still_exists(self, key: OffsetManagerKey) -> None:
         """Record that an object with a pending position, or a failed one, still exists, whether selected or not."""
         self._shown.add(key)
         if len(self._shown) >= self._shown_limit:
@@ -110,7 +110,7 @@ class WatermarkTracker:
             self._shown &= {key.whole() for key, _ in table.positions.uncompactable()}
         self._shown_limit = max(SHOWN_LIMIT, 2 * len(self._shown))
 
-    def seen_compacted(self, native: NativeObject) -> None:
+    def add_compacted(self, native: NativeObject) -> None:
         """Count an object without a position that is done according to the watermark."""
         self._without_position += 1
         if self._youngest is None or native.modified_ms > self._youngest.modified_ms:
@@ -120,14 +120,14 @@ class WatermarkTracker:
         """Hold back the watermark: this object or version has no position yet and must not be hidden."""
         self._page_ms = min(self._page_ms, native.modified_ms)
 
-    def listed(self, key_range: KeyRange | None) -> None:
+    def advance_over(self, key_range: KeyRange | None) -> None:
         """Advance over a key range whose objects were all handled since the last call; None: an unknown range."""
         if self._began_ms is None:
             return
         page_ms, self._page_ms = self._page_ms, self._horizon_ms
         self._least_ms = min(self._least_ms, page_ms)
         if self._in_order and key_range is not None:
-            self._raise(key_range.after, key_range.until, page_ms)
+            self._advance(key_range.after, key_range.until, page_ms)
 
     def complete(self, *, whole: bool) -> None:
         """End the listing of the prefix.
@@ -140,14 +140,14 @@ class WatermarkTracker:
         if self._began_ms is None:
             return
         self._least_ms = min(self._least_ms, self._page_ms)
-        self._raise(self._base, None, self._least_ms)  # parts that advanced further stay there
+        self._advance(self._base, None, self._least_ms)  # parts that advanced further stay there
         if whole:
             self._complete_ms[self._prefix] = self._began_ms
             self._table.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
         self._began_ms = None
         self._shown = set()
 
-    def _raise(self, after: str, until: str | None, time_ms: int) -> None:
+    def _advance(self, after: str, until: str | None, time_ms: int) -> None:
         # first: once the log holds the watermark, it hides every older object without a position
         self._store_begun()
         table = self._table

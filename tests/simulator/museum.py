@@ -25,7 +25,7 @@ def not_begun():
     """Records are sent without a begin in the log."""
 
     def begin(self, delta):
-        self._state.name(delta.begun)
+        self._state.index(delta.begun)
 
     store.LogOffsetStore.begin = begin
 
@@ -433,7 +433,7 @@ def assigned_by_old_positions():
             self._defer(native)
             return new_objects.NOTHING
         entries = self._entries_of(key, native, topic_partition, same, in_flight)
-        tracker.seen_open(key, native)
+        tracker.add_pending(key, native)
         return (
             self._assign(key, native, entry)
             for entry in entries

@@ -48,11 +48,11 @@ class BatchSizes:
         return row_bytes
 
     def next_size(self) -> int:
-        """For the next batch. Small ones fill up a large one, so that those behind them are whole runs."""
+        """Return the rows of the next batch. Small batches fill up a large one, so that the ones behind are whole runs."""
         return min(self._size, self.most - self._seen % self.most)
 
-    def saw(self, batch: pa.RecordBatch, json_bytes: int) -> None:
-        """A batch was read, and so many bytes of JSON written: with long names they are far more than its values."""
+    def observe(self, batch: pa.RecordBatch, json_bytes: int) -> None:
+        """Count a batch that was read, and the bytes of its JSON: with long names they are far more than its values."""
         self._seen += batch.num_rows
         takes = max(int(batch.get_total_buffer_size()), json_bytes)
         each = max(1, takes // max(1, batch.num_rows))
@@ -66,11 +66,11 @@ class OneByOne:
         self._left = done
 
     def next_size(self) -> int:
-        """For the next batch."""
+        """Return the rows of the next batch."""
         return max(1, min(self._left, _AGAIN_ROWS))
 
-    def saw(self, batch: pa.RecordBatch, json_bytes: int) -> None:
-        """A batch was read."""
+    def observe(self, batch: pa.RecordBatch, json_bytes: int) -> None:
+        """Count a batch that was read."""
         del json_bytes
         self._left -= batch.num_rows
 

@@ -220,7 +220,7 @@ class RowReader:
                     leaves = range(group.num_columns) if self._leaves is None else self._leaves
                     self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
                 rows.limit(self._longest_words(parquet, index, rows.most, batch))
-            rows.saw(batch, self._json_bytes - json_before)
+            rows.observe(batch, self._json_bytes - json_before)
         if seen != group.num_rows:
             raise TruncatedObjectError(
                 f"row group {index + 1} of the Parquet file has {seen} rows where the footer counts {group.num_rows}"

@@ -155,9 +155,9 @@ class LogState(LogFacts):
         begun = list(entries)
         for entry in begun:
             begin_in(self.positions, entry)
-        self.name(begun)
+        self.index(begun)
 
-    def name(self, entries: Iterable[OffsetManagerEntry]) -> None:
+    def index(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Index these positions for `find`."""
         for entry in entries:
             self._begun[self.identity(entry)] = entry
@@ -198,8 +198,8 @@ class LogState(LogFacts):
             entry = before.changed(**{**counts, "extra": dict(item.extra)})
             self.replace(entry, (item.object_hash, item.split_number))
             changed.append((before, entry))
-        self.anchors.update(self.owned(progress.anchors, writer))
-        self.settle(progress, [entry.topic_partition for _, entry in changed], writer)
+        self.anchors.update(self.of_owner(progress.anchors, writer))
+        self.apply_ends(progress, [entry.topic_partition for _, entry in changed], writer)
         for key in progress.removed:
             self.positions.remove_object(key)
         self.listings.update(progress.listings)
@@ -209,21 +209,21 @@ class LogState(LogFacts):
             self.count_skipped(at_us, progress.skipped)
         return changed
 
-    def settle(self, changes: Progress | PositionDelta, written: Iterable[TopicPartition], writer: str) -> None:
-        """Note up to which message a writer's counts account for its partitions, and which of them have ended.
+    def apply_ends(self, changes: Progress | PositionDelta, written: Iterable[TopicPartition], writer: str) -> None:
+        """Apply up to which message a writer's counts are complete in its partitions, and which partitions have ended.
 
         Args:
             changes: what the writer saved.
             written: partitions of the positions in it: like one whose anchor moved, such a partition goes on.
             writer: token of the writer's claim.
         """
-        for topic_partition in self.owned(dict.fromkeys((*changes.anchors, *written)), writer):
+        for topic_partition in self.of_owner(dict.fromkeys((*changes.anchors, *written)), writer):
             self.closed.pop(topic_partition, None)
-        self.counted.update(self.owned(changes.counted, writer))
-        self.closed.update(self.owned(changes.closed, writer))
+        self.counted.update(self.of_owner(changes.counted, writer))
+        self.closed.update(self.of_owner(changes.closed, writer))
 
-    def owned(self, facts: Mapping[TopicPartition, T], writer: str) -> dict[TopicPartition, T]:
-        """Return those of some facts whose partition no other writer has taken over since this one did."""
+    def of_owner(self, facts: Mapping[TopicPartition, T], writer: str) -> dict[TopicPartition, T]:
+        """Return the facts of the partitions that this writer still owns."""
         return {name: fact for name, fact in facts.items() if self.owners.get(name) == writer}
 
     # ---- snapshots

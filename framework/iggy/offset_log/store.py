@@ -79,7 +79,7 @@ class LogOffsetStore(OffsetStore):
         else:
             for payload in payloads:
                 self._log.append(payload)
-            self._state.name(delta.begun)  # progress will refer to them
+            self._state.index(delta.begun)  # progress will refer to them
 
     @override
     def save(self, delta: PositionDelta) -> None:
@@ -96,7 +96,7 @@ class LogOffsetStore(OffsetStore):
         for payload in self._progress(progress):
             self._log.append(payload)
         self._state.unindex_final(delta.entries, progress.items)
-        self._state.settle(delta, [entry.topic_partition for entry in delta.entries], self._writer)
+        self._state.apply_ends(delta, [entry.topic_partition for entry in delta.entries], self._writer)
         if delta.skipped:
             # by the server's clock, as a start finds it in the log: the local clock may be years off
             passed_us = int((time.monotonic() - self._began) * 1e6)

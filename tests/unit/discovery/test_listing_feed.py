@@ -496,7 +496,7 @@ def test_an_object_that_is_listed_is_not_missing_whatever_is_decided_about_it(ho
     tracker = rig.offsets.tracker
     tracker.open(60_000)
     tracker.begin_listing("", "", in_order=True)
-    tracker.began(100_000)
+    tracker.start_at(100_000)
     assert rig.take_all() == []
     tracker.complete(whole=True)
     assert [entry.missing_since_ms for entry in rig.offsets.table.entries()] == [0]

@@ -49,7 +49,7 @@ def test_the_watermark_hides_none_of_the_objects_any_more():
     mark = Watermark(bucket="b").raised("", [CoveredRange("", None, 5)])
 
     def hidden(reset):
-        opened = reset.opened(mark)
+        opened = reset.without(mark)
         return [key for key in KEYS if key and opened.covers("b", key, 1)]
 
     assert hidden(Reset(key="a/b")) == ["a", "a/", "a/bc", "b"]

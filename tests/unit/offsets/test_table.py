@@ -127,7 +127,7 @@ def test_no_generation_is_ever_used_twice_for_one_object(some):
             manager.tracker.open(0)
             for moment in (1_000_000, 2_000_000):
                 manager.tracker.begin_listing("", "", in_order=True)
-                manager.tracker.began(moment)
+                manager.tracker.start_at(moment)
                 manager.tracker.complete(whole=True)
             manager.tracker.compact()
             assert manager.get_entry(key) is None

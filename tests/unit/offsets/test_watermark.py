@@ -69,7 +69,7 @@ def test_ranges_are_in_order_disjoint_and_as_few_as_can_be(all_ranges):
 @given(st.lists(stretches(), max_size=6), KEYS.filter(bool), st.booleans(), st.lists(KEYS.filter(bool), max_size=12))
 def test_what_is_opened_is_new_and_nothing_else(all_ranges, names, exactly, keys):
     before = raised(all_ranges)
-    after = before.opened(names, exactly=exactly)
+    after = before.without(names, exactly=exactly)
     near = [names, names + "a", names + "\0", names[:-1], names + "\U0010ffff", *keys]
     for key in filter(None, near):
         chosen = key == names if exactly else key.startswith(names)
@@ -77,7 +77,7 @@ def test_what_is_opened_is_new_and_nothing_else(all_ranges, names, exactly, keys
 
 
 def test_of_ranges_that_are_opened_from_end_to_end_none_is_left():
-    assert not raised([CoveredRange("", None, 5)]).opened("").prefixes
+    assert not raised([CoveredRange("", None, 5)]).without("").prefixes
 
 
 @given(KEYS.filter(bool), KEYS)

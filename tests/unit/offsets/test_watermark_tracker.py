@@ -22,7 +22,7 @@ def test_what_the_watermark_would_hide_is_stored_before_it_rises():
     tracker = manager.tracker
     tracker.open(1000)
     tracker.begin_listing("", "", in_order=True)
-    tracker.began(100_000)
+    tracker.start_at(100_000)
     manager.add_entry(entry())
     tracker.complete(whole=True)
     assert [[one.key for one in saved.begun] for saved in store.saved] == [["k"]]
@@ -36,7 +36,7 @@ def test_a_watermark_does_not_rise_when_what_began_could_not_be_stored():
     tracker = manager.tracker
     tracker.open(1000)
     tracker.begin_listing("", "", in_order=True)
-    tracker.began(100_000)
+    tracker.start_at(100_000)
     manager.add_entry(entry())
     store.failures = 1
     with pytest.raises(StoreUnavailableError):
@@ -56,9 +56,9 @@ def test_a_watermark_rises_to_the_second_in_which_its_listing_began_less_the_win
 def list_finished(manager, *modified_ms, moment_ms=100_000):
     tracker = manager.tracker
     tracker.begin_listing("", "", in_order=True)
-    tracker.began(moment_ms)
+    tracker.start_at(moment_ms)
     for each in modified_ms:
-        tracker.seen(attrs.evolve(NATIVE, modified_ms=each))
+        tracker.add_final(attrs.evolve(NATIVE, modified_ms=each))
     tracker.complete(whole=True)
 
 
@@ -95,11 +95,11 @@ def test_what_each_page_shows_counts_once_as_compactable():
     tracker = manager.tracker
     tracker.open(1000)
     tracker.begin_listing("", "", in_order=True)
-    tracker.began(100_000)
+    tracker.start_at(100_000)
     for after, until in (("", "old 1"), ("old 1", "old 3"), ("old 3", "old 5")):
         for _ in range(2):
-            tracker.seen(attrs.evolve(NATIVE, modified_ms=5))
-        tracker.listed(KeyRange(after, until))
+            tracker.add_final(attrs.evolve(NATIVE, modified_ms=5))
+        tracker.advance_over(KeyRange(after, until))
     assert tracker.compactable == 6
 
 
@@ -109,9 +109,9 @@ def test_what_each_page_shows_counts_once_as_compactable():
 def complete_listing(manager, moment_ms, *shown, prefix="", after=""):
     tracker = manager.tracker
     tracker.begin_listing(prefix, after, in_order=True)
-    tracker.began(moment_ms)
+    tracker.start_at(moment_ms)
     for name in shown:
-        tracker.seen_open(OffsetManagerKey.of_object("b", name), attrs.evolve(NATIVE, key=name))
+        tracker.add_pending(OffsetManagerKey.of_object("b", name), attrs.evolve(NATIVE, key=name))
     tracker.complete(whole=True)
 
 
@@ -128,13 +128,13 @@ def test_the_keys_that_a_listing_has_shown_are_kept_while_their_positions_are_pe
     tracker.open(1000)
     for moment_ms in (100_000, 200_000):
         tracker.begin_listing("", "", in_order=True)
-        tracker.began(moment_ms)
+        tracker.start_at(moment_ms)
         for number in range(500):
             begun = entry(key=f"{number:03}")
             known = manager.get_entry(begun.get_manager_key())
             if known is None:
                 manager.add_entry(begun)
-            tracker.seen_open(begun.get_manager_key(), attrs.evolve(NATIVE, key=begun.key))
+            tracker.add_pending(begun.get_manager_key(), attrs.evolve(NATIVE, key=begun.key))
             if number % 50 and known is None:
                 done = attrs.evolve(batch(final(0, key=begun.key)), payloads=())
                 manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(done,), anchor=None))

@@ -675,13 +675,13 @@ def without_group_size(table):
 def sizes(monkeypatch):
     """The size in memory of each batch of rows that was read, and that of its JSON."""
     found = []
-    real = batch_sizes.BatchSizes.saw
+    real = batch_sizes.BatchSizes.observe
 
-    def saw(self, batch, json_bytes):
+    def observe(self, batch, json_bytes):
         found.append((batch.nbytes, json_bytes))
         real(self, batch, json_bytes)
 
-    monkeypatch.setattr(batch_sizes.BatchSizes, "saw", saw)
+    monkeypatch.setattr(batch_sizes.BatchSizes, "observe", observe)
     return found
 
 
