@@ -179,7 +179,7 @@ def test_the_stores_clock_is_taken_over_and_a_listing_began_no_later_than_it_did
     store = SortedStore(numbered(10))
     store.server_time_ms = 1_000_000_000_000
     iterator, began = over(store), []
-    monkeypatch.setattr(iterator.offsets.tracker, "began", began.append)
+    monkeypatch.setattr(iterator.offsets.tracker, "start_at", began.append)
     keys_of(iterator)
     assert iterator.store_clock() == pytest.approx(1e9, abs=5)
     assert len(began) == 1 and 1_000_000_000_000 - 5000 < began[0] < 1_000_000_000_000  # noqa: PT018
@@ -193,7 +193,7 @@ def test_a_listing_began_by_the_earlier_of_two_clocks_and_clocks_far_apart_are_n
     here_ms = int(time.time() * 1000)
     store.server_time_ms = here_ms + int(apart_hours * 3_600_000)
     iterator, began = over(store), []
-    monkeypatch.setattr(iterator.offsets.tracker, "began", began.append)
+    monkeypatch.setattr(iterator.offsets.tracker, "start_at", began.append)
     for _ in range(2):
         keys_of(iterator)
     assert min(here_ms, store.server_time_ms) - 5000 < began[0] < min(int(time.time() * 1000), store.server_time_ms)
