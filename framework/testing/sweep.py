@@ -241,16 +241,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     began = time.monotonic()
     pairs = None if given.pairs == "all" else int(given.pairs)
     chosen = SCENARIOS.values() if given.scenario == "all" else [SCENARIOS[given.scenario]]
-    results = {
-        scenario.name: sweep(
-            make_rig, scenario=scenario, pairs=pairs, objects=given.objects, jobs=given.jobs, seed=given.seed
-        )
-        for scenario in chosen
-    }
-    result = sum(results.values(), SweepResult())
+    result = SweepResult()
+    for scenario in chosen:
+        part = sweep(make_rig, scenario=scenario, pairs=pairs, objects=given.objects, jobs=given.jobs, seed=given.seed)
+        result += part
+        if len(chosen) > 1 and not given.json:
+            print(f"{scenario.name}: {part}", flush=True)  # noqa: T201 - all of them take hours
     seconds = time.monotonic() - began
-    lines = [f"{name}: {result}" for name, result in results.items()] if len(results) > 1 else []
-    lines += [f"{result}, in {seconds:.0f} seconds, seed {given.seed}", *result.broken]
+    lines = [f"{result}, in {seconds:.0f} seconds, seed {given.seed}", *result.broken]
     if given.json:
         lines = [json.dumps({**attrs.asdict(result), "seconds": round(seconds, 1), "seed": given.seed})]
     print("\n".join(lines))  # noqa: T201 - a program's output
