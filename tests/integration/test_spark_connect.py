@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from framework.engine.spark import frames, list_objects, read_records
-from framework.errors import AccessDeniedError, ConfigError
+from framework.errors import AccessDeniedError, ConfigError, FatalError
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
 
@@ -166,6 +166,17 @@ def test_pages_that_executors_lost_are_an_error_and_no_second_listing(
         with pytest.raises(PySparkException, match="Checkpoint block"):
             records.collect()
         assert rows_of(read_records(session, S3SourceTask, config)) == expected()
+
+
+class LackingTask(S3SourceTask):
+    """A source that needs a module which executors do not have."""
+
+    needs_modules = ("no_such_module",)
+
+
+def test_executors_that_lack_a_module_are_named_with_a_way_out(session, bucket):
+    with pytest.raises(FatalError, match=r"executors run .* which misses no_such_module, tests: install the wheel"):
+        list_objects(session, LackingTask, configured(bucket))
 
 
 def test_a_pipeline_over_connect_is_refused_with_a_way_out(connect_server):

@@ -28,7 +28,7 @@ from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.routing import Router
 from framework.engine.spark.listing_waves import Executors
-from framework.engine.spark.packages import ship_packages_to
+from framework.engine.spark.packages import require_packages_of
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import FatalError, ObjectChangedError, ObjectError
@@ -97,7 +97,7 @@ def list_objects(
 
     Raises:
         ConfigError: mistakes in the configuration, or the source would read the files of a table.
-        FatalError: no pandas, or the packages cannot be sent to executors.
+        FatalError: no pandas, or executors cannot have, or lack, the packages.
         SourceError: the bucket cannot be listed.
     """
     chosen, _ = _chosen(spark, _described(task_class, config))
@@ -141,7 +141,7 @@ def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
     task_class, config = source
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
-    ship_packages_to(spark)
+    require_packages_of(spark, task_class, config)
     pages = _Pages(put=lambda rows: spark.createDataFrame([(None, page) for page in rows], LISTED_SCHEMA))
 
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import logging
 import marshal
 import re
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -34,6 +35,7 @@ from framework.engine.spark.threads import cancel_jobs
 from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -63,8 +65,14 @@ CHECK_ATTEMPTS = 3
 
 ARCHIVE = "iggy_cloud_sources.zip"
 
+_FOR_IGGY = {"apache_iggy"}
+"""What DataFrames do not need."""
+
 _shipped: set[str] = set()
 """Applications, and sessions of Spark Connect, that have the packages already."""
+
+_checked: set[tuple[str, ...]] = set()
+"""Applications or sessions, each with the modules that its executors can import."""
 
 
 def ship_packages(context: SparkContext) -> None:
@@ -91,19 +99,46 @@ def ship_packages(context: SparkContext) -> None:
         raise _no_answer(context, exc, "the packages cannot be sent to Spark's executors") from exc
 
 
-def ship_packages_to(spark: SparkSession) -> None:
-    """Add the packages to the path of a session's executors, once per session of Spark Connect: see `ship_packages`.
+def require_packages_of(spark: SparkSession, task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> None:
+    """Ship the packages to a session's executors, and check there that what a source needs can be imported; for DataFrames.
+
+    The check is a small job. It is made once per session for the same modules.
 
     Raises:
         SparkUnavailableError: the master has refused or ended the application.
-        FatalError: they cannot be sent.
+        FatalError: they cannot be sent; or names the missing module and the interpreter that lacks it.
     """
+    modules = [name for name in needed_modules(task_class, config) if name not in _FOR_IGGY]
     try:
         context = spark.sparkContext
     except AttributeError:  # Spark Connect
         _ship_to_server(spark)
+        session = str(spark.session_id)  # type: ignore[attr-defined]
     else:
         ship_packages(context)
+        if is_local(str(context.master)) and context.pythonExec == sys.executable:
+            _require_here(modules)
+            return
+        session = str(context.applicationId)
+    if (session, *modules) in _checked:
+        return
+    asked = {"modules": modules, "input": attrs.asdict(config.input.options()), "channel": None}
+    probe = _make_probe()
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:  # nested, as the probe
+        import json  # noqa: PLC0415
+
+        import pyarrow as pa  # noqa: PLC0415
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"found": [json.dumps(probe(asked))]})
+
+    try:
+        (answer,) = spark.range(0, 1, 1, 1).mapInArrow(rows, "found string").collect()
+    except Exception as exc:
+        raise FatalError(f"Spark's executors run no Python task: {sentence(exc)}") from exc
+    _judge({**json.loads(answer.found), "channel": ""})
+    _checked.add((session, *modules))
 
 
 def _ship_to_server(spark: SparkSession) -> None:

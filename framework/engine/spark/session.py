@@ -63,6 +63,11 @@ IDLE_OPTION = "spark.python.worker.idleTimeoutSeconds"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 
+NO_PYSPARK = (
+    'engine "spark" needs the package pyspark, not pyspark-client, which has no Spark of its own: pip install "pyspark>=4", '
+    'or set [runner] engine = "local"'
+)
+
 NO_CONNECT = "this is a session of Spark Connect, which cannot run a pipeline; start Spark in this process"
 
 _SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
@@ -94,7 +99,7 @@ def spark_context(
         from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
-        raise FatalError('engine "spark" needs the package pyspark: pip install "pyspark>=4"') from exc
+        raise FatalError(NO_PYSPARK) from exc
     # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
     active = SparkContext._active_spark_context  # noqa: SLF001
     if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):

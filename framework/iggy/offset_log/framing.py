@@ -24,10 +24,8 @@ from framework.model.objects import length_only
 
 T = TypeVar("T")
 
-WAY_OUT = (
-    "It is damaged: bring the topic back from a backup; or name another [offsets] topic and read everything again: "
-    "`offsets reset --all`"
-)
+_WAYS_OUT = "bring the topic back from a backup; or name another [offsets] topic and read everything again: `offsets reset --all`"
+WAY_OUT = f"It is damaged: {_WAYS_OUT}"
 
 MAGIC = b"ICSP"
 FORMAT_VERSION = 2
@@ -252,6 +250,6 @@ class shape_of:  # noqa: N801 - as `contextlib.suppress`
         if isinstance(error, _SHAPE_ERRORS):
             message = self._message
             raise PositionError(
-                f"offsets topic, message {message.offset}: a {message.kind} of a shape that this version does not know. "
-                f"{WAY_OUT}"
+                f"offsets topic, message {message.offset}: a record {message.kind} of a shape that this version does not know. "
+                f"If another version wrote it, run that version: nothing is lost. Else it is damaged: {_WAYS_OUT}"
             ) from error

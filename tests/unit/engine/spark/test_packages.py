@@ -1,6 +1,7 @@
 """What travels to executors, and what is looked for there."""
 
 import importlib.metadata
+import pickle
 import re
 import resource
 import subprocess
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import attrs
 import pytest
+from pyspark import cloudpickle
 from pyspark.errors import PySparkAttributeError
 
 from framework.config.format_registry import DISTRIBUTION, ENTRY_POINT_GROUP
@@ -19,8 +21,8 @@ from framework.engine.spark.packages import (
     NEEDED,
     needed_modules,
     require_packages,
+    require_packages_of,
     ship_packages,
-    ship_packages_to,
     write_archive,
 )
 from framework.errors import FatalError, SparkUnavailableError
@@ -229,10 +231,11 @@ def test_workers_with_too_little_memory_to_import_are_told_from_a_wrong_interpre
 class ConnectSession:
     """What is asked of a session of Spark Connect, which has no context."""
 
-    def __init__(self, session_id, error=None):
+    def __init__(self, session_id, error=None, job_error=None):
         self.session_id = session_id
         self.sent = []
-        self._error = error
+        self.jobs = 0
+        self._error, self._job_error = error, job_error
 
     def __getattr__(self, name):
         raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
@@ -243,17 +246,57 @@ class ConnectSession:
         with zipfile.ZipFile(path) as archive:
             self.sent.append((pyfile, "framework/errors.py" in archive.namelist()))
 
+    def range(self, *_):
+        return self
 
-def test_a_session_of_connect_gets_the_packages_once(monkeypatch):
+    def mapInArrow(self, function, schema):  # noqa: N802 - Spark's name
+        assert schema == "found string"
+        self._function = pickle.loads(cloudpickle.dumps(function))
+        return self
+
+    def collect(self):
+        self.jobs += 1
+        if self._job_error is not None:
+            raise self._job_error
+        rows = [row for batch in self._function([None]) for row in batch.to_pylist()]
+        return [SimpleNamespace(**row) for row in rows]
+
+
+class LackingTask(MemorySourceTask):
+    needs_modules = ("no_such_module",)
+
+
+@pytest.fixture
+def config(monkeypatch):
     monkeypatch.setattr(packages, "_shipped", set())
+    monkeypatch.setattr(packages, "_checked", set())
+    return source_config()
+
+
+def test_a_session_of_connect_gets_the_packages_and_the_check_once(config):
     for session in (ConnectSession("a"), ConnectSession("b")):
-        ship_packages_to(session)
-        ship_packages_to(session)
-        assert session.sent == [(True, True)]
+        require_packages_of(session, MemorySourceTask, config)
+        require_packages_of(session, MemorySourceTask, config)
+        assert (session.sent, session.jobs) == ([(True, True)], 1)
 
 
-def test_a_server_of_connect_that_takes_no_packages_is_told_in_one_sentence(monkeypatch):
-    monkeypatch.setattr(packages, "_shipped", set())
+def test_executors_that_lack_a_module_are_named_before_a_frame_is_made(config):
+    session = ConnectSession("a")
+    for jobs in (1, 2):  # once it is installed the session goes on
+        with pytest.raises(FatalError, match=r"executors run .* which misses no_such_module: install the wheel"):
+            require_packages_of(session, LackingTask, config)
+        assert session.jobs == jobs
+
+
+def test_executors_without_pyarrow_are_told_in_one_sentence(config):
+    session = ConnectSession("a", job_error=ImportError("PyArrow >= 18 must be installed\n\nJVM stacktrace:\n\tat a.b"))
+    with pytest.raises(FatalError, match=r"executors run no Python task: PyArrow >= 18 must be installed$"):
+        require_packages_of(session, MemorySourceTask, config)
+
+
+def test_a_server_of_connect_that_takes_no_packages_is_told_in_one_sentence(config):
     with pytest.raises(FatalError, match=r"cannot be sent to the server of Spark Connect: no room$"):
-        ship_packages_to(ConnectSession("a", error=OSError("no room\n\nJVM stacktrace:\n\tat a.b")))
+        require_packages_of(
+            ConnectSession("a", error=OSError("no room\n\nJVM stacktrace:\n\tat a.b")), MemorySourceTask, config
+        )
     assert not packages._shipped

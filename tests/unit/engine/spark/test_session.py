@@ -331,3 +331,12 @@ def test_what_spark_says_of_an_option_holds_no_secret():
     conf = {"spark.authenticate.secret": "hunter22", "spark.ssl.keyPassword": "swordfish", "spark.cores.max": "many"}
     said = session.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
     assert said == "spark.cores.max: many; *** is too short, *** too"
+
+
+def test_the_client_without_a_spark_of_its_own_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace())
+    with (
+        pytest.raises(FatalError, match="needs the package pyspark, not pyspark-client"),
+        spark_context(SparkSection(), name="orders"),
+    ):
+        pass

@@ -265,7 +265,7 @@ def test_only_the_last_part_of_a_snapshot_has_a_footer():
     view = position_map([entry("a"), entry("b")]).view()
     with mock.patch.object(record_size, "MAX_ROWS", 1):
         first, *_, last = codec.encode_snapshot("s", 1, view, SnapshotFooter(floor=4), number=1, at=0)
-    with pytest.raises(PositionError, match="message 0: a snapshot of a shape"):
+    with pytest.raises(PositionError, match="message 0: a record snapshot of a shape"):
         codec.decode_footer(record(first))
     assert codec.decode_footer(record(last)).floor == 4
 
@@ -420,7 +420,7 @@ def test_a_record_with_a_bad_byte_is_read_or_is_an_error_and_never_anything_else
 def test_a_body_of_another_shape_is_one_sentence_with_a_way_out(kind, body):
     message = LogMessage(offset=7, kind=kind, source="s", epoch=1, body=body)
     with pytest.raises(
-        PositionError, match=rf"message 7: a {kind} of a shape that this version does not know.*{WAY_OUT}"
+        PositionError, match=rf"message 7: a record {kind} of a shape that this version does not know.*{WAY_OUT}"
     ):
         DECODE[kind](message)
 
@@ -442,12 +442,12 @@ def test_facts_of_another_shape_or_cut_are_an_error_with_a_way_out():
     for name in good:
         for wrong in (7, [[1]], [[[], 0, 1]], None, [["t", "0", 7]]):
             message = replace(record(payload), body=orjson.dumps({**good, name: wrong}))
-            with pytest.raises(PositionError, match=r"a snapshot of a shape"):
+            with pytest.raises(PositionError, match=r"a record snapshot of a shape"):
                 codec.decode_facts(message)
 
 
 def test_a_version_without_such_parts_refuses_them():
-    with pytest.raises(PositionError, match="a snapshot of a shape"):
+    with pytest.raises(PositionError, match="a record snapshot of a shape"):
         list(codec.decode_entries(record(facts_part())))
 
 
@@ -483,7 +483,7 @@ def test_a_position_with_a_value_of_another_type_is_an_error(place, value):
         inner = inner[name]
     inner[place[-1]] = value
     message = LogMessage(offset=7, kind="begin", source="s", epoch=1, body=json.dumps(body).encode())
-    with pytest.raises(PositionError, match=rf"message 7: a begin of a shape that.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record begin of a shape that.*{WAY_OUT}"):
         codec.decode_begin(message)
 
 
@@ -530,7 +530,7 @@ def test_progress_with_a_value_of_another_type_is_an_error(place, value):
         inner = inner[name]
     inner[place[-1]] = value
     message = LogMessage(offset=7, kind="progress", source="s", epoch=1, body=json.dumps(body).encode())
-    with pytest.raises(PositionError, match=rf"message 7: a progress of a shape that.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record progress of a shape that.*{WAY_OUT}"):
         codec.decode_progress(message)
 
 
@@ -567,7 +567,7 @@ def test_a_footer_with_a_value_of_another_type_is_an_error(place, value):
         inner = inner[name]
     inner[place[-1]] = value
     message = LogMessage(offset=7, kind="snapshot", source="s", epoch=1, body=json.dumps(body).encode())
-    with pytest.raises(PositionError, match=rf"message 7: a snapshot of a shape that.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record snapshot of a shape that.*{WAY_OUT}"):
         codec.decode_footer(message)
 
 
@@ -576,7 +576,7 @@ def test_a_footer_with_a_value_of_another_type_is_an_error(place, value):
 def test_a_partition_or_an_anchor_of_another_type_is_an_error(anchor, topic):
     body = {"partitions": [[topic, 0, 1, 2, anchor, []]]}
     message = LogMessage(offset=7, kind="open", source="s", epoch=1, body=json.dumps(body).encode())
-    with pytest.raises(PositionError, match=rf"message 7: a open of a shape that.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record open of a shape that.*{WAY_OUT}"):
         codec.decode_open(message)
 
 
@@ -677,7 +677,7 @@ def test_a_body_that_is_nested_too_deep_is_an_error(kind, body):
 def test_tables_of_a_snapshot_that_are_nested_too_deep_are_an_error():
     tables = b"[" * 100_000
     message = LogMessage(offset=7, kind="snapshot", source="s", epoch=1, body=struct.pack("<I", len(tables)) + tables)
-    with pytest.raises(PositionError, match=rf"message 7: a snapshot of a shape.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record snapshot of a shape.*{WAY_OUT}"):
         codec.decode_rows(message)
 
 
@@ -700,7 +700,7 @@ def test_tables_of_a_snapshot_that_are_nested_too_deep_are_an_error():
 def test_a_claim_with_a_value_of_another_type_is_an_error(odd):
     written = {**record(EVERY_RECORD["claim"]).read(dict), **odd}
     message = LogMessage(offset=7, kind="claim", source="s", epoch=1, body=orjson.dumps(written))
-    with pytest.raises(PositionError, match=rf"message 7: a claim of a shape.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 7: a record claim of a shape.*{WAY_OUT}"):
         codec.decode_claim(message)
 
 

@@ -436,7 +436,7 @@ def test_a_position_whose_key_is_no_text_is_an_error_with_its_place_and_a_way_ou
         header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "last": True}
         footer = json_forms.footer_out(SnapshotFooter())
         payloads.append(framing.encode(header, framing.dumps({"entries": table, "footer": footer})))
-    with pytest.raises(PositionError, match=rf"message 3: a {stored} of a shape.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 3: a record {stored} of a shape.*{WAY_OUT}"):
         state_of(*payloads)
 
 
@@ -449,7 +449,7 @@ def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_a
     pickled = body[:flags_at] + b"\x08" + body[flags_at + 1 :]
     header = {"kind": "snapshot", "source": "kit", "epoch": 1, "number": 1, "at": 0, "part": 1, "rows": True}
     assert state_of(claim(), opening(), framing.encode(header, body), last)[0].keys() == {("a", 0)}
-    with pytest.raises(PositionError, match=rf"message 2: a snapshot of a shape.*{WAY_OUT}"):
+    with pytest.raises(PositionError, match=rf"message 2: a record snapshot of a shape.*{WAY_OUT}"):
         state_of(claim(), opening(), framing.encode(header, pickled), last)
 
 
