@@ -10,7 +10,7 @@ from typing_extensions import override
 from framework.config.sections import SourceCommonConfig
 from framework.task.object_store import StoreSourceTask
 from gcs_source.config import GcsConfig
-from gcs_source.connector import OPTIONS
+from gcs_source.kafka_connect import OPTIONS
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

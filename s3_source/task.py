@@ -10,7 +10,7 @@ from typing_extensions import override
 from framework.config.sections import SourceCommonConfig
 from framework.task.object_store import StoreSourceTask
 from s3_source.config import S3Config
-from s3_source.connector import OPTIONS
+from s3_source.kafka_connect import OPTIONS
 
 if TYPE_CHECKING:
     from boto3.session import Session

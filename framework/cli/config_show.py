@@ -12,8 +12,8 @@ import attrs
 from framework.cli.run import load_checked
 from framework.cli.text import write_lines
 from framework.config.layers import value_at
+from framework.config.masked_view import plain, shown_mapping
 from framework.config.option import options_of, sections_of
-from framework.config.redacted import plain, shown_mapping
 from framework.config.sections import ordered_sections
 from framework.config.toml_text import default_text, table_lines, toml_value
 from framework.errors import EXIT_DONE

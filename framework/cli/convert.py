@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from framework.cli.text import in_columns, printable
-from framework.config.connector import Converted, convert_properties, shown
 from framework.config.files import read_file
 from framework.config.java_properties import parse_properties
+from framework.config.kafka_connect import Converted, convert_properties, shown
 from framework.config.loading import structure
 from framework.config.sections import ordered_sections
 from framework.config.toml_text import table_lines

@@ -8,7 +8,7 @@ import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, refuse_empty
 from framework.errors import ConfigError
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.set_position import SetPosition
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _add_changes(
         refuse_empty(key=key, prefix=prefix, more="; --all selects every object")
         if sum((key is not None, prefix is not None, everything)) != 1:
             raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
-        choice = Reset(key=key, prefix=prefix)
+        choice = PositionFilter(key=key, prefix=prefix)
         from framework.cli.offsets_commands import reset_offsets  # noqa: PLC0415 - each command loads what it needs
 
         return reset_offsets(task_class, chosen(config, settings), choice, yes=yes, dry_run=dry_run)
@@ -126,8 +126,8 @@ def _add_changes(
         return accept_data_loss(config, settings, yes)
 
 
-def _choice(key: str | None, prefix: str | None) -> Reset | None:
+def _choice(key: str | None, prefix: str | None) -> PositionFilter | None:
     refuse_empty(key=key, prefix=prefix)
     if key is not None and prefix is not None:
         raise ConfigError("--key and --prefix together choose nothing: give one of them")
-    return Reset(key=key, prefix=prefix) if key is not None or prefix is not None else None
+    return PositionFilter(key=key, prefix=prefix) if key is not None or prefix is not None else None

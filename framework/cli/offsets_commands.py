@@ -13,8 +13,8 @@ import orjson
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import bucket_of, reached, read_config
 from framework.cli.text import confirmed, write_json, write_json_lines, write_lines
-from framework.engine.admin import accept_changes, reset_positions, set_position
 from framework.engine.inspection import inspect
+from framework.engine.positions_admin import accept_changes, reset_positions, set_position
 from framework.iggy.dead_letters.reader import dead_letters_of
 from framework.model.text import counted
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.engine.inspection import Inspection
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.reset_scope import Reset
+    from framework.offsets.position_filter import PositionFilter
     from framework.offsets.set_position import SetPosition
     from framework.task import AbstractSourceTask
 
 
-def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None, *, as_json: bool) -> int:
+def show_offsets(
+    task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter | None, *, as_json: bool
+) -> int:
     """Write counts, or the selected positions, to stdout. Reads only; the source may be running.
 
     Raises:
@@ -47,7 +49,7 @@ def show_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice:
     return 0
 
 
-def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset | None) -> int:
+def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter | None) -> int:
     """Write the positions as JSON lines, in no particular order.
 
     Raises:
@@ -58,7 +60,7 @@ def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choic
 
 
 def reset_offsets(
-    task_class: type[AbstractSourceTask], file: ConfigFile, choice: Reset, *, yes: bool, dry_run: bool
+    task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter, *, yes: bool, dry_run: bool
 ) -> int:
     """Show what will be sent again, ask for confirmation, and delete the positions.
 
@@ -72,7 +74,7 @@ def reset_offsets(
         found = inspect(connection, config)
         objects, records, unfinished = count_entries(_chosen(found, choice))
         watermark = found.state.watermark
-        opened = choice.without(watermark) != watermark
+        opened = choice.removed_from(watermark) != watermark
         if choice.everything:
             objects, records = objects + watermark.objects, records + watermark.records
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
@@ -170,11 +172,11 @@ def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspecti
         return inspect(connection, config)
 
 
-def _chosen(found: Inspection, choice: Reset | None) -> Iterator[OffsetManagerEntry]:
+def _chosen(found: Inspection, choice: PositionFilter | None) -> Iterator[OffsetManagerEntry]:
     return (entry for entry in found.state.positions.view() if choice is None or choice.takes_entry(entry))
 
 
-def unknown_text(choice: Reset) -> str:
+def unknown_text(choice: PositionFilter) -> str:
     """Return, as text, that no position belongs to the selected objects."""
     given = choice.prefix or "" if choice.key is None else choice.key
     which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"

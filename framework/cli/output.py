@@ -22,7 +22,7 @@ from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.progress import Rate, figures, filters_everything, progress_text, seconds_left
-from framework.cli.stall import StallWatch, stacks
+from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of
 from framework.engine.python_messages import log_python_messages, unwritable

@@ -32,7 +32,7 @@ from framework.config.layers import (
     value_at,
 )
 from framework.config.limits import check_limits
-from framework.config.masking import masked, secret_parts
+from framework.config.message_masking import masked, secret_parts
 from framework.config.option import (
     Option,
     is_list,

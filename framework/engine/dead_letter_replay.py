@@ -28,7 +28,7 @@ import attrs
 import numpy as np
 
 from framework.discovery.routing import Router
-from framework.engine.admin import reopen_objects
+from framework.engine.positions_admin import reopen_objects
 from framework.errors import (
     AccessDeniedError,
     FormatContractError,

@@ -14,7 +14,7 @@ from framework.engine.run_statistics import RunStatistics
 from framework.errors import ObjectArchivedError
 from framework.offsets.skipped import SkippedCount
 from framework.pipeline.error_policy import SkipWatch
-from framework.pipeline.statistics import FIELDS, TaskStatistics
+from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 
 if TYPE_CHECKING:
     from framework.discovery.object_feed import FeedCounts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 
 def state_text(progress: RunStatistics) -> str:

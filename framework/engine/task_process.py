@@ -1,4 +1,4 @@
-"""One task in its own process: the other side of `framework.engine.processes`."""
+"""One task in its own process: the other side of `framework.engine.task_processes`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from framework.engine.log_forwarding import LogForwarder
 from framework.engine.process_exit import leave
 from framework.engine.process_setup import set_up_process
 from framework.engine.python_messages import log_python_messages
-from framework.engine.task_run import Connect, TaskRun, WorkerPlan, portable
+from framework.engine.task_run import Connect, TaskRun, TaskRunPlan, portable
 from framework.errors import SourceError
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class LeaderPipe:
                 self._sending = False
 
 
-def work(plan: WorkerPlan, pipe: Connection) -> None:
+def work(plan: TaskRunPlan, pipe: Connection) -> None:
     """Run one task over the assigned objects until the leader closes the feed or stops it."""
     set_up_process()
     for number in STOP_SIGNALS:
@@ -67,7 +67,7 @@ def work(plan: WorkerPlan, pipe: Connection) -> None:
     leave(0)  # the leader has everything it needs
 
 
-def serve(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, *, connect: Connect = open_connection) -> None:
+def serve(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, *, connect: Connect = open_connection) -> None:
     """Run one task to its end and report how it ended: all of `work` that does not concern the process as a whole."""
     try:
         _run(plan, pipe, leader, connect)
@@ -79,7 +79,7 @@ def serve(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, *, connect: Co
         pipe.close()
 
 
-def _run(plan: WorkerPlan, pipe: Connection, leader: LeaderPipe, connect: Connect) -> None:
+def _run(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, connect: Connect) -> None:
     def released(assignment: Assignment, gone: bool) -> None:
         leader.send("released", (assignment, gone))
 

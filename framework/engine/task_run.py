@@ -32,7 +32,7 @@ from framework.offsets.position_map import begin_in
 from framework.offsets.skipped import SkippedCount
 from framework.offsets.store import PositionDelta
 from framework.pipeline.sender import STOP_SECONDS, Sender
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Connect = Callable[[IggyAddress, "SourceCommonConfig"], IggyConnection]
 
 
 @attrs.frozen(kw_only=True)
-class WorkerPlan:
+class TaskRunPlan:
     """Input of a worker; pickled for transport.
 
     Attributes:
@@ -82,7 +82,7 @@ class WorkerPlan:
         *,
         shared: bool = False,
         once: bool = False,
-    ) -> WorkerPlan:
+    ) -> TaskRunPlan:
         """Return the plan of one worker.
 
         Args:
@@ -124,7 +124,7 @@ class WorkerPlan:
 class TaskRun:
     """A task that runs for a leader. `start` it, `run` it in the same thread, `close` it; call `stop` from any thread."""
 
-    def __init__(self, plan: WorkerPlan, task: AbstractSourceTask, connection: IggyConnection) -> None:
+    def __init__(self, plan: TaskRunPlan, task: AbstractSourceTask, connection: IggyConnection) -> None:
         config = plan.config
         self.task = task
         self._plan = plan
@@ -136,7 +136,7 @@ class TaskRun:
         self._stop_timer: threading.Timer | None = None
 
     @classmethod
-    def start(cls, plan: WorkerPlan, feed: AssignedFeed, *, connect: Connect = open_connection) -> TaskRun:
+    def start(cls, plan: TaskRunPlan, feed: AssignedFeed, *, connect: Connect = open_connection) -> TaskRun:
         """Connect, claim the partitions, and start the task.
 
         Args:

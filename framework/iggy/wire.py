@@ -80,7 +80,7 @@ class Segment:
         split_number: 24 bits; 0 when the object is not split.
         first_record: number of the first payload; the lower 40 bits of its id.
         payloads: each 1 to 64,000,000 bytes; a `PayloadColumn` is quickest.
-        headers: the encoded header block of each message (`headers.encode_headers`), or nothing.
+        headers: the encoded header block of each message (`header_encoding.encode_headers`), or nothing.
         numbers: the number of each payload, when they are not consecutive.
         own_headers: a header block for each message, in place of `headers`.
         times_us: each message's time of origin, microseconds since 1970; 0 for the time of sending.

@@ -52,7 +52,7 @@ from framework.pipeline.error_policy import ErrorPolicy
 from framework.pipeline.keyed_reader import KeyedRead
 from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.read_ahead import ReadAhead
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 from framework.pipeline.transforming import TransformChain
 from framework.storage.outage import StoreOutage
 from framework.transformer import BatchLimits, ObjectInput, Transformer

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from framework.discovery.object_feed import ObjectFeed
     from framework.model.positions import OffsetManagerEntry
     from framework.pipeline.error_policy import ErrorPolicy
-    from framework.pipeline.statistics import TaskStatistics
+    from framework.pipeline.task_statistics import TaskStatistics
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)

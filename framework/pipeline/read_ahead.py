@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from framework.config.input_section import InputSection
     from framework.model.objects import NativeObject
     from framework.offsets.manager import OffsetManager
-    from framework.pipeline.statistics import TaskStatistics
+    from framework.pipeline.task_statistics import TaskStatistics
     from framework.transformer import ObjectInput, Transformer
 
 FILL_SHARE = 8

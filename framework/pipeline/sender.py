@@ -26,7 +26,7 @@ from framework.offsets.manager import OffsetManager
 from framework.offsets.store import PositionDelta
 from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, dead_letters_of
 from framework.pipeline.producer import Producer
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig

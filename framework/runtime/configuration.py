@@ -13,8 +13,8 @@ import attrs
 
 from framework.config.layers import Layer, file_layers, merge
 from framework.config.loading import CONNECTOR_KEY, Loaded
+from framework.config.masked_view import MASK, shown_mapping
 from framework.config.option import sections_of
-from framework.config.redacted import MASK, shown_mapping
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
 from framework.model.text import unicode_text

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from framework.engine.run_statistics import RunStatistics
-from framework.pipeline.statistics import FIELDS, TaskStatistics
+from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 from framework.runtime.configuration import Configuration
 from framework.runtime.state import RUNNING
 

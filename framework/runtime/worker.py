@@ -16,8 +16,8 @@ import orjson
 from framework.config.format_registry import DISTRIBUTION
 from framework.config.layers import file_layers, merge, value_at
 from framework.config.loading import CONNECTOR_KEY, CONNECTOR_OPTIONS
+from framework.config.masked_view import MASK, has_mask, plain, shown_mapping
 from framework.config.option import options_of, sections_of
-from framework.config.redacted import MASK, has_mask, plain, shown_mapping
 from framework.config.toml_text import table_lines, toml_name, toml_value
 from framework.errors import ConfigError
 from framework.model.text import unicode_text

@@ -19,8 +19,8 @@ import attrs
 from typing_extensions import override
 
 from framework.config.bucket import BucketConfig
-from framework.config.connector import ConnectorOption
 from framework.config.format_registry import make_transformer
+from framework.config.kafka_connect import ConnectorOption
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError, RetriableError, StoreContractError, TaskClosedError
 from framework.iterator.object_store import StoreRecordIterator

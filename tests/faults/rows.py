@@ -370,7 +370,7 @@ STORELESS_ROWS = (
             "tests/unit/iggy/offset_log/test_loading.py",
             "tests/unit/iggy/offset_log/test_codec.py",
             "tests/unit/iggy/offset_log/test_partition_replay.py",
-            "tests/unit/engine/test_admin.py",
+            "tests/unit/engine/test_positions_admin.py",
         ),
     ),
 )

@@ -282,7 +282,7 @@ def test_a_reset_that_was_killed_behind_its_snapshot_is_finished_by_the_same_com
     moto_bucket.put("in/a.jsonl", jsonl([b'{"n":1}', b"bad", b'{"n":3}']))
     program.once()
     with monkeypatch.context() as killed:
-        killed.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)
+        killed.setattr("framework.engine.positions_admin.void_dead_letters", lambda *_: 0)
         assert program.run("offsets", "reset", *choice, "--yes").code == 0
     assert program.run("dead-letter", "show").out.endswith("1 dead letter\n")
     told = "sends every object whole" if choice == ("--all",) else "sends again: 0 objects"

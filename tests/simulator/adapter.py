@@ -19,7 +19,7 @@ import numpy as np
 from framework.config import transforms as by_name
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.engine import admin, iggy_target, listing_thread, local, processes, session, task_process
+from framework.engine import iggy_target, listing_thread, local, positions_admin, session, task_process, task_processes
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.inspection import inspect
 from framework.engine.spark import driver as spark_driver
@@ -50,7 +50,7 @@ from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, 
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets import packed_table
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.set_position import SetPosition
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -795,7 +795,7 @@ def run_reset(settings, *, key=None, prefix=None):
     """`offsets reset`."""
     config = make_config(settings)
     with iggy_target.IggyTarget(config) as target, target.connect() as connection:
-        admin.reset_positions(connection, config, Reset(key=key, prefix=prefix))
+        positions_admin.reset_positions(connection, config, PositionFilter(key=key, prefix=prefix))
 
 
 @attrs.frozen(kw_only=True)
@@ -848,7 +848,7 @@ def run_set(settings, *, key, share):
         )
         try:
             change.find(entries)
-            admin.set_position(connection, config, change)
+            positions_admin.set_position(connection, config, change)
         except PositionError as error:
             if not change.refusals and "dead letter" not in str(error):
                 raise  # all else is as documented
@@ -859,7 +859,7 @@ def run_accept(settings):
     config = make_config(settings)
     with iggy_target.IggyTarget(config) as target, target.connect() as connection:
         numbering = config.numbering_options(make_transformer(config.input.options()).numbering_options())
-        admin.accept_changes(connection, config, numbering_options=numbering)
+        positions_admin.accept_changes(connection, config, numbering_options=numbering)
 
 
 def run_replay(settings):
@@ -905,7 +905,7 @@ def prepare():
     """Once in a process, after `runtime.install` and before the first history."""
     silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
     replace(iggy_target, IggyConnection=SimConnection)
-    replace(processes, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
+    replace(task_processes, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
     replace(
         task_process,
         leave=lambda _: None,

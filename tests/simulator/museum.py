@@ -122,14 +122,14 @@ def one_generation():
 
 def no_look():
     """A second instance claims without a look at who runs."""
-    from framework.engine import admin, session
+    from framework.engine import positions_admin, session
 
     real = fencing.begin_epoch
 
     def begin_epoch(offset_log, **more):
         return real(offset_log, **{**more, "take_over": True})
 
-    session.begin_epoch = admin.begin_epoch = begin_epoch
+    session.begin_epoch = positions_admin.begin_epoch = begin_epoch
 
 
 def no_mark():
@@ -535,13 +535,13 @@ def shorter_than_saved():
 
 def accepted_without_anchors():
     """`offsets accept-data-loss` forgets what is known of every partition, also of those where nothing is gone."""
-    from framework.engine import admin
+    from framework.engine import positions_admin
 
     def read(self, topic_partition, info):
         raise partition_replay.PartitionGoneError("gone", topic_partition)
 
     accepted_at_the_end()
-    real = admin._accept
+    real = positions_admin._accept
 
     def accept(state, connection, config):
         reader = partition_replay.PartitionReader
@@ -551,7 +551,7 @@ def accepted_without_anchors():
         finally:
             reader.read = before
 
-    admin._accept = accept
+    positions_admin._accept = accept
 
 
 def replayed_before_it_is_sent():
@@ -651,9 +651,9 @@ def deleted_and_made_again():
 
 def kept_in_a_partition_that_is_gone():
     """`offsets accept-data-loss` leaves positions in partitions that were deleted."""
-    from framework.engine import admin, topic_checks
+    from framework.engine import positions_admin, topic_checks
 
-    topic_checks.lost_partitions = admin.lost_partitions = lambda *_: {}
+    topic_checks.lost_partitions = positions_admin.lost_partitions = lambda *_: {}
 
 
 def any_number_of_partitions():

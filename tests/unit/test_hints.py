@@ -19,8 +19,8 @@ OTHERS = {
     "framework/iggy/embedded",
     "framework/testing",
     "framework/cli/demo",
-    "s3_source/connector.py",
-    "gcs_source/connector.py",
+    "s3_source/kafka_connect.py",
+    "gcs_source/kafka_connect.py",
 }
 """Programs of their own, with options of their own; and properties of Kafka connectors."""
 

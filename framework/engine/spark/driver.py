@@ -31,11 +31,11 @@ from framework.engine.spark.object_assignment import PartitionBoard
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.spark.wave_lister import executors_of, wave_lister
-from framework.engine.task_run import WorkerPlan
+from framework.engine.task_run import TaskRunPlan
 from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
 from framework.iterator.object_store import StoreRecordIterator
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 from framework.storage.daemon_threads import Awaited
 from framework.task import SourceContext, iterator_of
 
@@ -245,7 +245,7 @@ class SparkGroup:
 
     def _start_job(self, given: Sequence[Assignment]) -> None:
         topic_partitions = frozenset(assignment.entry.topic_partition for assignment in given)
-        plan = WorkerPlan.of(self._session, self._task_class, topic_partitions, shared=True, once=self._once)
+        plan = TaskRunPlan.of(self._session, self._task_class, topic_partitions, shared=True, once=self._once)
         channel = self._stop_channel.address if self._stop_channel is not None else None
         job = SparkJob(plan=plan, assignments=given, channel=channel)
         run = for_thread(self._context, self._run_job)

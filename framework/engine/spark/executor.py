@@ -20,10 +20,10 @@ from framework.engine.process_setup import set_up_process
 from framework.engine.python_messages import log_python_messages
 from framework.engine.spark.failure_messages import MORE_MEMORY
 from framework.engine.spark.stop_channel import StopAddress, held
-from framework.engine.task_run import TaskRun, WorkerPlan, portable
+from framework.engine.task_run import TaskRun, TaskRunPlan, portable
 from framework.errors import FatalError, SourceError, UnknownOutcomeError, is_low_memory
 from framework.pipeline.sender import OBJECTS_LOGGER
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 MAX_LOGGED = 200
 """Maximum number of a job's log lines sent to the driver: a bucket of bad records causes as many warnings."""
@@ -44,7 +44,7 @@ class SparkJob:
         channel: address of the driver's channel; see `framework.engine.spark.stop_channel`.
     """
 
-    plan: WorkerPlan
+    plan: TaskRunPlan
     assignments: Sequence[Assignment]
     channel: StopAddress | None = None
 

@@ -7,7 +7,7 @@ import pickle
 
 from framework.config.iggy_address import IggyAddress
 from framework.discovery.object_feed import Assignment
-from framework.engine.task_run import WorkerPlan
+from framework.engine.task_run import TaskRunPlan
 from framework.iggy.offset_log.records import LogFacts, TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -66,7 +66,7 @@ def _worker_plan(maker: object, plan: TaskPlan, topic_partition: TopicPartition)
     """Return a plan as the engines send it; for a source whose class makes the task."""
     if not isinstance(maker, type):
         return plan.config
-    return WorkerPlan(
+    return TaskRunPlan(
         task_class=maker,
         config=plan.config,
         address=IggyAddress(host="127.0.0.1", port=8090),

@@ -19,7 +19,7 @@ from typing_extensions import Self
 from framework.config.iggy_address import IggyAddress
 from framework.config.sections import SourceCommonConfig
 from framework.engine.task_process import LeaderPipe, serve
-from framework.engine.task_run import WorkerPlan
+from framework.engine.task_run import TaskRunPlan
 from framework.iggy.connection import IggyConnection
 from framework.task import AbstractSourceTask
 
@@ -96,7 +96,7 @@ class PipeEnd:
 
 
 class ThreadContext:
-    """Start workers as threads: the context of a `framework.engine.processes.ProcessGroup`.
+    """Start workers as threads: the context of a `framework.engine.task_processes.ProcessGroup`.
 
     Args:
         connect: opens a connection for the process of that name.
@@ -124,7 +124,7 @@ class ThreadContext:
         self._leaders_ends.append(leaders)
         return leaders, PipeEnd(there, back)
 
-    def Process(self, *, target: object, args: tuple[WorkerPlan, PipeEnd], name: str, daemon: bool) -> ThreadProcess:  # noqa: N802 - the name in `multiprocessing`
+    def Process(self, *, target: object, args: tuple[TaskRunPlan, PipeEnd], name: str, daemon: bool) -> ThreadProcess:  # noqa: N802 - the name in `multiprocessing`
         """Make a worker. It runs what `target` runs, less what concerns a process as a whole."""
         del target, daemon
         plan, pipe = args
@@ -146,7 +146,7 @@ class ThreadProcess:
 
     pid: int | None = None
 
-    def __init__(self, context: ThreadContext, plan: WorkerPlan, pipe: PipeEnd, name: str) -> None:
+    def __init__(self, context: ThreadContext, plan: TaskRunPlan, pipe: PipeEnd, name: str) -> None:
         self.name = name
         self._context = context
         # the engine makes tasks by their class, and so does not care that this is none

@@ -15,7 +15,7 @@ from framework.cli.app import run
 from framework.config.loading import load_config, structure
 from framework.config.option import options_of, sections_of
 from gcs_source.task import GcsSourceConfig, GcsSourceTask
-from s3_source.connector import OPTIONS as S3_OPTIONS
+from s3_source.kafka_connect import OPTIONS as S3_OPTIONS
 from s3_source.task import S3SourceConfig, S3SourceTask
 
 if sys.version_info >= (3, 11):

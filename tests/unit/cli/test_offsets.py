@@ -8,7 +8,7 @@ from framework.cli.app import run
 from framework.cli.offsets_commands import _entry_lines, count_entries, unknown_text
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from s3_source.task import S3SourceTask
 from tests.support.positions import position
 
@@ -35,10 +35,10 @@ def test_an_empty_key_or_prefix_chooses_nothing_rather_than_everything(command, 
 @pytest.mark.parametrize(
     ("choice", "text"),
     [
-        (Reset(key="a.jsonl"), "no object with the key 'a.jsonl' has a position"),
-        (Reset(prefix="in/"), "no object below the prefix 'in/' has a position"),
+        (PositionFilter(key="a.jsonl"), "no object with the key 'a.jsonl' has a position"),
+        (PositionFilter(prefix="in/"), "no object below the prefix 'in/' has a position"),
         (
-            Reset(key="s3://lake/a.jsonl"),
+            PositionFilter(key="s3://lake/a.jsonl"),
             "no object with the key 's3://lake/a.jsonl' has a position; give what follows the bucket's name",
         ),
     ],

@@ -5,8 +5,8 @@ import logging
 import attrs
 import pytest
 
-from framework.engine.admin import reset_positions
-from framework.offsets.reset_scope import Reset
+from framework.engine.positions_admin import reset_positions
+from framework.offsets.position_filter import PositionFilter
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader
 
@@ -115,7 +115,7 @@ def test_a_reset_of_everything_reads_again_what_was_read(store):
     pass_time(store)
     connection = one.server.connect()
     one.session.close()
-    reset_positions(connection, one.config, Reset())
+    reset_positions(connection, one.config, PositionFilter())
     connection.close()
     one.start()
     assert read(one) == ["later"]

@@ -8,8 +8,8 @@ import pytest
 
 from framework.cli.dead_letter_commands import DeadLetterChoice
 from framework.engine import dead_letter_replay
-from framework.engine.admin import accept_changes, reset_positions
 from framework.engine.dead_letter_replay import DeadLetterReplay
+from framework.engine.positions_admin import accept_changes, reset_positions
 from framework.engine.session import Session
 from framework.errors import (
     AccessDeniedError,
@@ -30,7 +30,7 @@ from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.splits import KeyPart
 from framework.offsets.manager import OffsetManager
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.task import SourceContext
 from framework.testing.kit.crash import CrashError, CrashPoint
@@ -448,13 +448,15 @@ def test_an_object_that_was_given_up_is_opened_again_whatever_its_topic_may_forg
 
 @pytest.mark.parametrize("how", ["overwritten", "reset"])
 def test_dead_letters_of_an_earlier_generation_are_not_replayed(how, monkeypatch):
-    monkeypatch.setattr("framework.engine.admin.void_dead_letters", lambda *_: 0)  # killed behind the snapshot
+    monkeypatch.setattr(
+        "framework.engine.positions_admin.void_dead_letters", lambda *_: 0
+    )  # killed behind the snapshot
     source = usual()
     source.live()
     old = {dead_letter.offset for dead_letter in open_dead_letters(source) if dead_letter.key == "d"}
     if how == "reset":
         connection = source.server.connect()
-        reset_positions(connection, source.config, Reset(key="d"))
+        reset_positions(connection, source.config, PositionFilter(key="d"))
         connection.close()
     else:
         source.rig.store.put("d", b"- other\n")
@@ -642,7 +644,7 @@ def test_dead_letters_of_objects_that_were_reset_are_void_and_come_again():
     source = usual()
     source.live()
     connection = source.server.connect()
-    reset_positions(connection, source.config, Reset(key="a"))
+    reset_positions(connection, source.config, PositionFilter(key="a"))
     connection.close()
     assert {x.key for x in open_dead_letters(source)} == {"b", "d"}
     source.live(at=40)  # read again, killed in between, and read on
@@ -662,7 +664,7 @@ def reset(source, at=None, **choice):
     connection = source.server.connect()
     source.server.on_event = crash
     try:
-        reset_positions(connection, source.config, Reset(**choice))
+        reset_positions(connection, source.config, PositionFilter(**choice))
     except CrashError:
         pass
     finally:
@@ -710,7 +712,7 @@ def test_a_change_by_hand_warns_that_it_cannot_void_dead_letters_of_a_topic_it_d
     for key, warned in (("b", 0), ("a", 1)):
         caplog.clear()
         with source.server.connect() as connection:
-            reset_positions(connection, config, Reset(key=key))
+            reset_positions(connection, config, PositionFilter(key=key))
         assert sum("`dead-letter discard`" in text for text in caplog.messages) == warned
 
 

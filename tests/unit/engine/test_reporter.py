@@ -6,7 +6,7 @@ from framework.discovery.object_feed import FeedCounts
 from framework.engine.reporter import Reporter
 from framework.errors import PositionError, TooManySkippedError
 from framework.offsets.skipped import SkippedCount
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 
 def test_a_report_that_fails_changes_nothing_about_how_a_run_ends(caplog):

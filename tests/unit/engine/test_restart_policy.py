@@ -18,7 +18,7 @@ from framework.engine.restart_policy import (
     WorkDone,
 )
 from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 AWAY = IggyUnavailableError("away")
 LOST = UnknownOutcomeError("Spark lost a task: Python worker exited unexpectedly")

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from framework.config.format_registry import make_transformer
-from framework.engine.admin import accept_changes, reset_positions
+from framework.engine.positions_admin import accept_changes, reset_positions
 from framework.errors import PositionError
 from framework.model.objects import ObjectState
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.watermark import CoveredRange
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader, wanted
@@ -402,7 +402,8 @@ def test_a_folder_that_a_store_lists_late_is_not_hidden_by_the_folder_before_it(
 
 
 @pytest.mark.parametrize(
-    ("reset", "again"), [(Reset(key="b"), {"b"}), (Reset(prefix="b/"), {"b/1", "b/2"}), (Reset(), set(KEYS))]
+    ("reset", "again"),
+    [(PositionFilter(key="b"), {"b"}), (PositionFilter(prefix="b/"), {"b/1", "b/2"}), (PositionFilter(), set(KEYS))],
 )
 def test_a_reset_reads_compacted_objects_again_and_no_others(reset, again):
     store = old_bucket(*KEYS)

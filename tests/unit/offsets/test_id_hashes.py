@@ -6,7 +6,7 @@ import attrs
 import pytest
 import xxhash
 
-from framework.engine.admin import _set
+from framework.engine.positions_admin import _set
 from framework.iggy.offset_log.state import LogState
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.message_ids import entry_hash64, object_hash64

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.engine.admin import reset_positions
+from framework.engine.positions_admin import reset_positions
 from framework.engine.session import Session
 from framework.errors import (
     CorruptObjectError,
@@ -32,7 +32,7 @@ from framework.iggy.header_decoding import join_provenance
 from framework.model.batches import SkippedRecord
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import ObjectState, TopicPartition
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.skipped import SkippedCount
 from framework.pipeline.error_policy import ErrorPolicy, SkipWatch
 from framework.pipeline.queue import BoundedQueue
@@ -454,7 +454,7 @@ def test_what_a_reset_forgets_counts_no_more():
     with pytest.raises(ReaderFailedError):
         source.live()
     connection = source.server.connect()
-    reset_positions(connection, source.config, Reset(key="a"))
+    reset_positions(connection, source.config, PositionFilter(key="a"))
     connection.close()
     with pytest.raises(ReaderFailedError, match="4 bad records"):
         source.live()

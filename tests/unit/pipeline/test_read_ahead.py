@@ -10,7 +10,7 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline.read_ahead import FILL_SHARE, TAKE_OBJECTS, ReadAhead
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 from framework.transformer import InputOptions
 from transformers import BytesInput, make_transformer
 

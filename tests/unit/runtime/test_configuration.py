@@ -6,8 +6,8 @@ import os
 import attrs
 import pytest
 
+from framework.config.masked_view import MASK, has_mask, shown_mapping
 from framework.config.option import option
-from framework.config.redacted import MASK, has_mask, shown_mapping
 from framework.errors import ConfigError
 from framework.runtime.answers import transforms_of
 from framework.runtime.configuration import shown
@@ -395,7 +395,7 @@ def test_a_secret_of_a_transform_is_not_shown(tmp_path, monkeypatch):
     class Own(Transform):
         options_class = Options
 
-    monkeypatch.setattr("framework.config.redacted.transform_class", {"own": Own}.__getitem__)
+    monkeypatch.setattr("framework.config.masked_view.transform_class", {"own": Own}.__getitem__)
     table = (
         f'[[transforms]]\ntype = "own"\ntoken = "{SECRET}"\nword = "a"\n[[transforms]]\ntype = "none"\nx = "{SECRET}"\n'
     )

@@ -11,7 +11,7 @@ from framework.engine.spark import executor
 from framework.engine.spark.executor import SparkJob, run_job
 from framework.engine.spark.stop_channel import StopChannel
 from framework.errors import CorruptObjectError, FatalError, ReaderFailedError, UnknownOutcomeError
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 SECONDS = 20
 

@@ -6,14 +6,14 @@ from types import SimpleNamespace
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.engine.task_run import WorkerPlan
+from framework.engine.task_run import TaskRunPlan
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import LEADER, CrashError, CrashPoint
 from framework.testing.kit.processes import ThreadContext
 from framework.testing.options import source_config
 from tests.support.iggy_messages import append
 
-PLAN = WorkerPlan(
+PLAN = TaskRunPlan(
     task_class=object, config=source_config(), address=IggyAddress(host="127.0.0.1", port=8090), epoch=1, log_from=0
 )
 

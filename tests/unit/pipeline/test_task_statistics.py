@@ -4,7 +4,7 @@ import pickle
 
 import attrs
 
-from framework.pipeline.statistics import FIELDS, TaskStatistics
+from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 
 
 def numbered(first):

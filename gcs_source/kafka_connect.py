@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.connector import NO_LOGIN, ConnectorOption, address, milliseconds, whole_number
+from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, milliseconds, whole_number
 
 OPTIONS: Mapping[str, ConnectorOption] = {
     "gcs.bucket.name": ConnectorOption(to="gcs.bucket"),

@@ -24,7 +24,7 @@ from framework.iggy.offset_log.partition_replay import (
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by
 from framework.model.text import counted
 from framework.offsets.id_hashes import Identities
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -51,7 +51,7 @@ class AdminResult:
     restarting: int = 0
 
 
-def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: Reset) -> AdminResult:
+def reset_positions(connection: IggyConnection, config: SourceCommonConfig, reset: PositionFilter) -> AdminResult:
     """Remove positions, so that their objects are read again from the first record, in a higher generation.
 
     Atomic: nothing has happened until the snapshot is complete. Dead letters of reset objects are marked after it.
@@ -94,13 +94,13 @@ def set_position(connection: IggyConnection, config: SourceCommonConfig, change:
         SourceRunningError: the source is running.
         PositionError: the position cannot be set; the log cannot be read; or a partition is gone.
     """
-    of_object = Reset(key=change.key)
+    of_object = PositionFilter(key=change.key)
 
     def check(state: LogState) -> None:
         nonlocal of_object
         check_topics(connection, config, state)
         entry = change.find(state.positions.view())
-        of_object = Reset(key=change.key, bucket=entry.bucket)
+        of_object = PositionFilter(key=change.key, bucket=entry.bucket)
         # read here, where no predecessor runs any more: its last dead letter must not be marked unseen
         _check_dead_letters(dead_letters_of(connection, config, of_object.takes_object), change, entry)
         _warn_of_dead_letters(config, [entry])
@@ -225,14 +225,14 @@ def _change(
     return AdminResult(epoch.number, len(session.offsets.table))
 
 
-def _reset(state: LogState, reset: Reset) -> None:
+def _reset(state: LogState, reset: PositionFilter) -> None:
     if reset.everything and state.knows_nothing:
         # The log was lost, and with it which generations there were: the last messages of a partition that may forget them
         # are counted at each start, and must not be taken for those of the generations to come.
         state.positions.floor = max(state.positions.floor, state.now_us // 1000)
     for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
         state.positions.remove_object(key.whole())
-    state.watermark = reset.without(state.watermark)
+    state.watermark = reset.removed_from(state.watermark)
     _list_again(state, reset)
     state.skipped = []
     if reset.everything:
@@ -248,10 +248,10 @@ def _set(state: LogState, change: SetPosition) -> None:
     state.positions.remove_object(key)
     made = Identities(state.source, (other for _, other in state.positions.pending())).take(made)
     state.positions[key] = made
-    _list_again(state, Reset(key=change.key))
+    _list_again(state, PositionFilter(key=change.key))
 
 
-def _list_again(state: LogState, reset: Reset) -> None:
+def _list_again(state: LogState, reset: PositionFilter) -> None:
     """Drop the marks that say how far a listing was read, wherever it may show one of these objects."""
     for prefix, past in list(state.listings.items()):
         if reset.touches(prefix):

@@ -1,4 +1,4 @@
-"""The scope of `offsets reset`: one object, the objects of a prefix, or all."""
+"""Which positions a command is for: of one object, of the objects of a prefix, or all. Dead letters, too."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class Reset:
-    """A selection of objects whose positions are dropped, so that they are read again from their first record.
+class PositionFilter:
+    """Selects positions, or dead letters, by their objects.
 
     Attributes:
         key: only the object of that key, with all its splits.
@@ -28,31 +28,31 @@ class Reset:
 
     @property
     def everything(self) -> bool:
-        """Whether the reset drops every position."""
+        """Whether it selects every position."""
         return self.key is None and not self.prefix
 
     def takes(self, key: str) -> bool:
-        """Return whether the reset includes the object of that key."""
+        """Return whether it selects the object of that key."""
         if self.key is not None:
             return key == self.key
         return key.startswith(self.prefix or "")
 
     def takes_object(self, bucket: str, key: str) -> bool:
-        """Return whether the reset includes dead letters of that object."""
+        """Return whether it selects dead letters of that object."""
         return self.takes(key) and self.bucket in {None, bucket}
 
     def takes_entry(self, entry: OffsetManagerEntry) -> bool:
-        """Return whether the reset drops this position."""
+        """Return whether it selects this position."""
         return self.everything or self.takes(entry.key)
 
     def touches(self, prefix: str) -> bool:
-        """Return whether the reset may include an object below that prefix: it then drops the listing hints, too."""
+        """Return whether it may select an object below that prefix: a reset then drops the listing hints, too."""
         if self.key is not None:
             return self.key.startswith(prefix)
         own = self.prefix or ""
         return own.startswith(prefix) or prefix.startswith(own)
 
-    def without(self, watermark: Watermark) -> Watermark:
+    def removed_from(self, watermark: Watermark) -> Watermark:
         """Return the watermark without these objects: they are new again, including those with compacted positions."""
         if self.everything:
             return Watermark()

@@ -32,10 +32,10 @@ from framework.discovery.routing import task_of
 from framework.engine.listing_thread import ListingThread
 from framework.engine.reporter import Reporter
 from framework.engine.task_process import STOP_SIGNALS, work
-from framework.engine.task_run import WorkerPlan, portable
+from framework.engine.task_run import TaskRunPlan, portable
 from framework.errors import SourceError, UnknownOutcomeError
 from framework.iggy.offset_log.log import DuePolls
-from framework.pipeline.statistics import TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SpawnContext:
 
 
 @attrs.define(kw_only=True, eq=False)
-class _Worker:
+class _TaskProcess:
     process: BaseProcess
     pipe: Connection
     outbox: SimpleQueue[tuple[str, object] | None] = attrs.field(factory=SimpleQueue)
@@ -122,7 +122,7 @@ class ProcessGroup:
     _once: bool = attrs.field(kw_only=True)
     _context: Any = attrs.field(default=None, kw_only=True)
     _follow_seconds: float = attrs.field(default=FOLLOW_SECONDS, kw_only=True)
-    _workers: list[_Worker] = attrs.field(factory=list, init=False)
+    _workers: list[_TaskProcess] = attrs.field(factory=list, init=False)
     _failure: SourceError | None = attrs.field(default=None, init=False)
     _stopping_since: float = attrs.field(default=math.inf, init=False)
 
@@ -189,7 +189,7 @@ class ProcessGroup:
                 for topic_partition in self._session.known_partitions()
                 if task_of(topic_partition, tasks) == number
             }
-            plan = WorkerPlan.of(self._session, self._task_class, owned, once=self._once)
+            plan = TaskRunPlan.of(self._session, self._task_class, owned, once=self._once)
             process = context.Process(target=work, args=(plan, worker_end), name=f"task-{number}", daemon=True)
             try:
                 process.start()  # fails for a class that cannot be pickled
@@ -198,14 +198,14 @@ class ProcessGroup:
                 raise
             finally:
                 worker_end.close()
-            worker = _Worker(process=process, pipe=own_end)
+            worker = _TaskProcess(process=process, pipe=own_end)
             self._workers.append(worker)  # before its threads: they may not start, and then it must be ended, too
             for target, args in ((self._listen, (worker, listing)), (self._write, (worker,))):
                 thread = threading.Thread(target=target, args=args, name=f"task-{number}", daemon=True)
                 thread.start()
                 worker.threads.append(thread)
 
-    def _listen(self, worker: _Worker, listing: ListingThread) -> None:
+    def _listen(self, worker: _TaskProcess, listing: ListingThread) -> None:
         """Handle a worker's messages until its pipe ends. One thread per worker."""
         try:
             while True:
@@ -225,7 +225,7 @@ class ProcessGroup:
             log.exception("a message of %s could not be taken", worker.process.name)
             self._fail(error)
 
-    def _write(self, worker: _Worker) -> None:
+    def _write(self, worker: _TaskProcess) -> None:
         """Send a worker's messages. One thread per worker: a pipe is full while its worker is frozen, and others wait for none."""
         try:
             while (message := worker.outbox.get()) is not None:
@@ -242,7 +242,7 @@ class ProcessGroup:
             self._failure = self._failure or portable(error)
             self._changed.notify_all()
 
-    def _take_message(self, worker: _Worker, listing: ListingThread, kind: str, value: Any) -> None:
+    def _take_message(self, worker: _TaskProcess, listing: ListingThread, kind: str, value: Any) -> None:
         if kind == "started":
             worker.started = True
         elif kind == "statistics":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.connector import NO_LOGIN, ConnectorOption, address, milliseconds, seconds, whole_number
+from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, milliseconds, seconds, whole_number
 
 
 def _attempts(text: str) -> int:

@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from framework.config.format_registry import make_transformer
-from framework.engine import admin
-from framework.engine.admin import accept_changes, reopen_objects, reset_positions, set_position
+from framework.engine import positions_admin
 from framework.engine.inspection import inspect
+from framework.engine.positions_admin import accept_changes, reopen_objects, reset_positions, set_position
 from framework.engine.session import Session
 from framework.engine.topic_checks import ensure_offsets_topic
 from framework.errors import (
@@ -28,7 +28,7 @@ from framework.iggy.offset_log.fencing import begin_epoch
 from framework.iggy.offset_log.log import OffsetLog
 from framework.model.objects import NativeObject, TopicPartition
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
-from framework.offsets.reset_scope import Reset
+from framework.offsets.position_filter import PositionFilter
 from framework.offsets.set_position import SetPosition
 from framework.offsets.watermark import CoveredRange, Watermark
 from framework.pipeline.dead_letters import DeadLetter
@@ -81,11 +81,11 @@ def others(source, count=1, partition=0):
 
 
 RESETS = [
-    (Reset(key="b"), ["b"]),
-    (Reset(key="b/"), []),
-    (Reset(prefix="b"), ["b", "bb"]),
-    (Reset(prefix=""), ["a", "b", "bb"]),
-    (Reset(), ["a", "b", "bb"]),
+    (PositionFilter(key="b"), ["b"]),
+    (PositionFilter(key="b/"), []),
+    (PositionFilter(prefix="b"), ["b", "bb"]),
+    (PositionFilter(prefix=""), ["a", "b", "bb"]),
+    (PositionFilter(), ["a", "b", "bb"]),
 ]
 
 
@@ -133,7 +133,7 @@ def test_crashes_after_a_reset_lose_and_repeat_nothing_more():
     for at in range(1, events, 3):
         source = Source(COUNTS, partitions=2)
         source.live()
-        by_hand(source, Reset(key="b"))
+        by_hand(source, PositionFilter(key="b"))
         source.live(at)
         source.live()
         assert source.payloads() == source.once() + twice("b")
@@ -143,11 +143,11 @@ def test_two_resets_begin_two_generations():
     source = Source(COUNTS, partitions=1)
     source.live()
     for _ in range(2):
-        by_hand(source, Reset(key="b"))
+        by_hand(source, PositionFilter(key="b"))
         source.live()
     assert source.payloads() == source.once() + twice("b") + twice("b")
     assert source.entries["b"].generation == 3
-    by_hand(source, Reset())
+    by_hand(source, PositionFilter())
     source.live()
     assert {entry.generation for entry in source.entries.values()} == {4}
 
@@ -160,7 +160,7 @@ def test_an_object_half_read_is_read_from_its_first_record_after_a_reset():
         if 0 < held < 30:
             break
     assert 0 < held < 30
-    by_hand(source, Reset(key="b"))
+    by_hand(source, PositionFilter(key="b"))
     source.live()
     assert source.payloads() == source.once() + collections.Counter(lines("b", held))
 
@@ -168,9 +168,9 @@ def test_an_object_half_read_is_read_from_its_first_record_after_a_reset():
 @pytest.mark.parametrize(
     "choice",
     [
-        Reset(key="b"),
-        Reset(prefix="b"),
-        Reset(),
+        PositionFilter(key="b"),
+        PositionFilter(prefix="b"),
+        PositionFilter(),
         SetPosition(key="b", records=2, numbering_options=NUMBERING),
         "accept",
     ],
@@ -231,7 +231,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     session.write_snapshot()
     connection.close()
 
-    by_hand(source, Reset(prefix="b"))
+    by_hand(source, PositionFilter(prefix="b"))
     state = loaded(source.server)
     assert not state.watermark.covers("bucket", "bb", 5)
     assert state.watermark.covers("bucket", "a", 5)
@@ -240,7 +240,7 @@ def test_a_reset_forgets_what_was_compacted_there_and_what_the_last_listing_left
     assert {prefix: state.listings[prefix] for prefix in ("", "a", "b")} == {"": bare, "a": left, "b": bare}
     assert ([count for _, count in state.skipped], state.has_abandoned_partitions) == ([], False)
 
-    by_hand(source, Reset())
+    by_hand(source, PositionFilter())
     state = loaded(source.server)
     assert (bool(state.watermark), len(state.positions), state.anchors, state.topics) == (False, 0, {}, {})
     assert state.listings["a"] == bare
@@ -252,7 +252,7 @@ def test_a_reset_of_one_object_keeps_it_from_nothing_that_is_wrong_elsewhere(sou
     source.server.delete_topic("kit", "records")
     before = kinds(source.server)
     with pytest.raises(PositionError, match=r'topic "records" of stream "kit" was deleted'):
-        by_hand(source, Reset(key="b"))
+        by_hand(source, PositionFilter(key="b"))
     assert kinds(source.server) == before
 
 
@@ -261,7 +261,7 @@ def test_a_reset_of_everything_goes_whatever_happened(source, harm):
     hurt(source, harm)
     before = source.payloads()
     again = Source({}, rig=source.rig, server=source.server, partitions=1 if harm == "partition" else 2)
-    by_hand(again, Reset())
+    by_hand(again, PositionFilter())
     again.live()
     assert again.payloads() == before + source.once()
     again.live()
@@ -303,7 +303,7 @@ def test_what_stands_behind_a_set_position_is_sent_once_more_and_nothing_undoes_
         assert source.payloads() == source.once() + behind("b", records, source)
     generations = {entry.key: entry.generation for entry in source.entries.values()}
     assert generations == {"a": 1, "b": 2, "bb": 1}
-    by_hand(source, Reset(key="b"))
+    by_hand(source, PositionFilter(key="b"))
     source.live()
     assert source.payloads() == source.once() + behind("b", records, source) + twice("b")
     assert source.entries["b"].generation == 3
@@ -386,7 +386,7 @@ def test_a_position_in_a_partition_that_is_gone_is_set_done_and_nothing_else(sou
     left = source.payloads()
     again.live()
     assert source.payloads() == left
-    by_hand(again, Reset(key=name))
+    by_hand(again, PositionFilter(key=name))
     again.live()
     assert source.payloads() == left + twice(name)
 
@@ -423,7 +423,7 @@ def test_dead_letters_before_a_set_position_are_not_left_behind_however_late_the
 ):
     """A source that is about to end may write its last one while the command begins."""
     if late:
-        monkeypatch.setattr(admin, "check_topics", lambda *_: bury(source, 3))
+        monkeypatch.setattr(positions_admin, "check_topics", lambda *_: bury(source, 3))
     else:
         bury(source, 3)
     with pytest.raises(PositionError, match="1 dead letter of the records up to 3 would be left behind"):
@@ -496,7 +496,7 @@ def test_a_start_after_a_reset_of_everything_that_was_killed_is_still_refused_wh
     with pytest.raises(PositionError, match=r"knows nothing.*offsets reset --all"):
         source.live()
     before = source.payloads()
-    by_hand(source, Reset())
+    by_hand(source, PositionFilter())
     source.live()
     assert source.payloads() == before + source.once()
 
@@ -510,7 +510,7 @@ def test_everything_comes_again_after_a_lost_log_also_what_a_topic_may_still_for
         source.live()
         for times in (2, 3):
             hurt(source, "log")
-            by_hand(source, Reset())
+            by_hand(source, PositionFilter())
             source.live(at)
             source.live()
             assert set(source.payloads().values()) == {times}
@@ -854,18 +854,18 @@ def test_a_change_by_hand_is_refused_while_the_source_runs(source, monkeypatch):
     monkeypatch.setattr(fencing, "LOOK_SECONDS", 0.0)
     running = Session.begin(source.server.connect(), source.bench.config)
     before = source.server.messages("kit", LOG)
-    for change in (Reset(), Reset(key="a"), "accept"):
+    for change in (PositionFilter(), PositionFilter(key="a"), "accept"):
         with pytest.raises(IggyUnavailableError, match="earlier connection of this process"):
             by_hand(source, change)
     assert source.server.messages("kit", LOG) == before
     running.follow()
     running.close()
-    assert by_hand(source, Reset()).positions == 0
+    assert by_hand(source, PositionFilter()).positions == 0
 
 
 def test_an_epoch_of_its_own_stands_in_the_log_for_each_change(source):
     before = len(kinds(source.server))
-    done = by_hand(source, Reset(key="a"))
+    done = by_hand(source, PositionFilter(key="a"))
     written = records(source.server)[before:]
     assert [record.kind for record in written] == ["claim", "opening", "snapshot", "snapshot"]
     assert {record.epoch for record in written} == {done.epoch} == {2}
