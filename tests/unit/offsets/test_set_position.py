@@ -121,6 +121,8 @@ def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     assert change(1000, partitions=3).find([done]) == done
     with pytest.raises(PositionError, match="which has only 3 partitions"):
         change(999, partitions=3).find([done])
+    with pytest.raises(PositionError, match="which has only 0 partitions"):
+        change(1, partitions=0).find([beyond])
 
 
 def test_a_count_needs_the_options_that_numbered_the_records():

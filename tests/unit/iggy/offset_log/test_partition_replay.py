@@ -341,6 +341,30 @@ def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
 # ---- the replay
 
 
+@pytest.mark.parametrize(
+    ("done", "record", "counted", "purged"),
+    [(1, 2, 2, True), (2, 3, 2, True), (1, 3, 3, True), (1, 2, 1, False), (2, 2, 2, False), (0, 1, 2, False)],
+)
+def test_a_record_that_was_not_counted_up_to_the_last_counted_message_was_sent_after_a_purge(
+    done, record, counted, purged
+):
+    """A source beside sent it into the purged topic: what this source had counted is gone."""
+    rig = Rig()
+    entry = position("a", done, records_saved=0)
+    rig.begin(entry)
+    rig.known()
+    rig.others(2)
+    rig.send(entry, record)
+    rig.state.counted = {PARTITION: Anchor(counted, 99)}
+    if not purged:
+        assert named(rig.read().counts) == {key("a").canonical(): record}
+        return
+    said = rf'record {record} of bucket/a is at offset 2, and source "kit" had counted {done} records .*{WAYS_OUT}'
+    with pytest.raises(PartitionGoneError, match=said) as error:
+        rig.read()
+    assert error.value.topic_partition == PARTITION
+
+
 def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     rig = Rig().known()
     a, split = position("a", 2), position("b", 1, split_number=3, split_size=1024)
