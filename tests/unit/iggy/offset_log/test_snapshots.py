@@ -431,6 +431,7 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     assert kept(leader)[0].offset == 0
     assert len(kept(leader)) > count
     assert leader.log.foreign == 2
+    assert trim(leader.log, leader.log.next_offset, leader.log.total_bytes) == 0
 
 
 def test_a_shared_log_that_only_grows_is_reported_once(caplog, monkeypatch):
