@@ -42,7 +42,7 @@ class Leader:
     def __init__(self, *, segment_bytes=None, **how):
         self.server = server_with_log()
         self.server.segment_bytes = segment_bytes
-        self.clock = FakeClock()
+        self.clock = FakeClock(0.0)  # as of a machine that has just started
         self.append_seconds = 0.0
         self.log, self.epoch = epoch_of(self.server)
         self.positions = self.epoch.state.positions
