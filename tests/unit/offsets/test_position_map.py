@@ -2,6 +2,7 @@
 
 import enum
 import hashlib
+import itertools
 import json
 import marshal
 import pickle
@@ -391,15 +392,19 @@ def test_a_row_that_no_source_wrote_is_refused_when_it_is_loaded(forged):
     assert row[NAME_AT:BODY_AT] == b"k"
     assert row[EXTRA_AT:] == b"v"
 
-    def loaded(row):
+    def loaded(*rows):
         back = PositionMap()
-        back.load(view.tables, [RowChunk(row, len(row).to_bytes(4, "little"))])
-        return list(back.view())
+        ends = itertools.accumulate(map(len, rows))
+        back.load(view.tables, [RowChunk(b"".join(rows), b"".join(end.to_bytes(4, "little") for end in ends))])
+        return back
 
     good = with_extra(row, msgspec.msgpack.encode({"a": 1})) + b"v"
-    assert loaded(good) == [done("k", extra={"a": 1})]
-    with pytest.raises((IndexError, ValueError)):
-        loaded(FORGED_ROWS[forged](row))
+    assert list(loaded(good).view()) == [done("k", extra={"a": 1})]
+    bad, (first, last) = FORGED_ROWS[forged](row), (row[:NAME_AT] + name + row[BODY_AT:] for name in (b"a", b"z"))
+    assert len(loaded(first, good, last)) == 3
+    for rows in ([bad], [first, bad, last]):
+        with pytest.raises((IndexError, ValueError)):
+            loaded(*rows)
 
 
 @settings(max_examples=examples(300))

@@ -28,6 +28,20 @@ def test_a_reset_takes_one_object_or_a_prefix_or_everything(reset, taken):
 
 
 @pytest.mark.parametrize(
+    ("reset", "taken"),
+    [
+        (Reset(), ["x/a", "x/b", "y/a", "y/b"]),
+        (Reset(key="a"), ["x/a", "y/a"]),
+        (Reset(bucket="x"), ["x/a", "x/b"]),
+        (Reset(key="a", bucket="x"), ["x/a"]),
+        (Reset(prefix="b", bucket="y"), ["y/b"]),
+    ],
+)
+def test_dead_letters_are_those_of_one_bucket_or_of_all(reset, taken):
+    assert [f"{bucket}/{key}" for bucket in "xy" for key in "ab" if reset.takes_object(bucket, key)] == taken
+
+
+@pytest.mark.parametrize(
     ("reset", "prefix", "touched"),
     [
         (Reset(), "a/", True),

@@ -154,7 +154,7 @@ def test_another_message_in_the_place_of_the_anchor_is_a_persons_hand():
     rig = anchored()
     rig.server.purge_topic("kit", "records")
     rig.others(3)
-    said = rf'"records", partition 0, .* another message stands where source "kit" had saved its own.*{WAYS_OUT}'
+    said = rf'"records", partition 0, of stream "kit".* another message stands where source "kit" had saved its own.*{WAYS_OUT}'
     with pytest.raises(PartitionGoneError, match=said) as error:
         rig.read()
     assert error.value.topic_partition == PARTITION
@@ -180,6 +180,21 @@ def test_a_topic_made_again_is_a_persons_hand():
         ) as error:
             rig.read()
         assert error.value.topic_partition == PARTITION
+
+
+@pytest.mark.parametrize(("others", "kept", "before"), [(0, 0, None), (2, 2, None), (5, 3, 1), (5, 0, 4)])
+def test_of_a_partition_whose_loss_is_accepted_all_that_is_left_is_counted(others, kept, before):
+    rig = anchored()
+    rig.state.topics[PARTITION] = rig.state.topics[PARTITION]._replace(created_at=99)
+    rig.state.counted = {PARTITION: rig.end()}
+    rig.server.purge_topic("kit", "records")
+    if others:
+        rig.others(others)
+    rig.keep(kept)
+    PartitionReader(rig.connection, "kit", rig.state).count_from_first(PARTITION, rig.info)
+    assert rig.state.topics == {PARTITION: TopicIdentity(topic_id=rig.info.id, created_at=rig.info.created_at)}
+    assert (rig.state.anchors.get(PARTITION), rig.state.counted) == (before and Anchor(before, 0), {})
+    assert rig.read().messages == kept
 
 
 @pytest.mark.parametrize("closed", [True, False])
