@@ -957,6 +957,11 @@ def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is
     assert manager.table.begin_first(key, small_entry(generation=1, version="v2")) is None
     manager.store_begun()
     manager.remove_entry(first)
+    other = small_entry(generation=1, key="other")
+    (removed,) = manager.table.unsaved.removed
+    assert manager.table.begin_first(other.get_manager_key(), other) is not None
+    assert list(manager.table.unsaved.removed) == [removed]
+    manager.store_begun()
     again = manager.table.begin_first(key, small_entry(generation=1))
     assert again is not None
     assert again.generation == first.generation + 1
