@@ -21,6 +21,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -86,6 +87,9 @@ def copy_the_project() -> None:
         elif path == ROOT / "tests" / "conftest.py":
             data += SPEED.encode()
         if not copy.exists() or copy.read_bytes() != data:
+            # mutmut plants nothing in a module that is named later, and has not changed
+            if path.name == "pyproject.toml":
+                shutil.rmtree(COPY / "mutants", ignore_errors=True)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
     for folder in [COPY / package for package in PACKAGES]:
