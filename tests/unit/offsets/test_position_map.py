@@ -950,6 +950,22 @@ def test_the_splits_behind_the_first_are_found_without_a_search():
     assert positions.splits_of(OffsetManagerKey.of_object("b", "m")) == []
 
 
+def test_a_final_position_is_not_pending_also_where_no_row_holds_it():
+    entry = done("k").changed(mark=ResumePoint(0, 0))
+    positions = position_map([entry])
+    assert entry.final
+    assert not list(positions.view().chunks())
+    assert positions.find_pending(entry.get_manager_key()) is None
+
+
+@pytest.mark.parametrize("version", ["", "@0", ETAG, f"{ETAG}@0"])
+def test_a_row_that_ends_with_its_numbers_or_its_etag_is_loaded(version):
+    entry = done("k").changed(version=version)
+    view, back = position_map([entry]).view(), PositionMap()
+    back.load(view.tables, view.chunks())
+    assert list(back.view()) == [entry]
+
+
 def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is_none():
     manager, key = OffsetManager(), small_entry().get_manager_key()
     first = manager.table.begin_first(key, small_entry(generation=1))
