@@ -10,7 +10,8 @@ mutmut leaves decorated functions alone, and half of the core's contract is deco
 `@property` is written as a call. What lives on is equivalent, and stands in tests/mutants.md with its reason, or wants a better
 test.
 
-It fails when tests/mutants.md explains a mutant that is gone. tests/unit/test_mutants.py checks the names in pyproject.toml.
+It ends with 1, too, when tests/mutants.md explains a mutant that is gone. tests/unit/test_mutants.py checks the names in
+pyproject.toml.
 """
 
 import argparse
@@ -20,6 +21,7 @@ import json
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -85,6 +87,9 @@ def copy_the_project() -> None:
         elif path == ROOT / "tests" / "conftest.py":
             data += SPEED.encode()
         if not copy.exists() or copy.read_bytes() != data:
+            # mutmut plants nothing in a module that is named later, and has not changed
+            if path.name == "pyproject.toml":
+                shutil.rmtree(COPY / "mutants", ignore_errors=True)
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_bytes(data)
     for folder in [COPY / package for package in PACKAGES]:
@@ -156,8 +161,8 @@ def mutmut(*arguments: str) -> None:
         sys.exit(done.returncode)
 
 
-def report(chosen: set[str]) -> int:
-    """Print what lived on and the rate; 1 when something lives on that tests/mutants.md does not explain."""
+def report(chosen: set[str]) -> bool:
+    """Print what lived on and the rate; return whether something lives on that tests/mutants.md does not explain."""
     found = {name: exit_code for name, exit_code in results().items() if name in chosen}
     ends = Counter(
         "killed" if code in KILLED else "alive" if code in ALIVE else "untested" if code in UNTESTED else "unclear"
@@ -201,8 +206,7 @@ def main() -> int:
     names = sorted(results())
     if not names:
         sys.exit(f"error: mutmut made no mutants; it said: {(first.stdout + first.stderr)[-2000:]}")
-    if gone := missing_changes(names):
-        sys.exit(f"error: tests/mutants.md explains what no mutant does: {'; '.join(gone)}")
+    gone = missing_changes(names)
     if options.module:
         names = [name for name in names if any(f".{module}." in f".{name}" for module in options.module)]
     if options.name:
@@ -212,7 +216,9 @@ def main() -> int:
     if not names:
         sys.exit("error: no mutant has that name")
     mutmut("run", "--max-children", str(options.jobs), *names)
-    return report(set(names))
+    alive = report(set(names))
+    print("".join(f"  tests/mutants.md explains what no mutant does: {row}\n" for row in gone), end="")
+    return int(alive or bool(gone))
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import IggyTopicError, IggyUnavailableError, TaskClosedError
+from framework.errors import IggyProtocolError, IggyTopicError, IggyUnavailableError, TaskClosedError
 from framework.iggy.connection import IggyConnection
 from framework.iggy.producer import IggyProducer
 from framework.iggy.reader import read_partition
@@ -105,6 +105,13 @@ def test_polls_begin_where_they_are_told(connection, stream, offset, count, expe
     for n in range(5):
         append(connection, stream, "t", 0, b"%d" % n)
     assert [m.offset for m in connection.poll(stream, "t", 0, offset=offset, count=count)] == expected
+
+
+def test_a_place_before_the_first_message_is_no_place(connection, stream):
+    connection.ensure_stream(stream)
+    connection.create_topic(stream, "t", 1)
+    with pytest.raises(IggyProtocolError):
+        connection.poll(stream, "t", 0, offset=-1, count=1)
 
 
 def test_the_last_message_of_an_empty_partition_is_none(connection, stream):

@@ -156,7 +156,7 @@ def dumps(body: Any) -> bytes:
     try:
         return _encode(body)
     except (UnicodeEncodeError, OverflowError):  # a name is not valid Unicode, such as a file's; a number is very large
-        return json.dumps(msgspec.to_builtins(body, str_keys=True), separators=(",", ":")).encode()
+        return json.dumps(msgspec.to_builtins(body), separators=(",", ":")).encode()
 
 
 _encode = msgspec.json.Encoder().encode

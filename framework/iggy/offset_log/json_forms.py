@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
 
@@ -157,20 +158,22 @@ def maps_in(form: FactsForm | ProgressForm | OpenForm, names: Iterable[str]) -> 
     return {name: _FORMS[name][1](getattr(form, name)) for name in names}
 
 
-def _by_partition(columns_of: Callable[[Any], Iterable[Any]], value_of: Callable[..., Any]) -> _Form:
+def _rows_of(columns_of: Callable[[Any], Iterable[Any]], values: Mapping[TopicPartition, Any]) -> list[Any]:
     """Return the form of a map: rows of topic, partition, and the columns of the value."""
-    return (
-        lambda values: [(at.topic, at.partition, *columns_of(value)) for at, value in values.items()],
-        lambda rows: {TopicPartition(topic, number): value_of(*columns) for topic, number, *columns in rows},
-    )
+    return [(at.topic, at.partition, *columns_of(value)) for at, value in values.items()]
+
+
+def _map_of(value_of: Callable[..., Any], rows: Iterable[Any]) -> dict[TopicPartition, Any]:
+    """The inverse of `_rows_of`."""
+    return {TopicPartition(topic, number): value_of(*columns) for topic, number, *columns in rows}
 
 
 _Form: TypeAlias = tuple[Callable[[Any], Any], Callable[[Any], dict[Any, Any]]]
-_ANCHORS = _by_partition(lambda anchor: (anchor_out(anchor),), anchor_in)
-_VALUES = _by_partition(lambda value: (value,), lambda value: value)
+_ANCHORS = partial(_rows_of, lambda anchor: (anchor_out(anchor),)), partial(_map_of, anchor_in)
+_VALUES = partial(_rows_of, lambda value: (value,)), partial(_map_of, lambda value: value)
 _FORMS: Mapping[str, _Form] = {
     "anchors": _ANCHORS,
-    "topics": _by_partition(tuple, TopicIdentity),
+    "topics": (partial(_rows_of, tuple), partial(_map_of, TopicIdentity)),
     "owners": _VALUES,
     "counted": _ANCHORS,
     "closed": _VALUES,

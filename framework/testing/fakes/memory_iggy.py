@@ -23,6 +23,7 @@ from typing_extensions import Self, override
 
 from framework.config.iggy_address import IggyAddress
 from framework.errors import (
+    IggyProtocolError,
     IggyTopicError,
     IggyUnavailableError,
     TaskClosedError,
@@ -242,6 +243,8 @@ class MemoryIggy:
 
     def read(self, stream: str, topic: str, partition: int, offset: Offset, count: int) -> list[StoredMessage]:
         """Return the messages of a poll."""
+        if isinstance(offset, int) and offset < 0:
+            raise IggyProtocolError(f"no message has offset {offset}")
         with self._lock:
             messages = self._partition(stream, topic, partition).messages
             if (topic, partition) in self.unreadable:

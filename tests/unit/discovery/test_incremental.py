@@ -58,6 +58,7 @@ class Source:
         self.stored = MemoryOffsetStore()
         self.chosen = Everything()
         self.listed = []
+        self.key_seconds = 0.0
         self.start()
 
     def start(self):
@@ -90,6 +91,7 @@ class Source:
         for prefix, after in starts.items():
             for key in sorted(key for key in self.versions if key.startswith(prefix) and key > after):
                 self.listed.append(key)
+                self.clock.advance(self.key_seconds)
                 yield attrs.evolve(native(key), version=str(self.versions[key]))
 
     def go(self, seconds=1.0):
@@ -145,6 +147,15 @@ def test_after_a_whole_listing_only_the_look_back_is_listed_until_the_next_is_du
 def test_an_assignment_to_what_each_object_needs_costs_no_call(kind):
     """With a converter attrs looks at each assignment, and a feed makes three for each listed object."""
     assert kind.__setattr__ is object.__setattr__
+
+
+def test_a_whole_listing_waits_for_ten_times_as_long_as_the_last_ones_took():
+    source = Source(HUNDRED)
+    source.key_seconds = 2.0
+    assert source.go() == HUNDRED
+    source.finish()
+    assert source.go(INTERVAL) == HUNDRED[-3:]
+    assert source.go(INTERVAL) == HUNDRED
 
 
 def test_new_keys_move_the_look_back_on():

@@ -428,6 +428,13 @@ def test_an_object_that_was_gone_and_is_back_is_read():
     assert rig.next_pass() == ["a"]
 
 
+def test_once_makes_no_listing_for_an_archived_object_alone():
+    rig = Rig(native("a"), once=True)
+    (taken,) = rig.take_all()
+    rig.feed.release(attrs.evolve(taken, archived=True))
+    assert (rig.next_pass(), rig.listings) == ([], 1)
+
+
 def test_each_archived_object_is_told_once_up_to_a_maximum(caplog, monkeypatch):
     cold = attrs.evolve(native("b"), storage_class="GLACIER")
     rig = Rig(native("a"), cold, native("c"), native("d"))

@@ -98,6 +98,22 @@ def test_a_position_that_is_opened_again_goes_on_behind_what_was_given_up():
     assert (again.records_done, again.finished, again.failed, again.generation) == (3, False, False, failed.generation)
 
 
+@given(any_entry())
+def test_what_is_left_of_an_abandoned_position_counts_no_record(position):
+    left = position.abandoned()
+    nothing = {
+        "records_done": 0,
+        "split_number": 0,
+        "total": None,
+        "failed": False,
+        "skipped": 0,
+        "mark": None,
+        "extra": {},
+    }
+    assert left.is_abandoned
+    assert left == position.changed(split_size=0, records_saved=0, numbering_options=left.numbering_options, **nothing)
+
+
 def test_two_positions_are_of_the_same_records_only_in_one_generation_of_one_version_split_alike():
     one = entry(3, generation=2)
     assert one.is_of(entry(7, generation=2, total=7))

@@ -146,6 +146,16 @@ def test_loading_in_bulk_keeps_of_each_position_the_one_that_is_further():
     assert {one.key: one.records_done for one in manager.table.entries()} == {"k": 5, "other": 4, "third": 1}
 
 
+def test_of_some_keys_only_their_positions_are_loaded():
+    store = MemoryOffsetStore()
+    store.save(PositionDelta(entries=[entry(5), entry(2, key="other")]))
+    manager = OffsetManager(store)
+    manager.populate_offset_manager([KEY])
+    assert list(manager.table.entries()) == [entry(5)]
+    manager.populate_offset_manager()
+    assert len(list(manager.table.entries())) == 2
+
+
 def test_positions_are_loaded_in_batches_between_which_other_threads_get_the_lock(monkeypatch):
     monkeypatch.setattr("framework.offsets.manager.LOAD_BATCH", 2)
     taken = []

@@ -28,6 +28,20 @@ def test_a_reset_takes_one_object_or_a_prefix_or_everything(reset, taken):
 
 
 @pytest.mark.parametrize(
+    ("reset", "taken"),
+    [
+        (PositionFilter(), ["x/a", "x/b", "y/a", "y/b"]),
+        (PositionFilter(key="a"), ["x/a", "y/a"]),
+        (PositionFilter(bucket="x"), ["x/a", "x/b"]),
+        (PositionFilter(key="a", bucket="x"), ["x/a"]),
+        (PositionFilter(prefix="b", bucket="y"), ["y/b"]),
+    ],
+)
+def test_dead_letters_are_those_of_one_bucket_or_of_all(reset, taken):
+    assert [f"{bucket}/{key}" for bucket in "xy" for key in "ab" if reset.takes_object(bucket, key)] == taken
+
+
+@pytest.mark.parametrize(
     ("reset", "prefix", "touched"),
     [
         (PositionFilter(), "a/", True),

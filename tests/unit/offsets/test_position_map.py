@@ -2,6 +2,7 @@
 
 import enum
 import hashlib
+import itertools
 import json
 import marshal
 import pickle
@@ -391,15 +392,19 @@ def test_a_row_that_no_source_wrote_is_refused_when_it_is_loaded(forged):
     assert row[NAME_AT:BODY_AT] == b"k"
     assert row[EXTRA_AT:] == b"v"
 
-    def loaded(row):
+    def loaded(*rows):
         back = PositionMap()
-        back.load(view.tables, [RowChunk(row, len(row).to_bytes(4, "little"))])
-        return list(back.view())
+        ends = itertools.accumulate(map(len, rows))
+        back.load(view.tables, [RowChunk(b"".join(rows), b"".join(end.to_bytes(4, "little") for end in ends))])
+        return back
 
     good = with_extra(row, msgspec.msgpack.encode({"a": 1})) + b"v"
-    assert loaded(good) == [done("k", extra={"a": 1})]
-    with pytest.raises((IndexError, ValueError)):
-        loaded(FORGED_ROWS[forged](row))
+    assert list(loaded(good).view()) == [done("k", extra={"a": 1})]
+    bad, (first, last) = FORGED_ROWS[forged](row), (row[:NAME_AT] + name + row[BODY_AT:] for name in (b"a", b"z"))
+    assert len(loaded(first, good, last)) == 3
+    for rows in ([bad], [first, bad, last]):
+        with pytest.raises((IndexError, ValueError)):
+            loaded(*rows)
 
 
 @settings(max_examples=examples(300))
@@ -945,6 +950,22 @@ def test_the_splits_behind_the_first_are_found_without_a_search():
     assert positions.splits_of(OffsetManagerKey.of_object("b", "m")) == []
 
 
+def test_a_final_position_is_not_pending_also_where_no_row_holds_it():
+    entry = done("k").changed(mark=ResumePoint(0, 0))
+    positions = position_map([entry])
+    assert entry.final
+    assert not list(positions.view().chunks())
+    assert positions.find_pending(entry.get_manager_key()) is None
+
+
+@pytest.mark.parametrize("version", ["", "@0", ETAG, f"{ETAG}@0"])
+def test_a_row_that_ends_with_its_numbers_or_its_etag_is_loaded(version):
+    entry = done("k").changed(version=version)
+    view, back = position_map([entry]).view(), PositionMap()
+    back.load(view.tables, view.chunks())
+    assert list(back.view()) == [entry]
+
+
 def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is_none():
     manager, key = OffsetManager(), small_entry().get_manager_key()
     first = manager.table.begin_first(key, small_entry(generation=1))
@@ -952,6 +973,11 @@ def test_a_first_position_begins_above_every_dropped_one_and_only_where_there_is
     assert manager.table.begin_first(key, small_entry(generation=1, version="v2")) is None
     manager.store_begun()
     manager.remove_entry(first)
+    other = small_entry(generation=1, key="other")
+    (removed,) = manager.table.unsaved.removed
+    assert manager.table.begin_first(other.get_manager_key(), other) is not None
+    assert list(manager.table.unsaved.removed) == [removed]
+    manager.store_begun()
     again = manager.table.begin_first(key, small_entry(generation=1))
     assert again is not None
     assert again.generation == first.generation + 1

@@ -113,7 +113,8 @@ def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     assert change(1, partitions=3).find([in_last]) == in_last
     assert change(1).find([beyond]) == beyond, "the number of partitions is not known"
     with pytest.raises(
-        PositionError, match=r"partition 3 of topic t, which has only 3 partitions now; .*reset --key a"
+        PositionError,
+        match=r"^bucket/a: its records went to partition 3 of topic t, which has only 3 partitions now; .*reset --key a",
     ):
         change(1, partitions=3).find([beyond])
     assert change(partitions=3).find([beyond]) == beyond
@@ -121,6 +122,8 @@ def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     assert change(1000, partitions=3).find([done]) == done
     with pytest.raises(PositionError, match="which has only 3 partitions"):
         change(999, partitions=3).find([done])
+    with pytest.raises(PositionError, match="which has only 0 partitions"):
+        change(1, partitions=0).find([beyond])
 
 
 def test_a_count_needs_the_options_that_numbered_the_records():

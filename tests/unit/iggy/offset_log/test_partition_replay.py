@@ -154,7 +154,7 @@ def test_another_message_in_the_place_of_the_anchor_is_a_persons_hand():
     rig = anchored()
     rig.server.purge_topic("kit", "records")
     rig.others(3)
-    said = rf'"records", partition 0, .* another message stands where source "kit" had saved its own.*{WAYS_OUT}'
+    said = rf'"records", partition 0, of stream "kit".* another message stands where source "kit" had saved its own.*{WAYS_OUT}'
     with pytest.raises(PartitionGoneError, match=said) as error:
         rig.read()
     assert error.value.topic_partition == PARTITION
@@ -180,6 +180,21 @@ def test_a_topic_made_again_is_a_persons_hand():
         ) as error:
             rig.read()
         assert error.value.topic_partition == PARTITION
+
+
+@pytest.mark.parametrize(("others", "kept", "before"), [(0, 0, None), (2, 2, None), (5, 3, 1), (5, 0, 4)])
+def test_of_a_partition_whose_loss_is_accepted_all_that_is_left_is_counted(others, kept, before):
+    rig = anchored()
+    rig.state.topics[PARTITION] = rig.state.topics[PARTITION]._replace(created_at=99)
+    rig.state.counted = {PARTITION: rig.end()}
+    rig.server.purge_topic("kit", "records")
+    if others:
+        rig.others(others)
+    rig.keep(kept)
+    PartitionReader(rig.connection, "kit", rig.state).count_from_first(PARTITION, rig.info)
+    assert rig.state.topics == {PARTITION: TopicIdentity(topic_id=rig.info.id, created_at=rig.info.created_at)}
+    assert (rig.state.anchors.get(PARTITION), rig.state.counted) == (before and Anchor(before, 0), {})
+    assert rig.read().messages == kept
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -339,6 +354,30 @@ def test_a_partition_that_was_opened_empty_is_read_from_its_first_message():
 
 
 # ---- the replay
+
+
+@pytest.mark.parametrize(
+    ("done", "record", "counted", "purged"),
+    [(1, 2, 2, True), (2, 3, 2, True), (1, 3, 3, True), (1, 2, 1, False), (2, 2, 2, False), (0, 1, 2, False)],
+)
+def test_a_record_that_was_not_counted_up_to_the_last_counted_message_was_sent_after_a_purge(
+    done, record, counted, purged
+):
+    """A source beside sent it into the purged topic: what this source had counted is gone."""
+    rig = Rig()
+    entry = position("a", done, records_saved=0)
+    rig.begin(entry)
+    rig.known()
+    rig.others(2)
+    rig.send(entry, record)
+    rig.state.counted = {PARTITION: Anchor(counted, 99)}
+    if not purged:
+        assert named(rig.read().counts) == {key("a").canonical(): record}
+        return
+    said = rf'record {record} of bucket/a is at offset 2, and source "kit" had counted {done} records .*{WAYS_OUT}'
+    with pytest.raises(PartitionGoneError, match=said) as error:
+        rig.read()
+    assert error.value.topic_partition == PARTITION
 
 
 def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():

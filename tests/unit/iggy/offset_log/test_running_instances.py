@@ -40,6 +40,7 @@ def test_before_there_is_a_log_no_instance_runs():
     connection = server.connect()
     connection.ensure_stream("kit")
     server.make_topic("kit", LOG, 1)
+    assert (instances.look(), instances.claimed_before) == (None, False)
     claims(connection, 1)
     assert instances.look().epoch == 1
 

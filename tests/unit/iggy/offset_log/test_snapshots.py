@@ -42,7 +42,7 @@ class Leader:
     def __init__(self, *, segment_bytes=None, **how):
         self.server = server_with_log()
         self.server.segment_bytes = segment_bytes
-        self.clock = FakeClock()
+        self.clock = FakeClock(0.0)  # as of a machine that has just started
         self.append_seconds = 0.0
         self.log, self.epoch = epoch_of(self.server)
         self.positions = self.epoch.state.positions
@@ -431,6 +431,7 @@ def test_a_log_that_another_source_writes_to_as_well_is_left_alone():
     assert kept(leader)[0].offset == 0
     assert len(kept(leader)) > count
     assert leader.log.foreign == 2
+    assert trim(leader.log, leader.log.next_offset, leader.log.total_bytes) == 0
 
 
 def test_a_shared_log_that_only_grows_is_reported_once(caplog, monkeypatch):
