@@ -227,7 +227,7 @@ class LocalEngine:
 
     def _run_epoch(self, session: Session) -> None:
         if self._several_writers:
-            from framework.engine.task_processes import ProcessGroup  # noqa: PLC0415 - one task needs no processes
+            from framework.engine.process_group import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
             with self._stops(group.stop):

@@ -1,4 +1,4 @@
-"""One task in its own process: the other side of `framework.engine.task_processes`."""
+"""One task in its own process: the other side of `framework.engine.process_group`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ import numpy as np
 from framework.config import transforms as by_name
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.engine import iggy_target, listing_thread, local, positions_admin, session, task_process, task_processes
+from framework.engine import iggy_target, listing_thread, local, positions_admin, process_group, session, task_process
 from framework.engine.dead_letter_replay import DeadLetterReplay
 from framework.engine.inspection import inspect
 from framework.engine.spark import driver as spark_driver
@@ -905,7 +905,7 @@ def prepare():
     """Once in a process, after `runtime.install` and before the first history."""
     silent = logging.NullHandler()  # the same one each time: the root logger keeps what it was given
     replace(iggy_target, IggyConnection=SimConnection)
-    replace(task_processes, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
+    replace(process_group, SpawnContext=_SimContext, WAIT_SECONDS=0.1)
     replace(
         task_process,
         leave=lambda _: None,

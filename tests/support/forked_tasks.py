@@ -11,7 +11,7 @@ from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-from framework.engine import task_processes
+from framework.engine import process_group
 from tests.support.preloaded import MODULES
 
 multiprocessing.set_forkserver_preload([*MODULES, "s3_source.task", "transformers"])
@@ -38,5 +38,5 @@ class _ForkedContext:
 @contextlib.contextmanager
 def forked_tasks():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(task_processes, "SpawnContext", _ForkedContext)
+        patch.setattr(process_group, "SpawnContext", _ForkedContext)
         yield

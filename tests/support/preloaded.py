@@ -29,7 +29,7 @@ MODULES = (
     "boto3.session",
     "framework.cli.app",
     "framework.engine.local",
-    "framework.engine.task_processes",
+    "framework.engine.process_group",
     "framework.iggy.connection",
     "framework.iggy.embedded.service",
     "framework.runtime.api",

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import pytest
 
+from framework.engine.process_group import ProcessGroup, _TaskProcess
 from framework.engine.reporter import Reporter
 from framework.engine.spark import packages, range_batch
 from framework.engine.spark.driver import SparkGroup
 from framework.engine.spark.stop_channel import StopChannel, held
 from framework.engine.task_process import LeaderPipe
-from framework.engine.task_processes import ProcessGroup, _TaskProcess
 from framework.errors import ConfigError, FatalError
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer
@@ -128,7 +128,7 @@ def test_a_process_that_cannot_be_started_leaves_no_pipe(monkeypatch):
 
             return SimpleNamespace(start=start)
 
-    monkeypatch.setattr("framework.engine.task_processes.SpawnContext", lambda: Context)
+    monkeypatch.setattr("framework.engine.process_group.SpawnContext", lambda: Context)
     with pytest.raises(TypeError, match="cannot pickle"):
         run(ProcessGroup(MemorySourceTask, source_config(tasks_max=2), SESSION, once=True))
     assert [one.closed for one in ends] == [1, 1]

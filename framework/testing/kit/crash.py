@@ -16,9 +16,9 @@ import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
+from framework.engine.process_group import ProcessGroup
 from framework.engine.reporter import Reporter
 from framework.engine.session import Session
-from framework.engine.task_processes import ProcessGroup
 from framework.errors import FatalError, IggyTopicError, IggyUnavailableError, SourceError
 from framework.iggy.connection import IggyConnection
 from framework.iggy.header_decoding import join_provenance

@@ -96,7 +96,7 @@ class PipeEnd:
 
 
 class ThreadContext:
-    """Start workers as threads: the context of a `framework.engine.task_processes.ProcessGroup`.
+    """Start workers as threads: the context of a `framework.engine.process_group.ProcessGroup`.
 
     Args:
         connect: opens a connection for the process of that name.

@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 
 from framework.engine import task_run
-from framework.engine.task_processes import ProcessGroup
+from framework.engine.process_group import ProcessGroup
 from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord

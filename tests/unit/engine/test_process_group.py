@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.engine import task_processes
+from framework.engine import process_group
+from framework.engine.process_group import ProcessGroup
 from framework.engine.reporter import Reporter
 from framework.engine.session import Session
-from framework.engine.task_processes import ProcessGroup
 from framework.errors import IggyUnavailableError, ReaderFailedError, SourceTakenOverError, UnknownOutcomeError
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.fencing import make_claim
@@ -62,7 +62,7 @@ class Frozen:
 @pytest.fixture
 def leading(monkeypatch):
     """Start a leader of such processes: (its thread, its errors, what stops it)."""
-    monkeypatch.setattr(task_processes, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(process_group, "STOP_SECONDS", 0.2)
 
     def lead(context, server=None, **options):
         store, config = store_of(a=1, b=1, c=1), source_config(tasks_max=2)
@@ -101,7 +101,7 @@ def test_a_stop_does_not_wait_for_a_frozen_worker(leading):
 
 def test_a_stop_does_not_wait_for_a_worker_that_starts_and_its_end_is_no_failure(leading, monkeypatch):
     """It loads modules or positions, and takes the message of the stop only when it has done so."""
-    monkeypatch.setattr(task_processes, "STOP_SECONDS", 3600)
+    monkeypatch.setattr(process_group, "STOP_SECONDS", 3600)
     context = Frozen(started=False)
     thread, errors, stop = leading(context)
     assert context.sends.wait(SECONDS)
