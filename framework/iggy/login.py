@@ -10,7 +10,7 @@ import ssl
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from framework.errors import FatalError, IggyProtocolError, IggyUnavailableError
+from framework.errors import ConfigError, FatalError, IggyProtocolError, IggyUnavailableError
 from framework.iggy.errors_map import Answer, answer_of, classify
 
 if TYPE_CHECKING:
@@ -58,12 +58,14 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> tuple[apa
     Raises:
         IggyUnavailableError: the name is unknown, or there is no answer within the limit.
         IggyAuthError: wrong user, password or token.
-        IggyProtocolError: the server speaks another version, its certificate is rejected, or the
-            certificate file cannot be used.
+        IggyProtocolError: the server speaks another version, or its certificate is rejected.
+        ConfigError: the file of authorities cannot be used.
     """
     global _first_pid  # noqa: PLW0603  (one process, one runtime inside the client)
     import apache_iggy as iggy  # noqa: PLC0415  (23 MB, and threads of its own: loaded when used)
 
+    if address.tls and address.tls_ca_file is not None:
+        check_ca_file(address.tls_ca_file)
     _first_pid = os.getpid()
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
@@ -99,6 +101,34 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> tuple[apa
     raise classified from failure
 
 
+_OPTIONS = "set tls_ca_file or tls_domain in [iggy] url, or ca_file or domain in [iggy.tls]"
+_INTERMEDIATE = f"{_OPTIONS}; the server must send its intermediate certificates"
+_CLOCK = "renew it on the server, or set this machine's clock"
+_NOT_YET_VALID, _EXPIRED, _UNKNOWN_ISSUER, _UNKNOWN_FIRST_ISSUER = 9, 10, 20, 21
+_WAYS_OUT = {
+    _NOT_YET_VALID: _CLOCK,
+    _EXPIRED: _CLOCK,
+    _UNKNOWN_ISSUER: _INTERMEDIATE,
+    _UNKNOWN_FIRST_ISSUER: _INTERMEDIATE,
+}
+"""By the codes of X509_verify_cert (OpenSSL, x509_vfy.h)."""
+
+
+def check_ca_file(path: str) -> None:
+    """Check that a file has certificates: the client's error for any other file blames the server.
+
+    Raises:
+        ConfigError: names the option, the path and what is wrong.
+    """
+    where = f"iggy.tls.ca_file, or tls_ca_file in iggy.url: {path}"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=path)
+    except ssl.SSLError as exc:
+        raise ConfigError(f"{where} has no certificate that can be read ({exc.reason}): PEM is needed") from exc
+    except OSError as exc:
+        raise ConfigError(f"{where} cannot be read: {exc.strerror}") from exc
+
+
 async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_seconds: float) -> None:
     """Make a handshake to find the cause of a failed TLS connection: the client gives the same text for all.
 
@@ -117,8 +147,7 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
         raise IggyProtocolError(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
-            f"{address.tls_domain or address.host}, with {trusted}); "
-            "set tls_ca_file or tls_domain in [iggy] url, or ca_file or domain in [iggy.tls]"
+            f"{address.tls_domain or address.host}, with {trusted}); {_WAYS_OUT.get(exc.verify_code, _OPTIONS)}"
         ) from exc
     except ssl.SSLError as exc:
         raise IggyUnavailableError(

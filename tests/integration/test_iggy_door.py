@@ -196,14 +196,6 @@ def test_tls_to_a_server_without_it(address):
         IggyConnection(tls, connect_timeout_seconds=3).connect()
 
 
-def test_a_certificate_file_that_is_not_there(address):
-    tls = IggyAddress(
-        host=address.host, port=address.port, user="ann", password="secret", tls=True, tls_ca_file="/no/file"
-    )
-    with pytest.raises(IggyProtocolError, match="certificate"):
-        IggyConnection(tls, connect_timeout_seconds=3).connect()
-
-
 def test_an_embedded_address_has_to_be_started():
     with pytest.raises(ConfigError, match=r"framework\.iggy\.embedded"):
         IggyConnection(IggyAddress.parse("embedded:somewhere")).connect()

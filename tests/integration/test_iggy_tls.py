@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import IggyProtocolError, IggyUnavailableError
+from framework.errors import ConfigError, IggyProtocolError, IggyUnavailableError
 from framework.iggy.connection import IggyConnection
 
 DAY = dt.timedelta(days=1)
@@ -152,6 +152,7 @@ def test_a_certificate_that_is_wrong_is_said_as_that(authority, plain, names, un
     ):
         connect(plain, port, authority.pem, domain)
     assert said in str(caught.value)
+    assert ("renew it on the server" in str(caught.value)) is (said == "expired")
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -163,6 +164,24 @@ def test_an_unknown_authority_is_said_as_that(authority, plain, tmp_path, known)
     ):
         connect(plain, port, other.pem if known else None)
     assert ("no tls_ca_file" in str(caught.value)) is not known
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "has no certificate"),
+        (b"-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n", "has no certificate"),
+        (b"0\x82\x01\x00", "has no certificate"),
+        (None, "cannot be read: No such file"),
+    ],
+    ids=["empty", "truncated", "DER", "missing"],
+)
+def test_a_file_without_an_authority_is_named_with_its_option(plain, tmp_path, content, said):
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"^iggy\.tls\.ca_file, or tls_ca_file in iggy\.url: {path} {said}"):
+        connect(plain, plain.port, path)
 
 
 def test_a_port_without_tls_is_said_as_that(plain):

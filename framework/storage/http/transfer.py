@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from framework.storage.http.answer import HttpAnswer
     from framework.storage.http.kept_connections import KeptConnections
 
+_CA_CACHE_TIMEOUT = 321
+"""`CURLOPT_CA_CACHE_TIMEOUT`, seconds, of libcurl 7.87 (`curl/curl.h`); pycurl has no name for it."""
+
 BUFFER_BYTES = 1 << 19
 """The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
 
@@ -95,6 +98,9 @@ class Transfer:
             folder = Path(options.ca_file).is_dir()
             curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
             curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
+            curl.setopt(
+                _CA_CACHE_TIMEOUT, 0
+            )  # libcurl would keep the file's authorities for a day: a new one is added in it
 
     def prepare(self, answer: HttpAnswer) -> None:
         """Take the next request."""

@@ -899,6 +899,26 @@ def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path, small):
         server.close()
 
 
+def test_an_authority_that_is_added_to_the_file_is_trusted_by_the_next_connection(tmp_path):
+    """As authorities are replaced: first the file has both, then the server's certificate is of the new one."""
+    pems = []
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        pems.append(self_signed(tmp_path / name))
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(pems[0][0].read_bytes())
+    loop = HttpLoop(HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(trusted)))
+    with contextlib.closing(loop):
+        for pem, both in pems:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(both)
+            with contextlib.closing(
+                Answering(followed(set(), threading.Event(), threading.Semaphore(0)), context)
+            ) as server:
+                trusted.write_bytes(pems[0][0].read_bytes() + pem.read_bytes())
+                assert loop.get(f"{server.endpoint}/normal", []).read_all() == b"/normal"
+
+
 def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):
     sent = transfer_module.pycurl.INFOTYPE_HEADER_OUT
     prepare = transfer_module.Transfer.prepare
