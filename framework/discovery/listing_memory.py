@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 from msgspec.structs import replace
 
@@ -13,6 +14,9 @@ from framework.storage.listing.listing import Listing, ListingRequest
 from framework.store import ObjectStore
 
 log = logging.getLogger(__name__)
+
+MAX_FAILURES = 2
+"""Listings by ranges that may fail: afterwards a chain in order does not clear a prefix. Some stores hide keys only there."""
 
 
 class ListingMemory:
@@ -32,6 +36,7 @@ class ListingMemory:
         self._of = f"{store.scheme}://{store.bucket}" + (f" at {store.address}" if store.address else "")
         self._histograms: dict[str, Histogram] = {}
         self._reported: set[str] = set()
+        self._failures: Counter[str] = Counter()  # listings by ranges that found a prefix unordered
 
     def past(self, prefix: str) -> ListingHints:
         """Return the stored hints of the prefix; empty if there are none."""
@@ -63,7 +68,9 @@ class ListingMemory:
         """
         prefix, past = request.prefix, self.past(request.prefix)
         unordered = listing.unordered and self._store.ordered
-        unordered = unordered if whole else past.unordered or unordered
+        self._failures[prefix] += unordered and not request.unordered
+        if not whole or self._failures[prefix] >= MAX_FAILURES:
+            unordered = unordered or past.unordered
         now = past if unordered == past.unordered else replace(past, unordered=unordered)
         if unordered:
             self._reported.add(prefix)  # the listing itself has already reported it

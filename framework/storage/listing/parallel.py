@@ -351,6 +351,7 @@ class ParallelListing(Listing):
         That needs no order, and shows whether there is one.
         """
         again = bool(self._emitted)
+        proved = self.unordered and not self._request.unordered
         emitted = SeenKeys(self._emitted)
         last, rising = "", True
         after, continuation = "", None
@@ -374,7 +375,7 @@ class ParallelListing(Listing):
                 if rising and not again and self._planner.confirms_end(last if keys else None):
                     after = last
                 else:
-                    self.unordered = not (rising and self._store.ordered)
+                    self.unordered = proved or not (rising and self._store.ordered)
                     self._shut()
 
     def _chain_page(self, after: str, continuation: str | None) -> ListPage:

@@ -436,6 +436,27 @@ def test_a_store_without_order_is_listed_twice_once_and_by_one_chain_ever_after(
     assert len(caplog.messages) == 1
 
 
+class HidingStore(SortedStore):
+    """Its chains are in order, but behind a key that it does not have it misses the next one: as SeaweedFS with folders."""
+
+    def list_page(self, *, prefix="", after="", continuation=None, page_size=1000):
+        page = super().list_page(prefix=prefix, after=after, continuation=continuation, page_size=page_size)
+        hides = after and continuation is None and after not in self.keys and len(page.objects) > 1
+        objects = page.objects[1:] if hides else page.objects
+        return ListPage(objects=objects, continuation=page.continuation, server_time_ms=page.server_time_ms)
+
+
+def test_a_chain_in_order_clears_what_ranges_hide_once_and_not_at_every_listing(over, caplog):
+    """Each attempt by ranges is thrown away: it costs as much again, and a warning."""
+    keys = numbered(PAGE * 20)
+    iterator = over(HidingStore(keys))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(8):
+            assert sorted(keys_of(iterator)) == keys
+    assert len([one for one in caplog.messages if "out of order" in one]) == 2
+    assert iterator.offsets.hints.get("").unordered
+
+
 def test_a_store_that_says_it_has_no_order_is_believed_without_being_noted(over, caplog):
     store = SortedStore(FOLDERS, like_folders)
     store.ordered = False
