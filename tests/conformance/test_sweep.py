@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from framework.testing.crash_sweep import main, sweep
 from framework.testing.kit import crash as crash_bench
 from framework.testing.kit.crash import LEADER, CrashPoint
 from framework.testing.kit.law import Comparing, LawBrokenError
@@ -22,6 +21,7 @@ from framework.testing.kit.scenario import (
     TRANSFORMS,
 )
 from framework.testing.rig import Capability
+from framework.testing.sweep import main, sweep
 from tests.conformance.broken import crashes
 from tests.conformance.broken.delivery import TrustsItselfAfterARecovery
 from tests.conformance.rigs import MemoryRig
@@ -237,7 +237,7 @@ def test_the_program_tries_one_scenario_or_all(capsys, monkeypatch):
     few = ["--objects", "1", "--pairs", "0", "--rig", "tests.conformance.broken.crashes:SwallowsBadRecords"]
     assert main(["--scenario", "splits", *few]) == 0
     assert ", 0 broken, in " in capsys.readouterr().out
-    monkeypatch.setattr("framework.testing.crash_sweep.SCENARIOS", {one.name: one for one in (SPLITS, BAD_RECORDS)})
+    monkeypatch.setattr("framework.testing.sweep.SCENARIOS", {one.name: one for one in (SPLITS, BAD_RECORDS)})
     assert main(["--scenario", "all", *few]) == 1
     said = capsys.readouterr().out
     assert "splits: " in said

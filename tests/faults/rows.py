@@ -43,7 +43,7 @@ class Row:
         kinds: the servers it runs on, one chain after the other.
         options: of every chain.
         tests: node ids for pytest, in place of chains; each test is a round.
-        sweep: arguments of `framework.testing.crash_sweep`, in place of chains; each crash or pair of them is a round.
+        sweep: arguments of `framework.testing.sweep`, in place of chains; each crash or pair of them is a round.
         histories: of the simulator, in place of chains; each of them is a round.
         environment: of the tests.
     """
@@ -465,7 +465,7 @@ def run_row(row, rig, *, rounds=None, wanted="both", only=None):
 def run_sweep(row, rig, tally, pairs=None):
     """Every event, and pairs of them: all, or so many by the seed."""
     chosen = row.sweep if pairs is None else (*row.sweep, "--pairs", str(pairs))
-    command = [sys.executable, "-m", "framework.testing.crash_sweep", *chosen, "--seed", str(rig.seed), "--json"]
+    command = [sys.executable, "-m", "framework.testing.sweep", *chosen, "--seed", str(rig.seed), "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     found = json.loads(done.stdout)
     tally.rounds = found["singles"] + found["lost"] + found["pairs"]

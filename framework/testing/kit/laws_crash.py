@@ -1,6 +1,6 @@
 """Laws of crashes: crashes and lost answers, at any event, lose and repeat nothing.
 
-`framework.testing.crash_sweep` tries every pair of events.
+`framework.testing.sweep` tries every pair of events.
 """
 
 from __future__ import annotations

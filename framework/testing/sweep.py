@@ -1,8 +1,8 @@
 """A sweep of crashes: at every event of a run, at pairs of events, and with every confirmation lost.
 
-    python -m framework.testing.crash_sweep                          every single event, and 100 pairs by the seed
-    python -m framework.testing.crash_sweep --pairs all --jobs 2     every pair
-    python -m framework.testing.crash_sweep --scenario all           also with splits, several tasks and bad records
+    python -m framework.testing.sweep                          every single event, and 100 pairs by the seed
+    python -m framework.testing.sweep --pairs all --jobs 2     every pair
+    python -m framework.testing.sweep --scenario all           also with splits, several tasks and bad records
 
 It does completely what laws D1, D2 and D6 do in part: on the store in memory, or on a rig (`--rig
 package.module:Class`). The second event of a pair belongs to the run that recovers from the first, so
@@ -217,7 +217,7 @@ def _noting(broken: list[str]) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a sweep; print its size and every break. Exit code 1 when there is one."""
     parser = argparse.ArgumentParser(
-        prog="python -m framework.testing.crash_sweep", description=(__doc__ or "").split("\n")[0]
+        prog="python -m framework.testing.sweep", description=(__doc__ or "").split("\n")[0]
     )
     parser.add_argument(
         "--scenario",
