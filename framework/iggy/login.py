@@ -158,9 +158,11 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     writer.close()
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), _MIN_HANDSHAKE_SECONDS)
+    authorities, why = "this machine's authorities", "without tls_ca_file it knows public authorities only"
+    if address.tls_ca_file is not None:
+        authorities, why = f"tls_ca_file = {address.tls_ca_file}", "it accepts no certificate that is its own authority"
     raise IggyUnavailableError(
-        f"{error}; a TLS handshake with this machine's authorities goes well, so the client refuses the certificate: without "
-        "tls_ca_file it knows public authorities only, and a certificate that signed itself is never accepted"
+        f"{error}; a TLS handshake with {authorities} goes well, so the client refuses the certificate: {why}"
     )
 
 
