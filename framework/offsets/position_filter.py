@@ -1,4 +1,4 @@
-"""Which positions a command is for: of one object, of the objects of a prefix, or all. Dead letters, too."""
+"""A filter of positions, and of dead letters: one object, the objects of a prefix, or all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True, slots=True)
 class PositionFilter:
-    """Selects positions, or dead letters, by their objects.
+    """A filter by the object.
 
     Attributes:
         key: only the object of that key, with all its splits.

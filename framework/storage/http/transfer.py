@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 _CA_CACHE_TIMEOUT = 321
 """`CURLOPT_CA_CACHE_TIMEOUT`, seconds, of libcurl 7.87 (`curl/curl.h`); pycurl has no name for it."""
 
+AUTHORITIES_SECONDS = 60
+"""How long the authorities of `ca_file` are kept: to read the public ones takes 30 ms of CPU, and a new
+authority is put into the file before a server's certificate is of it. libcurl's default is a day."""
+
 BUFFER_BYTES = 1 << 19
 """The most that libcurl takes off a socket at once: large, because each piece costs a call into Python."""
 

@@ -899,8 +899,9 @@ def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path, small):
         server.close()
 
 
-def test_an_authority_that_is_added_to_the_file_is_trusted_by_the_next_connection(tmp_path):
+def test_an_authority_that_is_added_to_the_file_is_trusted_once_the_time_is_over(tmp_path, monkeypatch):
     """As authorities are replaced: first the file has both, then the server's certificate is of the new one."""
+    monkeypatch.setattr(transfer_module, "AUTHORITIES_SECONDS", 0)
     pems = []
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
