@@ -907,17 +907,21 @@ def test_an_authority_that_is_added_to_the_file_is_trusted_once_the_time_is_over
         (tmp_path / name).mkdir()
         pems.append(self_signed(tmp_path / name))
     trusted = tmp_path / "trusted.pem"
-    trusted.write_bytes(pems[0][0].read_bytes())
-    loop = HttpLoop(HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(trusted)))
-    with contextlib.closing(loop):
-        for pem, both in pems:
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for _, both in pems:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(both)
-            with contextlib.closing(
-                Answering(followed(set(), threading.Event(), threading.Semaphore(0)), context)
-            ) as server:
-                trusted.write_bytes(pems[0][0].read_bytes() + pem.read_bytes())
-                assert loop.get(f"{server.endpoint}/normal", []).read_all() == b"/normal"
+            server = Answering(followed(set(), threading.Event(), threading.Semaphore(0)), context)
+            servers.append(stack.enter_context(contextlib.closing(server)))
+        options = HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(trusted))
+        trusted.write_bytes(pems[0][0].read_bytes())
+        loop = stack.enter_context(
+            contextlib.closing(HttpLoop(options))
+        )  # closed before the servers, which wait for it
+        assert loop.get(f"{servers[0].endpoint}/normal", []).read_all() == b"/normal"
+        trusted.write_bytes(b"".join(pem.read_bytes() for pem, _ in pems))
+        assert loop.get(f"{servers[1].endpoint}/normal", []).read_all() == b"/normal"
 
 
 def test_an_answer_that_came_while_its_request_was_made_is_not_slept_over(serving, monkeypatch):
