@@ -102,9 +102,7 @@ class Transfer:
             folder = Path(options.ca_file).is_dir()
             curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
             curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
-            curl.setopt(
-                _CA_CACHE_TIMEOUT, 0
-            )  # libcurl would keep the file's authorities for a day: a new one is added in it
+            curl.setopt(_CA_CACHE_TIMEOUT, AUTHORITIES_SECONDS)
 
     def prepare(self, answer: HttpAnswer) -> None:
         """Take the next request."""
