@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import attrs
@@ -40,7 +39,6 @@ from tests.support.stopwatch import run_within
 pytestmark = pytest.mark.skipif(shutil.which("java") is None, reason="no Java: Spark needs one")
 pytest.importorskip("pyspark")
 
-PANDAS_3 = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 
 LINES = 700
 OBJECTS = 13
@@ -51,10 +49,9 @@ def session():
     """A session that is there before us, as in a notebook."""
     from pyspark.sql import SparkSession
 
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas")
         made = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     yield made
     made.stop()
@@ -384,7 +381,6 @@ def test_a_bucket_of_many_pages_is_listed_by_executors(spark, moto_bucket, iggy_
     assert sorted(key for key, _, _ in records) == [f"in/{number:03d}.jsonl" for number in range(400)]
 
 
-@PANDAS_3
 def test_objects_and_records_as_frames(session, bucket, iggy_url, stream_name):
     from framework.engine.spark import list_objects, read_records
 
@@ -401,7 +397,6 @@ def test_objects_and_records_as_frames(session, bucket, iggy_url, stream_name):
     assert [bytes(row.payload) for row in first] == [b'{"object":3,"line":2}']
 
 
-@PANDAS_3
 def test_a_frame_of_objects_whose_pages_are_lost_fails_rather_than_lists_again(session, bucket, iggy_url, stream_name):
     """A second listing has other pages: keys between those of the first waves would be missing, or there twice."""
     from py4j.protocol import Py4JJavaError
@@ -470,7 +465,6 @@ def test_a_start_whose_recovery_is_cut_goes_on(spark, bucket, iggy_url, stream_n
     assert len(records) == len(set(records)) == sum(LINES + number - 1 for number in range(OBJECTS))
 
 
-@PANDAS_3
 def test_a_supplied_list_on_spark(session, bucket, iggy_url, stream_name, tmp_path):
     """The driver reads the list; executors read the objects. A row is older than its object, one stands twice, one is missing."""
     from framework.engine.spark import list_objects, read_records

@@ -16,10 +16,7 @@ from framework.errors import AccessDeniedError, ConfigError, FatalError
 from framework.testing.faults import Fault, FaultProxy
 from s3_source.task import S3SourceTask
 
-pytestmark = [
-    pytest.mark.timeout(240),
-    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas"),
-]
+pytestmark = pytest.mark.timeout(240)
 pytest.importorskip("grpc")
 
 OBJECTS = 40
