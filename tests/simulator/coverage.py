@@ -179,9 +179,9 @@ APART = {
 """Kind -> kinds that it cannot meet, or of which the checker cannot tell what should come of both."""
 
 
-def may_meet(one, other):
-    """Whether the two can come in one history."""
-    return other not in APART.get(one, ()) and one not in APART.get(other, ())
+_APART = {
+    kind: {*APART.get(kind, ()), *(one for one in APART if kind in APART[one])} for kind in (*EVENTS, *PROPERTIES)
+}
 
 
 def possible_pairs():
@@ -194,7 +194,7 @@ def possible_pairs():
 def all_may_meet(kinds):
     """Whether all of these, and what they need, can come in one history."""
     kinds = {*kinds, *(NEEDS[kind] for kind in kinds if kind in NEEDS)}
-    return all(may_meet(*two) for two in combinations(kinds, 2))
+    return all(kinds.isdisjoint(_APART[kind]) for kind in kinds)
 
 
 def properties_of(plan, settings):
