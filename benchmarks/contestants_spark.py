@@ -63,7 +63,7 @@ _opened = contextlib.ExitStack()
 def open_spark(master: str, conf: dict[str, str]) -> float:
     """Start Spark for this process; how long that took, seconds."""
     from framework.config.sections import SparkSection
-    from framework.engine.spark.session import spark_context
+    from framework.engine.spark.spark_context import spark_context
 
     began = time.perf_counter()
     _opened.enter_context(spark_context(SparkSection(master=master, conf=conf), name="benchmark"))

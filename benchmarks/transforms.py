@@ -16,7 +16,7 @@ import time
 
 from framework.config.envelope import make_envelope
 from framework.config.format_registry import make_transformer
-from framework.config.transforms import make_transforms
+from framework.config.transform_registry import make_transforms
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.transforming import TransformChain
 from framework.testing.options import source_config

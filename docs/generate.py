@@ -29,12 +29,12 @@ import typer.main  # noqa: E402
 from framework import errors  # noqa: E402
 from framework.cli.app import make_app  # noqa: E402
 from framework.cli.config import schema_text  # noqa: E402
-from framework.config.limits import limits_text  # noqa: E402
 from framework.config.loading import load  # noqa: E402
 from framework.config.option import Option, is_list, options_of, sections_of, table_class  # noqa: E402
 from framework.config.sections import SourceCommonConfig  # noqa: E402
 from framework.config.toml_text import default_text  # noqa: E402
-from framework.config.transforms import SHIPPED, transform_class  # noqa: E402
+from framework.config.transform_registry import SHIPPED, transform_class  # noqa: E402
+from framework.config.value_limits import limits_text  # noqa: E402
 from framework.discovery.object_feed import ObjectFeed  # noqa: E402
 from framework.engine.metrics import reference_rows  # noqa: E402
 from framework.iterator import AbstractSourceRecordIterator  # noqa: E402
@@ -43,9 +43,9 @@ from framework.model.objects import NativeObject, ResumePoint  # noqa: E402
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey  # noqa: E402
 from framework.model.splits import Split  # noqa: E402
 from framework.offsets.manager import OffsetManager  # noqa: E402
-from framework.offsets.store import OffsetStore  # noqa: E402
+from framework.offsets.offset_store import OffsetStore  # noqa: E402
 from framework.offsets.table import PositionTable  # noqa: E402
-from framework.pipeline.producer import Producer  # noqa: E402
+from framework.pipeline.producer_contract import Producer  # noqa: E402
 from framework.storage.preflight import CheckResult  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.task import AbstractSourceTask, SourceContext  # noqa: E402

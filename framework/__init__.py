@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
     from framework.model.splits import Split
     from framework.offsets.manager import OffsetManager
-    from framework.offsets.store import MemoryOffsetStore, OffsetStore
-    from framework.pipeline.producer import Producer
+    from framework.offsets.offset_store import MemoryOffsetStore, OffsetStore
+    from framework.pipeline.producer_contract import Producer
     from framework.storage.retry import RetryPolicy
     from framework.store import ListPage, ObjectStore
     from framework.task import AbstractSourceTask, SourceContext
@@ -73,7 +73,7 @@ _HOMES = {
     "InputOptions": "framework.transformer",
     "ListPage": "framework.store",
     "ResumePoint": "framework.model.objects",
-    "MemoryOffsetStore": "framework.offsets.store",
+    "MemoryOffsetStore": "framework.offsets.offset_store",
     "NativeObject": "framework.model.objects",
     "ObjectChangedError": "framework.errors",
     "ObjectFeed": "framework.discovery.object_feed",
@@ -83,9 +83,9 @@ _HOMES = {
     "OffsetManager": "framework.offsets.manager",
     "OffsetManagerEntry": "framework.model.positions",
     "OffsetManagerKey": "framework.model.positions",
-    "OffsetStore": "framework.offsets.store",
+    "OffsetStore": "framework.offsets.offset_store",
     "PayloadBatch": "framework.transformer",
-    "Producer": "framework.pipeline.producer",
+    "Producer": "framework.pipeline.producer_contract",
     "ReadStream": "framework.transformer",
     "RecordBatch": "framework.model.batches",
     "RetryPolicy": "framework.storage.retry",

@@ -1,6 +1,6 @@
 """A bucket of Google Cloud Storage as an `ObjectStore`.
 
-Credentials, tokens, proxy and certificates are google-cloud-storage's and google-auth's (`gcs_source.session`). Requests go
+Credentials, tokens, proxy and certificates are google-cloud-storage's and google-auth's (`gcs_source.google_session`). Requests go
 over `framework.storage.http.loop` to the JSON API (https://cloud.google.com/storage/docs/json_api/v1). The library's objects
 and its own retries are left out: `framework.storage.retry` makes those, and a page of a listing needs five fields of forty.
 
@@ -46,12 +46,13 @@ from framework.storage.http.body import (
 )
 from framework.storage.http.errors import HttpError
 from framework.storage.http.head import pattern_of
+from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
-from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
 from gcs_source.config import MAX_PAGE_SIZE, GcsConfig
 from gcs_source.errors_map import Failed, from_answer, translate
+from gcs_source.google_session import Tokens, http_options, is_google, make_client, make_session, warn_in_the_clear
 from gcs_source.pages import (
     FIELDS,
     ITEM_FIELDS,
@@ -63,7 +64,6 @@ from gcs_source.pages import (
     parse_page,
     resume,
 )
-from gcs_source.session import Tokens, http_options, is_google, make_client, make_session, warn_in_the_clear
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials

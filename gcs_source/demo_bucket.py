@@ -13,7 +13,7 @@ _THREADS = 8
 
 
 def fill_bucket(endpoint: str, *, bucket: str, files: Mapping[str, Path]) -> int:
-    """Make the bucket hold the files; return how many had to be sent. See `framework.cli.demo.store.DemoStore.fill`.
+    """Make the bucket hold the files; return how many had to be sent. See `framework.cli.demo.demo_store.DemoStore.fill`.
 
     Args:
         endpoint: of the local server.

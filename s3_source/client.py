@@ -1,6 +1,6 @@
 """An S3 bucket as an `ObjectStore`.
 
-Credentials, roles, addressing and signing are boto3's and botocore's (`s3_source.session`). All requests go over
+Credentials, roles, addressing and signing are boto3's and botocore's (`s3_source.boto_session`). All requests go over
 `framework.storage.http.loop`. boto3 makes and signs them; for the bytes of objects it finds out address, headers and
 keys, and `s3_source.signing` signs.
 
@@ -40,15 +40,11 @@ from framework.storage.http.body import (
     unnamed,
 )
 from framework.storage.http.head import pattern_of
+from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
-from framework.storage.http.store import OK, HttpStore, ObjectGet
 from framework.store import ListPage
 from framework.transformer import ReadStream
-from s3_source.config import S3Config
-from s3_source.errors_map import MAKING, Failed, from_code, translate
-from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
-from s3_source.repeated_fields import Repeats
-from s3_source.session import (
+from s3_source.boto_session import (
     IDENTITIES,
     find_credentials,
     http_options,
@@ -58,6 +54,10 @@ from s3_source.session import (
     proxies_of,
     warn_in_the_clear,
 )
+from s3_source.config import S3Config
+from s3_source.errors_map import MAKING, Failed, from_code, translate
+from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
+from s3_source.repeated_fields import Repeats
 from s3_source.signing import Credentials, Signer, error_fields, template_of
 from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
 from s3_source.version_check import (

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from framework.cli.demo.demo_store import BUCKET, DemoStore
 from framework.cli.demo.run import demo_command
-from framework.cli.demo.store import BUCKET, DemoStore
 from s3_source.task import S3SourceTask
 
 if TYPE_CHECKING:

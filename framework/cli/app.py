@@ -18,9 +18,9 @@ import typer
 
 from framework.cli.config import add_convert, config_app
 from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, SetOption, path_option
-from framework.cli.dead_letter import dead_letter_app
+from framework.cli.dead_letter_app import dead_letter_app
 from framework.cli.error_reporter import ErrorReporter
-from framework.cli.offsets import JsonOption, offsets_app
+from framework.cli.offsets_app import JsonOption, offsets_app
 from framework.cli.streams import ReaderGoneError, standard_streams
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 

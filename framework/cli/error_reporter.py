@@ -169,7 +169,7 @@ class ErrorReporter:
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
-        from framework.cli.output import JsonFormatter  # noqa: PLC0415
+        from framework.cli.terminal import JsonFormatter  # noqa: PLC0415
         from framework.cli.text import printable  # noqa: PLC0415
 
         name = logging.getLevelName(level)

@@ -15,8 +15,8 @@ import attrs
 from typing_extensions import Self
 
 from framework.cli.config_file import ConfigFile, Flags
-from framework.cli.output import Output
 from framework.cli.signals import stopped_by_signals
+from framework.cli.terminal import Output
 from framework.config.bucket import BucketConfig
 from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted

@@ -9,7 +9,7 @@ import sys
 import threading
 import traceback
 
-from framework.cli.progress import figures
+from framework.cli.progress_text import figures
 from framework.engine.run_statistics import RunStatistics
 
 STALL_SECONDS = 300.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.output import Output
 from framework.cli.run import INTERRUPTED, load_checked
 from framework.cli.signals import stopped_by_signals
+from framework.cli.terminal import Output
 from framework.config.layers import ENVIRONMENT_PREFIX, Layer
 from framework.config.loading import ConfigWarning, Loaded, load_config
 from framework.config.option import sections_of

@@ -15,7 +15,7 @@ import attrs
 from framework.config.layers import INCLUDE
 from framework.config.loading import CONNECTOR_KEY
 from framework.config.option import Option, is_list, is_table, options_of, subsections_of, union_members, unit_of
-from framework.config.transforms import SHIPPED, transform_class
+from framework.config.transform_registry import SHIPPED, transform_class
 
 Schema = dict[str, Any]
 

@@ -31,7 +31,6 @@ from framework.config.layers import (
     setting_layers,
     value_at,
 )
-from framework.config.limits import check_limits
 from framework.config.message_masking import masked, secret_parts
 from framework.config.option import (
     Option,
@@ -44,7 +43,8 @@ from framework.config.option import (
     table_class,
 )
 from framework.config.substitution import Substitution
-from framework.config.transforms import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
+from framework.config.transform_registry import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
+from framework.config.value_limits import check_limits
 from framework.config.values import InvalidValueError, SubstitutedText, converted, flat_table
 from framework.errors import ConfigError
 from framework.model.text import counted

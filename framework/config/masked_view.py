@@ -11,7 +11,7 @@ from typing import Any
 from framework.config.iggy_address import TOKEN_MARK, parse_address
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of
-from framework.config.transforms import transform_class
+from framework.config.transform_registry import transform_class
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 

@@ -29,7 +29,7 @@ from framework.config.key_template import (
     topic_name_error,
 )
 from framework.config.option import Bytes, Seconds, option, sections_of
-from framework.config.transforms import TransformConfig, order_errors, partition_options, partition_transform
+from framework.config.transform_registry import TransformConfig, order_errors, partition_options, partition_transform
 from framework.model.positions import canonical_options
 from framework.transformer import MAX_DEAD_LETTER_BYTES
 

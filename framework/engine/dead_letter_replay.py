@@ -43,7 +43,7 @@ from framework.iggy.dead_letters.writer import MARKED, IggyDeadLetters, ReplayMa
 from framework.iggy.header_decoding import merge_headers
 from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.reader import offset_since, read_topic
-from framework.iggy.topic_refusal import topic_refusal
+from framework.iggy.topic_validation import topic_refusal
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator

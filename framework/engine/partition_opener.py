@@ -11,10 +11,10 @@ import attrs
 from framework.engine.topic_checks import ensure_data_topic
 from framework.iggy.offset_log import codec
 from framework.iggy.offset_log.log import OffsetLog
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore
 from framework.iggy.offset_log.lost_log import TopicMarks
 from framework.iggy.offset_log.partition_replay import PartitionReader
 from framework.iggy.offset_log.record_size import divided
-from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition
 from framework.offsets.manager import OffsetManager
 

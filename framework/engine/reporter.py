@@ -12,7 +12,7 @@ from typing_extensions import Self
 from framework.engine.restart_policy import WorkDone
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import ObjectArchivedError
-from framework.offsets.skipped import SkippedCount
+from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.error_policy import SkipWatch
 from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 

@@ -25,16 +25,16 @@ from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_lett
 from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.fencing import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore
 from framework.iggy.offset_log.records import connected
 from framework.iggy.offset_log.snapshots import SnapshotWriter
-from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.producer import IggyProducer
-from framework.iggy.topic_refusal import topic_refusal
+from framework.iggy.topic_validation import topic_refusal
 from framework.model.objects import TopicPartition
 from framework.model.positions import is_numbered_by
 from framework.model.text import counted
 from framework.offsets.manager import OffsetManager, StartFacts
-from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
+from framework.offsets.skip_history import HOUR_SECONDS, SkippedCount
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig

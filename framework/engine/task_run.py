@@ -22,15 +22,15 @@ from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log.fencing import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore
 from framework.iggy.offset_log.records import LogFacts
 from framework.iggy.offset_log.state import LogState
-from framework.iggy.offset_log.store import LogOffsetStore
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager, StartFacts
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import begin_in
-from framework.offsets.skipped import SkippedCount
-from framework.offsets.store import PositionDelta
+from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.sender import STOP_SECONDS, Sender
 from framework.pipeline.task_statistics import TaskStatistics
 from framework.storage.daemon_threads import start_timer

@@ -1,12 +1,12 @@
 """Archived records back to messages: the forms in which sinks write a topic to a bucket.
 
-    layout.py     the names and encodings of an archived record's fields; what an object's key says of them
-    sinks.py      the layouts of sinks, and what each form loses
-    headers.py    archived headers -> the bytes of a message's headers
-    encodings.py  archived payloads and times -> bytes and microseconds
-    restore.py    a batch of archived records -> payloads, headers, times
-    transform.py  the envelope as the first transform of a source
-    options.py    its options
+    layout.py           the names and encodings of an archived record's fields; what an object's key says of them
+    archive_layouts.py  the layouts of sinks, and what each form loses
+    headers.py          archived headers -> the bytes of a message's headers
+    encodings.py        archived payloads and times -> bytes and microseconds
+    restore.py          a batch of archived records -> payloads, headers, times
+    transform.py        the envelope as the first transform of a source
+    options.py          its options
 
 A format reads the objects: `jsonl`, `json`, `csv`, `avro` and `parquet` give JSON, `text` gives lines.
 """

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
+from framework.envelopes.archive_layouts import LAYOUTS
 from framework.envelopes.headers import KINDS
 from framework.envelopes.layout import FIELDS, Layout
-from framework.envelopes.sinks import LAYOUTS
 from framework.model.text import NOT_RENAMED, can_be_renamed_to
 
 ENVELOPES = (*LAYOUTS, "custom")

@@ -35,7 +35,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.header_encoding import HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
-from framework.pipeline.producer import Producer
+from framework.pipeline.producer_contract import Producer
 
 # A request of 63 MB passes, one of 70 MB breaks the connection; small ones keep memory and the time limit small.
 _MAX_REQUEST_BYTES = 8_000_000

@@ -19,7 +19,7 @@ import attrs
 from typing_extensions import Self, override
 
 from framework.config.envelope import make_envelope
-from framework.config.transforms import make_transforms
+from framework.config.transform_registry import make_transforms
 from framework.discovery.filters import (
     RoutedSelection,
     Selector,

@@ -18,12 +18,12 @@ from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
+from framework.offsets.offset_store import MemoryOffsetStore, OffsetStore, PositionDelta
 from framework.offsets.partition_counts import PartitionCounts
 from framework.offsets.position_map import PositionMap
 from framework.offsets.saved_facts import BoundSelection, HintTable
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.skipped import SkippedCount
-from framework.offsets.store import MemoryOffsetStore, OffsetStore, PositionDelta
+from framework.offsets.skip_history import SkippedCount
 from framework.offsets.table import PositionTable
 from framework.offsets.watermark import Watermark
 from framework.offsets.watermark_tracker import WatermarkTracker

@@ -14,7 +14,7 @@ import attrs
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.store import PositionDelta
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.table import PositionTable, is_further
 
 

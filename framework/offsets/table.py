@@ -10,9 +10,9 @@ import attrs
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.id_hashes import Identities
 from framework.offsets.listing_hints import ListingHints
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.store import PositionDelta
 from framework.offsets.watermark import Watermark
 
 

@@ -17,7 +17,7 @@ import attrs
 
 from framework.errors import ObjectArchivedError, SkippableError, SourceError, TooManySkippedError
 from framework.model.batches import SkippedRecord
-from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
+from framework.offsets.skip_history import HOUR_SECONDS, SkippedCount
 
 
 @attrs.define(eq=False, repr=False, slots=False, kw_only=True)

@@ -23,9 +23,9 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import PositionDelta
+from framework.offsets.offset_store import PositionDelta
 from framework.pipeline.dead_letters import DeadLetter, DeadLetterBox, dead_letters_of
-from framework.pipeline.producer import Producer
+from framework.pipeline.producer_contract import Producer
 from framework.pipeline.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:

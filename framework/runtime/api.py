@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 
 from framework.errors import EXIT_CONFIGURATION, EXIT_PERSON, ConfigError
 from framework.model.local_hosts import is_this_machine
-from framework.runtime import answers
+from framework.runtime import api_documents
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.configuration import shown
 from framework.runtime.metrics import registry_of
@@ -28,7 +28,7 @@ from framework.runtime.supervisor import (
     UnknownSourceError,
     UnknownVersionError,
 )
-from framework.runtime.system import SystemProbe
+from framework.runtime.system_usage import SystemProbe
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -167,16 +167,16 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
         return GREETING
 
     @app.get("/health", responses=_some(403))
-    async def health() -> answers.Health:
+    async def health() -> api_documents.Health:
         """Return whether the worker answers; needs no key."""
-        return answers.Health()
+        return api_documents.Health()
 
     @app.get("/stats", response_model_exclude_none=True, responses=_some())
-    def stats() -> answers.RuntimeStats:
+    def stats() -> api_documents.RuntimeStats:
         """Return figures of the worker and of each source."""
         system = probe.read()
         with supervisor.locked() as sources:
-            return answers.stats_of(sources, system, version=worker.version, started_us=supervisor.started_us)
+            return api_documents.stats_of(sources, system, version=worker.version, started_us=supervisor.started_us)
 
     if http.metrics.enabled:
         registry = registry_of(supervisor)
@@ -191,22 +191,22 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
     @app.get("/sinks", responses=_some())
-    def sinks() -> list[answers.SourceInfo]:
+    def sinks() -> list[api_documents.SourceInfo]:
         """Return no sinks: this worker has sources only."""
         return []
 
     @app.get("/sources", response_model_exclude_none=True, responses=_some())
-    def sources() -> list[answers.SourceInfo]:
+    def sources() -> list[api_documents.SourceInfo]:
         """Return all sources."""
         with supervisor.locked() as found:
-            return [answers.info_of(source) for source in found]
+            return [api_documents.info_of(source) for source in found]
 
     @app.get("/sources/{key}", response_model_exclude_none=True, responses=_some(404))
-    def source(key: str) -> answers.SourceDetails:
+    def source(key: str) -> api_documents.SourceDetails:
         """Return a source and the topic that it writes."""
         with supervisor.source(key) as found:
-            streams = answers.streams_of(shown(found.described))
-            return answers.SourceDetails(**dict(answers.info_of(found)), streams=streams)
+            streams = api_documents.streams_of(shown(found.described))
+            return api_documents.SourceDetails(**dict(api_documents.info_of(found)), streams=streams)
 
     @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))
     def restart(key: str) -> Response:
@@ -215,22 +215,22 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
         return Response(status_code=204)
 
     @app.get("/sources/{key}/transforms", responses=_some(404))
-    def transforms(key: str) -> list[answers.Transform]:
+    def transforms(key: str) -> list[api_documents.Transform]:
         """Return the transforms of the active configuration that Iggy knows too; `plugin_config` has all."""
         with supervisor.source(key) as found:
-            return answers.transforms_of(shown(found.active))
+            return api_documents.transforms_of(shown(found.active))
 
 
 def _add_config_paths(app: FastAPI, worker: Worker) -> None:
     supervisor = worker.supervisor
 
     @app.get("/sources/{key}/configs", responses=_some(404))
-    def configs(key: str) -> list[answers.SourceConfig]:
+    def configs(key: str) -> list[api_documents.SourceConfig]:
         """Return all configuration versions, secrets masked."""
         with supervisor.source(key) as found:
             active = found.active.version
             versions = supervisor.versions(key).values()
-            return [answers.config_of(made, active=made.version == active) for made in versions]
+            return [api_documents.config_of(made, active=made.version == active) for made in versions]
 
     @app.post(
         "/sources/{key}/configs",
@@ -238,8 +238,8 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         description="Store a configuration as the next version. It has no effect before it is activated. "
         f"{MAX_VERSIONS} are kept.",
     )
-    def create(key: str, new: answers.NewConfig) -> answers.SourceConfig:
-        return answers.config_of(worker.create(key, new), active=False)
+    def create(key: str, new: api_documents.NewConfig) -> api_documents.SourceConfig:
+        return api_documents.config_of(worker.create(key, new), active=False)
 
     @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))
     def delete(key: str, version: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None) -> Response:
@@ -248,13 +248,13 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         return Response(status_code=204)
 
     @app.get("/sources/{key}/configs/active", responses=_some(404))
-    def active_config(key: str) -> answers.SourceConfig:
+    def active_config(key: str) -> api_documents.SourceConfig:
         """Return the active configuration, secrets masked."""
         with supervisor.source(key) as found:
-            return answers.config_of(found.active, active=True)
+            return api_documents.config_of(found.active, active=True)
 
     @app.put("/sources/{key}/configs/active", status_code=204, responses=_some(404, 409, 500))
-    def activate(key: str, active: answers.ActiveVersion) -> Response:
+    def activate(key: str, active: api_documents.ActiveVersion) -> Response:
         """Activate a version: the source is stopped in order and started with it."""
         supervisor.activate(key, active.version)
         return Response(status_code=204)
@@ -278,11 +278,11 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         return Response(text, media_type=media_type)
 
     @app.get("/sources/{key}/configs/{version}", responses=_some(404))
-    def config(key: str, version: int) -> answers.SourceConfig:
+    def config(key: str, version: int) -> api_documents.SourceConfig:
         """Return a configuration version, secrets masked."""
         with supervisor.source(key) as found:
             made = supervisor.version(key, version)
-            return answers.config_of(made, active=version == found.active.version)
+            return api_documents.config_of(made, active=version == found.active.version)
 
 
 def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
@@ -295,10 +295,10 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
             return [source.key for source in found]
 
     @app.get("/connectors/{name}/status", response_model_exclude_none=True, responses=_some(404, connect=True))
-    def status(name: str) -> answers.ConnectorStatus:
+    def status(name: str) -> api_documents.ConnectorStatus:
         """Return the state of a source in the words of Kafka Connect."""
         with supervisor.source(name) as found:
-            return answers.connector_status(found, worker.id)
+            return api_documents.connector_status(found, worker.id)
 
     @app.put(
         "/connectors/{name}/pause", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
@@ -333,22 +333,22 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
     offset_errors = _some(404, 409, 500, 503, connect=True)
 
     @app.get("/connectors/{name}/offsets", responses=offset_errors)
-    def offsets(name: str) -> answers.ConnectorOffsets:
+    def offsets(name: str) -> api_documents.ConnectorOffsets:
         """Return the first 1,000 positions."""
-        return answers.ConnectorOffsets.model_validate({"offsets": worker.offsets(name)})
+        return api_documents.ConnectorOffsets.model_validate({"offsets": worker.offsets(name)})
 
     @app.patch("/connectors/{name}/offsets", responses=offset_errors)
-    def alter(name: str, changes: answers.OffsetChanges) -> answers.Message:
+    def alter(name: str, changes: api_documents.OffsetChanges) -> api_documents.Message:
         """Set or reset the positions of some objects of a stopped source, one after the other."""
-        return answers.Message(message=worker.change_offsets(name, changes.offsets))
+        return api_documents.Message(message=worker.change_offsets(name, changes.offsets))
 
     @app.delete("/connectors/{name}/offsets", responses=offset_errors)
-    def reset(name: str) -> answers.Message:
+    def reset(name: str) -> api_documents.Message:
         """Reset all positions of a stopped source: everything is sent again."""
-        return answers.Message(message=worker.change_offsets(name, None))
+        return api_documents.Message(message=worker.change_offsets(name, None))
 
     @app.put("/connector-plugins/{kind}/config/validate", responses=_some(404, 500, connect=True))
-    def validate(kind: str, content: dict[str, Any]) -> answers.Validation:
+    def validate(kind: str, content: dict[str, Any]) -> api_documents.Validation:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
         found = worker.kinds.named(kind)
         if found is None:
@@ -360,7 +360,7 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
 
 def _some(*statuses: int, connect: bool = False) -> dict[int | str, dict[str, Any]]:
     """Return the documented errors of a path: those of every path, and these."""
-    model = answers.ConnectError if connect else answers.ErrorAnswer
+    model = api_documents.ConnectError if connect else api_documents.ErrorAnswer
     every = sorted({400, 401, 403, 408, 413, 422, *statuses})
     return {status: {"model": model, "description": ERRORS[status]} for status in every}
 

@@ -29,7 +29,7 @@ from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
 
 if TYPE_CHECKING:
-    from framework.runtime.answers import NewConfig, OffsetChange, Validation
+    from framework.runtime.api_documents import NewConfig, OffsetChange, Validation
     from framework.runtime.source_program import Kind, Kinds
 
 TAKE_OVER = "--take-over"
@@ -191,7 +191,7 @@ class Worker:
             ConfigError: it has text that is no Unicode.
             OSError: its draft cannot be written.
         """
-        from framework.runtime.answers import (  # noqa: PLC0415 - they need pydantic
+        from framework.runtime.api_documents import (  # noqa: PLC0415 - they need pydantic
             OptionCheck,
             OptionDefinition,
             OptionValue,
@@ -317,7 +317,7 @@ def _check_buckets(configuration: Configuration, changes: Iterable[OffsetChange]
 
 def _contradictions(new: NewConfig, view: Mapping[str, Any], kind: Kind) -> list[str]:
     """Return where the fields of Iggy's connectors say other things than the sections that count."""
-    from framework.runtime.answers import streams_of, transforms_of  # noqa: PLC0415 - they need pydantic
+    from framework.runtime.api_documents import streams_of, transforms_of  # noqa: PLC0415 - they need pydantic
 
     mistakes = []
     if new.path not in {"", kind.program}:

@@ -25,8 +25,8 @@ from framework.discovery.object_feed import ObjectFeed
 from framework.errors import SourceError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore, OffsetStore
-from framework.pipeline.producer import Producer
+from framework.offsets.offset_store import MemoryOffsetStore, OffsetStore
+from framework.pipeline.producer_contract import Producer
 from framework.task import AbstractSourceTask
 from framework.task.context import SourceContext
 from framework.testing.clock import FakeClock

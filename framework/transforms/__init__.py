@@ -1,1 +1,1 @@
-"""The transforms that ship, each family in a module; `framework.config.transforms` names them."""
+"""The transforms that ship, each family in a module; `framework.config.transform_registry` names them."""

@@ -4,7 +4,7 @@ import json
 
 from framework.errors import PositionError
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.testing.fakes.memory_rig import MemoryRig, bad_line, json_lines
 from framework.testing.rig import Capability
 

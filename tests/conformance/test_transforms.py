@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from framework.config.transforms import SHIPPED
+from framework.config.transform_registry import SHIPPED
 from framework.envelopes.layout import PAYLOAD_ENCODINGS
 from framework.testing.kit import check_transform
 from framework.testing.kit.law import LawBrokenError, RigError

@@ -332,7 +332,7 @@ HOSTILE_ROWS = (
             "tests/integration/test_embedded_life.py",
             "tests/integration/test_iggy_tls.py",
             "tests/unit/iggy/dead_letters/test_writer.py",
-            "tests/unit/iggy/test_topic_refusal.py",
+            "tests/unit/iggy/test_topic_validation.py",
             "tests/unit/engine/test_metrics.py",
             "tests/unit/engine/spark/test_stop_channel.py",
         ),

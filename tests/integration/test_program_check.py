@@ -9,7 +9,7 @@ import pytest
 from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 
 from framework.cli import check
-from framework.engine.spark import session
+from framework.engine.spark import spark_context
 from framework.iggy.rights import Right, missing_rights
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import NO_JAVA, OwnServer, Program, wait_for_count, with_client
@@ -250,8 +250,8 @@ def test_no_java_fails_as_the_run_does(program, moto_bucket, monkeypatch, tmp_pa
 @NO_JAVA
 @pytest.mark.parametrize("command", [("check",), ("--once",)])
 def test_a_master_that_is_away_is_one_sentence_within_20_seconds(program, moto_bucket, command, monkeypatch):
-    assert session.REACH_SECONDS <= 8
-    monkeypatch.setattr(session, "REACH_SECONDS", 1.0)
+    assert spark_context.REACH_SECONDS <= 8
+    monkeypatch.setattr(spark_context, "REACH_SECONDS", 1.0)
     moto_bucket.put("a.jsonl", LINE)
     program.configure(runner={"engine": "spark"}, spark={"master": f"spark://127.0.0.1:{free_port()}"})
     ended = program.run(*command).no_secrets()
@@ -268,11 +268,11 @@ def test_a_master_that_takes_connections_and_says_nothing_is_one_sentence(progra
         pit.bind(("127.0.0.1", 0))
         pit.listen(50)
         program.configure(runner={"engine": "spark"}, spark={"master": f"spark://127.0.0.1:{pit.getsockname()[1]}"})
-        limit = {"framework.engine.spark.session.MASTER_SECONDS": 3.0}
+        limit = {"framework.engine.spark.spark_context.MASTER_SECONDS": 3.0}
         ended = program.start("--once", constants=limit).wait(120).no_secrets()
     assert ended.code == 1, ended
     assert ended.seconds < 18  # 3, and the start of a JVM
-    assert session.MASTER_SECONDS <= 30
+    assert spark_context.MASTER_SECONDS <= 30
     assert "waited 3 seconds for an answer of Spark's master" in ended.said
     assert ended.said.startswith("error: ")
 

@@ -30,9 +30,9 @@ from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source import transport, xml_limits
+from s3_source.boto_session import AWS_SUFFIXES, make_session
 from s3_source.client import S3Store
 from s3_source.config import S3Config
-from s3_source.session import AWS_SUFFIXES, make_session
 from tests.integration.test_stores import CONTENT, difficult_keys
 from tests.support.reading import only, read, warm
 from tests.support.stopwatch import Stopwatch

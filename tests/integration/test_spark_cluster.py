@@ -51,7 +51,7 @@ def program(spark_cluster, executor_python, tmp_path, moto_bucket, iggy_url, str
 def context(spark_cluster, executor_python):
     """An application on the cluster that is there already, as in a notebook."""
     from framework.config.sections import SparkSection
-    from framework.engine.spark.session import spark_context
+    from framework.engine.spark.spark_context import spark_context
 
     conf = spark_sections(spark_cluster, executor_python)["spark.conf"]
     with spark_context(SparkSection(master=spark_cluster.url, conf=conf), name="tests") as made:

@@ -19,7 +19,7 @@ SECRET = "hunter22 =:#\\ é"
 SCRIPT = """
 import json, os, pathlib, sys
 from framework.config.sections import SparkSection
-from framework.engine.spark.session import spark_context
+from framework.engine.spark.spark_context import spark_context
 
 conf = {"spark.hadoop.fs.s3a.secret.key": sys.argv[1], "spark.driver.memory": "520m"}
 with spark_context(SparkSection(master="local[1]", conf=conf), name="secrets") as context:

@@ -45,7 +45,7 @@ def test_a_secured_cluster_sends_every_record_once_and_is_not_warned_of(program,
 def test_whoever_does_not_know_the_secret_is_given_nothing(program, moto_bucket):
     fill(moto_bucket, 1)
     program.configure(**{"spark.conf": {**SECURED, "spark.authenticate.secret": "another-secret"}})
-    limit = {"framework.engine.spark.session.MASTER_SECONDS": 12.0}
+    limit = {"framework.engine.spark.spark_context.MASTER_SECONDS": 12.0}
     ended = program.start("--once", constants=limit).wait(SECONDS)
     assert ended.code != 0
     assert "Exception while bootstrapping client" in ended.err, "it had no time to be refused"

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 import attrs
 import numpy as np
 
-from framework.config import transforms as by_name
+from framework.config import transform_registry as by_name
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
 from framework.engine import iggy_target, listing_thread, local, positions_admin, process_group, session, task_process

@@ -4,7 +4,7 @@ import attrs
 import numpy as np
 from msgspec.structs import replace
 
-from framework.iggy.offset_log import fencing, framing, loading, lost_log, partition_replay, state, store
+from framework.iggy.offset_log import fencing, framing, loading, log_offset_store, lost_log, partition_replay, state
 from framework.iterator import object_store
 from framework.offsets import position_map, watermark_tracker
 from framework.offsets.partition_counts import PartitionCounts
@@ -27,7 +27,7 @@ def not_begun():
     def begin(self, delta):
         self._state.index(delta.begun)
 
-    store.LogOffsetStore.begin = begin
+    log_offset_store.LogOffsetStore.begin = begin
 
 
 def no_fence():
@@ -115,7 +115,7 @@ def one_generation():
     def entry_hash64(source, entry):
         return message_ids.object_hash64(source, entry.bucket, entry.key, entry.version, entry.split_size, generation=1)
 
-    for module in (message_ids, state, store, producer, partition_replay):
+    for module in (message_ids, state, log_offset_store, producer, partition_replay):
         if hasattr(module, "entry_hash64"):
             module.entry_hash64 = entry_hash64
 
@@ -134,7 +134,7 @@ def no_look():
 
 def no_mark():
     """No mark is left in partitions that were written."""
-    store.LogOffsetStore._mark = lambda self, topic_partitions: None
+    log_offset_store.LogOffsetStore._mark = lambda self, topic_partitions: None
 
 
 def renamed_unnoticed():
@@ -459,7 +459,7 @@ def anybodys_ids():
     from framework.model import message_ids
 
     real = message_ids.entry_hash64
-    for module in (message_ids, state, store, producer, partition_replay):
+    for module in (message_ids, state, log_offset_store, producer, partition_replay):
         if hasattr(module, "entry_hash64"):
             module.entry_hash64 = lambda source, entry: real("any", entry)
 
@@ -467,7 +467,7 @@ def anybodys_ids():
 def anybodys_mark():
     """The mark of a data topic does not name its source."""
     lost_log.mark_of = lambda source: "source"
-    store.mark_of = lost_log.mark_of
+    log_offset_store.mark_of = lost_log.mark_of
 
 
 def anybodys_connection():

@@ -4,7 +4,7 @@ from framework.errors import StoreUnavailableError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 
 PARTITION = TopicPartition("t", 0)
 

@@ -14,7 +14,7 @@ from framework.errors import IggyUnavailableError, TaskClosedError, UnknownOutco
 from framework.model.batches import Acknowledgement, RecordBatch, SourceRecord
 from framework.model.message_ids import entry_hash64, message_id
 from framework.model.objects import Anchor, TopicPartition
-from framework.pipeline.producer import Producer
+from framework.pipeline.producer_contract import Producer
 
 
 class Outcome(enum.Enum):

@@ -227,7 +227,7 @@ def local_spark():
     """
     spark_or_skip()
     from framework.config.sections import SparkSection
-    from framework.engine.spark.session import spark_context
+    from framework.engine.spark.spark_context import spark_context
 
     with spark_context(SparkSection(master="local[2]"), name="tests") as made:
         yield made

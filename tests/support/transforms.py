@@ -3,7 +3,7 @@
 import attrs
 import numpy as np
 
-from framework.config import transforms as by_name
+from framework.config import transform_registry as by_name
 from framework.config.option import option
 from framework.transform import Transform, TransformBatch
 

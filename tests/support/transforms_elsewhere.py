@@ -3,7 +3,7 @@
 import numpy as np
 
 from framework.config.envelope import make_envelope
-from framework.config.transforms import make_transforms
+from framework.config.transform_registry import make_transforms
 from framework.testing.options import source_config
 from framework.transform import NoOptions, Transform, TransformBatch
 

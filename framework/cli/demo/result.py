@@ -14,7 +14,7 @@ import attrs
 from framework.cli.demo.data import FLIGHTS, FORMATS
 
 if TYPE_CHECKING:
-    from framework.cli.demo.store import DemoStore
+    from framework.cli.demo.demo_store import DemoStore
     from framework.iggy.connection import IggyConnection
     from framework.iggy.embedded.launcher import EmbeddedServer
 

@@ -27,6 +27,7 @@ import typer
 
 from framework.cli.config_file import Flags
 from framework.cli.demo.data import FLIGHTS, FORMATS, load, prepare, prepared_rows
+from framework.cli.demo.demo_store import BUCKET
 from framework.cli.demo.result import (
     STREAM,
     Demo,
@@ -39,12 +40,11 @@ from framework.cli.demo.result import (
     show_records,
     topic_of,
 )
-from framework.cli.demo.store import BUCKET
 from framework.errors import FatalError, IggyUnavailableError, SourceError, StoreUnavailableError
 from framework.model.text import counted
 
 if TYPE_CHECKING:
-    from framework.cli.demo.store import DemoStore
+    from framework.cli.demo.demo_store import DemoStore
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded.launcher import EmbeddedServer
 
@@ -216,7 +216,7 @@ def _spark(demo: Demo) -> Iterator[None]:
         yield
         return
     from framework.config.sections import SparkSection  # noqa: PLC0415
-    from framework.engine.spark.session import spark_context  # noqa: PLC0415
+    from framework.engine.spark.spark_context import spark_context  # noqa: PLC0415
 
     with spark_context(SparkSection(), name="iggy-cloud-sources demo"):
         yield
@@ -279,8 +279,8 @@ def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> b
 
 
 def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
-    from framework.cli.output import Output  # noqa: PLC0415
     from framework.cli.run import run_engine  # noqa: PLC0415
+    from framework.cli.terminal import Output  # noqa: PLC0415
 
     config = _read_config(demo, name)
     with connected(iggy) as connection:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.spark.failure_messages import application_ended, is_stopped
-from framework.engine.spark.session import NOTICE_SECONDS, is_on
+from framework.engine.spark.spark_context import NOTICE_SECONDS, is_on
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

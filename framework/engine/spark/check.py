@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import require_packages
-from framework.engine.spark.session import spark_context
+from framework.engine.spark.spark_context import spark_context
 from framework.errors import EXIT_TRY_AGAIN, SourceError
 from framework.storage.daemon_threads import start_timer
 from framework.storage.preflight import CheckResult

@@ -14,7 +14,7 @@ from framework.engine.local import LocalEngine
 from framework.engine.spark import jvm
 from framework.engine.spark.driver import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
-from framework.engine.spark.session import spark_context
+from framework.engine.spark.spark_context import spark_context
 from framework.errors import SourceError
 from framework.storage.daemon_threads import Awaited, start_timer
 

@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from framework.config.format_registry import DISTRIBUTION, make_transformer
-from framework.config.transforms import transform_class
+from framework.config.transform_registry import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failure_messages import MORE_MEMORY, is_stopped, sentence
 from framework.engine.spark.jvm import ended
-from framework.engine.spark.session import is_local, wait_for
+from framework.engine.spark.spark_context import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs
 from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError

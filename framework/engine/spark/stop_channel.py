@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from typing_extensions import override
 
 from framework.engine.bounded_server import BoundedServer, drop
-from framework.engine.spark.session import LOOPBACK, is_local
+from framework.engine.spark.spark_context import LOOPBACK, is_local
 from framework.errors import UnknownOutcomeError
 
 if TYPE_CHECKING:

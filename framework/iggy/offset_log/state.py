@@ -19,10 +19,10 @@ from framework.iggy.offset_log.records import LogFacts, PartitionOpening, Progre
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import TopicPartition, length_only
 from framework.model.positions import OffsetManagerEntry
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import PositionMap, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.skipped import HOUR_SECONDS, SkippedCount
-from framework.offsets.store import PositionDelta
+from framework.offsets.skip_history import HOUR_SECONDS, SkippedCount
 
 T = TypeVar("T")
 

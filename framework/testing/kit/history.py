@@ -23,7 +23,7 @@ from framework.engine.session import Session
 from framework.errors import SourceError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import TopicPartition
-from framework.pipeline.producer import Producer
+from framework.pipeline.producer_contract import Producer
 from framework.task import AbstractSourceTask
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint

@@ -12,7 +12,7 @@ from framework.errors import ReaderFailedError, StoreUnavailableError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.task import AbstractSourceTask
 from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.kit.law import BATCH, QUEUE, Comparing, fill, law

@@ -8,7 +8,7 @@ from functools import partial
 
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
-from framework.offsets.store import MemoryOffsetStore, PositionDelta
+from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, law
 from framework.testing.kit.watch import watch_streams
 from framework.testing.rig import SourceRig

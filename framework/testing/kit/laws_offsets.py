@@ -15,7 +15,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import PositionDelta
+from framework.offsets.offset_store import PositionDelta
 from framework.task import AbstractSourceTask
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint

@@ -12,7 +12,7 @@ from framework.errors import CorruptObjectError, SourceError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject
-from framework.offsets.store import MemoryOffsetStore, PositionDelta
+from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, in_order, law
 from framework.testing.kit.laws_iterator import drain, payloads_of
 from framework.testing.kit.watch import replace, watch_streams

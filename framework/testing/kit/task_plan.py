@@ -10,7 +10,7 @@ from framework.config.sections import SourceCommonConfig
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore, PositionDelta
+from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.task import AbstractSourceTask
 
 

@@ -15,7 +15,7 @@ from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
-from framework.offsets.store import PositionDelta
+from framework.offsets.offset_store import PositionDelta
 from framework.pipeline import keyed_reader, object_reader, transforming
 from framework.pipeline.sender import Sender
 from framework.testing.kit import crash

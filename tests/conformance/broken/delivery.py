@@ -11,7 +11,7 @@ from framework.errors import AccessDeniedError, SourceError, StoreUnavailableErr
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.storage.retry import RetryPolicy
 from framework.testing.fakes.memory_rig import MemoryRig, ShelfError
 from framework.testing.fakes.memory_source import MemorySourceTask

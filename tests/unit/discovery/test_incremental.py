@@ -15,7 +15,7 @@ from framework.errors import ListingError
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.storage.resuming_stream import StoreInput
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask

@@ -6,7 +6,7 @@ import sys
 import pytest
 from google.protobuf import descriptor_pb2
 
-from framework.config.transforms import SHIPPED, make_transforms
+from framework.config.transform_registry import SHIPPED, make_transforms
 from framework.model.objects import NativeObject, TopicPartition
 from framework.pipeline.transforming import TransformChain
 from framework.testing.options import source_config

@@ -5,7 +5,7 @@ import pytest
 from framework.discovery.object_feed import FeedCounts
 from framework.engine.reporter import Reporter
 from framework.errors import PositionError, TooManySkippedError
-from framework.offsets.skipped import SkippedCount
+from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.task_statistics import TaskStatistics
 
 

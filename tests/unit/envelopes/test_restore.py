@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from framework.envelopes.archive_layouts import AIVEN, CONFLUENT, IGGY_S3_SINK
 from framework.envelopes.encodings import TimeReader
 from framework.envelopes.layout import Layout, Origin
 from framework.envelopes.options import EnvelopeOptions
 from framework.envelopes.restore import EnvelopeTransform
-from framework.envelopes.sinks import AIVEN, CONFLUENT, IGGY_S3_SINK
 from framework.errors import TransformContractError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import PayloadColumn

@@ -10,7 +10,7 @@ import pytest
 
 from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.http.errors import HttpError
-from framework.storage.http.store import ObjectGet
+from framework.storage.http.http_store import ObjectGet
 from gcs_source import client
 from gcs_source.config import GcsConfig
 from tests.support.listing import native

@@ -26,8 +26,8 @@ from framework.errors import (
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, canonical_options
 from framework.offsets.manager import OffsetManager
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.offsets.position_map import position_map
-from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline import read_ahead
 from framework.storage.listing.listing import ListingRequest
 from framework.store import ListPage

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.storage.listing.limiter import START_CALLS
 from framework.store import ListPage
 from framework.testing.fakes.memory_source import MemorySourceTask

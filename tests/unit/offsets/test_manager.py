@@ -13,9 +13,9 @@ from framework.model.batches import Acknowledgement
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
+from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.store import MemoryOffsetStore, PositionDelta
 from tests.support.entries import (
     KEY,
     PARTITION,

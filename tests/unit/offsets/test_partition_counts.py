@@ -12,9 +12,9 @@ from framework.model.batches import Acknowledgement
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.offsets.partition_counts import PartitionState, UnsavedCount
 from framework.offsets.position_map import begin_in, position_map
-from framework.offsets.store import MemoryOffsetStore
 from tests.support.entries import (
     KEY,
     PARTITION,

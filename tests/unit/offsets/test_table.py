@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import PositionView, position_map
-from framework.offsets.store import PositionDelta
 from framework.offsets.table import PositionTable
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import KEY, PARTITION, acknowledge, batch, ended, entry, final, splits_of

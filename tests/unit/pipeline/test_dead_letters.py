@@ -33,7 +33,7 @@ from framework.model.batches import SkippedRecord
 from framework.model.message_ids import dead_letter_hash64, message_id, object_hash64
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.position_filter import PositionFilter
-from framework.offsets.skipped import SkippedCount
+from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.error_policy import ErrorPolicy, SkipWatch
 from framework.pipeline.queue import BoundedQueue
 from framework.testing.fakes.memory_iggy import MemoryIggy

@@ -8,7 +8,7 @@ from framework.errors import ListingError
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.pipeline.read_ahead import FILL_SHARE, TAKE_OBJECTS, ReadAhead
 from framework.pipeline.task_statistics import TaskStatistics
 from framework.transformer import InputOptions

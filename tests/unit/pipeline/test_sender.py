@@ -21,8 +21,8 @@ from framework.model.header_encoding import EncodedHeaders
 from framework.model.objects import ObjectState, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.offsets.partition_counts import PartitionState
-from framework.offsets.store import MemoryOffsetStore
 from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask

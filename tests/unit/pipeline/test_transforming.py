@@ -14,7 +14,7 @@ from framework.errors import ConfigError, ReaderFailedError, RecordTransformErro
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.pipeline.transforming import TransformChain
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore

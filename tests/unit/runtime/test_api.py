@@ -30,8 +30,8 @@ from schemathesis.specs.openapi.checks import (
 from framework.config.http_sections import API_PATHS, HttpMetricsSection, HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime import server
-from framework.runtime.answers import semver
 from framework.runtime.api import MAX_BODY_BYTES, make_api
+from framework.runtime.api_documents import semver
 from framework.runtime.commands import CommandError
 from framework.runtime.configuration import Configuration
 from framework.runtime.managed_source import Failure

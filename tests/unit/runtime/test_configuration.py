@@ -9,7 +9,7 @@ import pytest
 from framework.config.masked_view import MASK, has_mask, shown_mapping
 from framework.config.option import option
 from framework.errors import ConfigError
-from framework.runtime.answers import transforms_of
+from framework.runtime.api_documents import transforms_of
 from framework.runtime.configuration import shown
 from framework.runtime.source_program import Kinds
 from framework.runtime.state import KeptState, StateFolder

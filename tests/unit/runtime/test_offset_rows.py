@@ -5,7 +5,7 @@ import pytest
 from framework.cli.offsets_commands import as_row
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.runtime.answers import OffsetPartition
+from framework.runtime.api_documents import OffsetPartition
 from framework.runtime.worker import _offset
 
 

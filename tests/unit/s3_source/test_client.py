@@ -12,7 +12,7 @@ from botocore.loaders import JSONFileLoader, create_loader
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE
-from framework.storage.http.store import ObjectGet
+from framework.storage.http.http_store import ObjectGet
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config

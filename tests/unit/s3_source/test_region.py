@@ -9,7 +9,7 @@ from botocore.awsrequest import AWSResponse, HeadersDict
 
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject
-from framework.storage.http.store import ObjectGet
+from framework.storage.http.http_store import ObjectGet
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 

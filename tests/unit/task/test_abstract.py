@@ -25,7 +25,7 @@ from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
 from framework.task.abstract import CLOSE_SECONDS

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.config.transforms import make_transforms
+from framework.config.transform_registry import make_transforms
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.pipeline.transforming import TransformChain

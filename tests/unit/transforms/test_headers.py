@@ -7,7 +7,7 @@ from framework.errors import ConfigError, ObjectChangedError, ObjectNotFoundErro
 from framework.model.header_encoding import own_headers_room
 from framework.model.objects import NativeObject
 from framework.offsets.manager import OffsetManager
-from framework.offsets.store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore
 from framework.task.context import SourceContext
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore

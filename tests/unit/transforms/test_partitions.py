@@ -8,7 +8,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from framework.config.transforms import partition_options
+from framework.config.transform_registry import partition_options
 from framework.errors import ConfigError, TransformContractError
 from framework.testing.options import source_config
 from framework.transform import Transform

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from framework.engine.spark.capacity import LOOK_SECONDS, NO_EXECUTOR, SLOTS_SECONDS, Capacity, WaitWatch
-from framework.engine.spark.session import NOTICE_SECONDS
+from framework.engine.spark.spark_context import NOTICE_SECONDS
 from framework.errors import SparkUnavailableError
 
 

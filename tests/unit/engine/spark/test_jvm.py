@@ -220,7 +220,7 @@ def test_ten_attempts_to_make_a_folder_are_said_once(caplog):
 STARTED_TWICE = """
 from framework.config.sections import SparkSection
 from framework.engine.process_exit import leave
-from framework.engine.spark.session import spark_context
+from framework.engine.spark.spark_context import spark_context
 from framework.errors import SparkUnavailableError
 
 for folder in ("/proc/nowhere", "/tmp"):

@@ -8,7 +8,7 @@ from framework.iggy.offset_log.state import LogState
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, TopicPartition
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.skipped import SkippedCount
+from framework.offsets.skip_history import SkippedCount
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.positions import position
 

@@ -29,8 +29,8 @@ from framework.storage.http.errors import (
     HttpReadTimeoutError,
 )
 from framework.storage.http.head import pattern_of
+from framework.storage.http.http_store import OK, ObjectGet
 from framework.storage.http.loop import HttpLoop
-from framework.storage.http.store import OK, ObjectGet
 from framework.storage.http.transfer import BUFFER_BYTES, HttpOptions
 from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
 from framework.storage.resuming_stream import StoreInput

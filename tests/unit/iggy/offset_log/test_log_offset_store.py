@@ -6,18 +6,18 @@ import pytest
 
 from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
-from framework.iggy.offset_log import codec, framing, record_size, store
+from framework.iggy.offset_log import codec, framing, log_offset_store, record_size
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore
 from framework.iggy.offset_log.lost_log import mark_of
 from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
-from framework.iggy.offset_log.store import LogOffsetStore
 from framework.iggy.wire import MAX_PAYLOAD_BYTES
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
+from framework.offsets.offset_store import PositionDelta
 from framework.offsets.selection_scope import SelectionScope
-from framework.offsets.store import PositionDelta
 from framework.testing.clock import FakeClock
 from tests.support.positions import LOG, loaded, log_over, position, records, server_with_log
 
@@ -32,7 +32,7 @@ class Rig:
 
     def __init__(self, monkeypatch, **options):
         self.clock = FakeClock()
-        monkeypatch.setattr(store, "time", types.SimpleNamespace(monotonic=self.clock))
+        monkeypatch.setattr(log_offset_store, "time", types.SimpleNamespace(monotonic=self.clock))
         self.clock.advance(100)
         self.server = server_with_log()
         self.connection = self.server.connect()
@@ -300,7 +300,7 @@ def test_a_user_who_may_not_mark_topics_saves_positions_all_the_same(rig, monkey
         raise error("not allowed")
 
     monkeypatch.setattr(rig.connection, "ensure_group", refused)
-    caplog.set_level("DEBUG", logger=store.__name__)
+    caplog.set_level("DEBUG", logger=log_offset_store.__name__)
     for _ in range(2):
         rig.store.save(PositionDelta(skipped=1, written=[PARTITION, OTHER]))
     assert asked == ["others", "records"]

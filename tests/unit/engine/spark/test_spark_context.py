@@ -16,8 +16,9 @@ import pytest
 from pyspark import SparkContext
 
 from framework.config.sections import SparkSection
-from framework.engine.spark import jvm, session
-from framework.engine.spark.session import Awaited, check_context, spark_context, wait_for
+from framework.engine.spark import jvm
+from framework.engine.spark import spark_context as module
+from framework.engine.spark.spark_context import Awaited, check_context, spark_context, wait_for
 from framework.errors import ConfigError, FatalError, SparkUnavailableError
 
 SECONDS = 20
@@ -95,8 +96,8 @@ def test_a_failure_after_a_stop_is_nobodys():
 
 
 def test_what_is_waited_for_is_told(monkeypatch, caplog):
-    monkeypatch.setattr(session, "NOTICE_SECONDS", 0.0)
-    monkeypatch.setattr(session, "SLICE_SECONDS", 0.001)
+    monkeypatch.setattr(module, "NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SLICE_SECONDS", 0.001)
     told = threading.Event()
     caplog.handler.addFilter(lambda record: told.set() or True)
     assert wait_for(lambda: told.wait(SECONDS), None, "an executor") is True
@@ -145,13 +146,13 @@ def test_a_master_that_does_not_answer_may_be_of_another_version(monkeypatch):
     def silent(*_, limit_seconds, **__):
         raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for it, and none came")
 
-    monkeypatch.setattr(session, "wait_for", silent)
-    monkeypatch.setattr(session, "find_java", lambda: None)
-    monkeypatch.setattr(session, "_reach", lambda _: None)
-    monkeypatch.setattr(session, "launch", lambda _: None)
+    monkeypatch.setattr(module, "wait_for", silent)
+    monkeypatch.setattr(module, "find_java", lambda: None)
+    monkeypatch.setattr(module, "_reach", lambda _: None)
+    monkeypatch.setattr(module, "launch", lambda _: None)
     said = f"waited 30 seconds for it, and none came; is its Spark {pyspark.__version__}, as pyspark is here?"
     with pytest.raises(SparkUnavailableError, match=re.escape(said)):
-        session._make(SparkSection(master="spark://head:7077"), "orders")
+        module._make(SparkSection(master="spark://head:7077"), "orders")
 
 
 def test_a_master_is_away_when_none_of_its_addresses_takes_a_connection():
@@ -160,9 +161,9 @@ def test_a_master_is_away_when_none_of_its_addresses_takes_a_connection():
             one.bind(("127.0.0.1", 0))
         listening.listen()
         here, away = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listening, closed))
-        session._reach(f"spark://{away},{here}")
+        module._reach(f"spark://{away},{here}")
         with pytest.raises(SparkUnavailableError, match=f"spark://{away}: no answer .Connection refused.; start it"):
-            session._reach(f"spark://{away}")
+            module._reach(f"spark://{away}")
 
 
 def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
@@ -205,7 +206,7 @@ def test_one_that_does_not_is_not(conf):
 
 
 def test_the_file_of_sparks_defaults_does_not_let_it_kill_python_workers_at_work():
-    assert session._conf(SparkSection(), "orders").get("spark.python.worker.killOnIdleTimeout") == "false"
+    assert module._conf(SparkSection(), "orders").get("spark.python.worker.killOnIdleTimeout") == "false"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +225,7 @@ def test_the_interpreter_of_executors_and_nothing_is_left_behind(monkeypatch, gi
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     before = dict(os.environ)
-    with jvm.environment(session._variables(SparkSection(conf=conf), submitted=submitted)):
+    with jvm.environment(module._variables(SparkSection(conf=conf), submitted=submitted)):
         assert os.environ["PYSPARK_PYTHON"] == python
         assert os.environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
         assert os.environ.get("SPARK_LOCAL_IP") == address
@@ -233,26 +234,26 @@ def test_the_interpreter_of_executors_and_nothing_is_left_behind(monkeypatch, gi
 
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]"])
 def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
-    conf = dict(session._conf(SparkSection(master=master), "orders").getAll())
+    conf = dict(module._conf(SparkSection(master=master), "orders").getAll())
     assert conf["spark.authenticate"] == "true"
     assert conf["spark.driver.host"] == conf["spark.driver.bindAddress"] == "127.0.0.1"
     given = SparkSection(master=master, conf={"spark.driver.host": "10.0.0.1", "spark.authenticate": "false"})
-    assert dict(session._conf(given, "orders").getAll()) == {**conf, **given.conf}
+    assert dict(module._conf(given, "orders").getAll()) == {**conf, **given.conf}
 
 
 def test_a_jvm_is_started_without_what_only_a_local_run_needs():
     """A process has one JVM: a cluster's context that follows a local one would take its options over."""
     options = SparkSection(master="local[2]", conf={"spark.driver.host": "192.0.2.1", "spark.app.id": "x"})
-    conf = session._conf(options, "orders")
+    conf = module._conf(options, "orders")
     assert dict(conf.getAll())["spark.authenticate"] == "true"
-    given = dict(session._jvm_options(conf, options))
+    given = dict(module._jvm_options(conf, options))
     assert (given["spark.driver.host"], given["spark.app.id"]) == ("192.0.2.1", "x")
     assert not {"spark.authenticate", "spark.driver.bindAddress"}.intersection(given)
 
 
 @pytest.mark.parametrize("master", ["spark://head:7077", "yarn", "local-cluster[1,1,1024]"])
 def test_a_cluster_is_left_as_it_is_configured(master):
-    conf = dict(session._conf(SparkSection(master=master), "orders").getAll())
+    conf = dict(module._conf(SparkSection(master=master), "orders").getAll())
     assert not {"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"}.intersection(conf)
 
 
@@ -272,14 +273,14 @@ def test_an_open_cluster_is_told(caplog, master, conf, said):
     class OnCluster(Context):
         master: str = attrs.field(kw_only=True)
 
-    session.warn_of_open_cluster(OnCluster(conf, master=master))
+    spark_context.warn_of_open_cluster(OnCluster(conf, master=master))
     assert [said in line for line in caplog.messages] == ([True] if said else [])
 
 
 def test_a_start_is_quick_and_options_of_the_user_win():
     """Java takes the last of two options that contradict each other."""
     conf = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
-    options = dict(session._conf(SparkSection(conf=conf), "orders").getAll())["spark.driver.extraJavaOptions"].split()
+    options = dict(module._conf(SparkSection(conf=conf), "orders").getAll())["spark.driver.extraJavaOptions"].split()
     assert options[0] == "-XX:TieredStopAtLevel=1"
     assert options[-1] == "-XX:TieredStopAtLevel=4"
 
@@ -294,7 +295,7 @@ def test_a_start_is_quick_and_options_of_the_user_win():
 )
 def test_executors_are_excluded_only_where_tasks_have_several_attempts(conf, attempts, excludes):
     """Spark's scheduler fails at two attempts per node with one per task, and the file of its defaults may ask for that."""
-    options = dict(session._conf(SparkSection(conf=conf), "orders").getAll())
+    options = dict(module._conf(SparkSection(conf=conf), "orders").getAll())
     assert (options.get("spark.task.maxFailures"), options["spark.excludeOnFailure.enabled"]) == (attempts, excludes)
 
 
@@ -329,7 +330,7 @@ def test_options_go_to_the_jvm_through_a_file_of_this_user_alone(monkeypatch):
 
 def test_what_spark_says_of_an_option_holds_no_secret():
     conf = {"spark.authenticate.secret": "hunter22", "spark.ssl.keyPassword": "swordfish", "spark.cores.max": "many"}
-    said = session.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
+    said = spark_context.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
     assert said == "spark.cores.max: many; *** is too short, *** too"
 
 

@@ -14,8 +14,8 @@ import warnings
 import pytest
 
 from framework.cli import trace
-from framework.cli.output import Output
-from framework.cli.progress import Rate, duration_text, progress_text, seconds_left
+from framework.cli.progress_text import Rate, duration_text, progress_text, seconds_left
+from framework.cli.terminal import Output
 from framework.cli.text import error_text, json_text, printable
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE
@@ -373,7 +373,7 @@ def test_texts():
 
 def test_rich_is_loaded_for_a_terminal_only():
     code = (
-        "import sys, logging\nfrom framework.cli.output import *\n"
+        "import sys, logging\nfrom framework.cli.terminal import *\n"
         "with Output(terminal=False) as o:\n    o.update(RunStatistics(records=1))\n"
         "    logging.getLogger('framework').info('x')\n"
         "sys.exit('rich' in sys.modules)"

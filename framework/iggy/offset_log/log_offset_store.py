@@ -18,7 +18,7 @@ from framework.iggy.offset_log.record_size import columns_of, divided, rows_of
 from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.store import OffsetStore, PositionDelta
+from framework.offsets.offset_store import OffsetStore, PositionDelta
 
 if TYPE_CHECKING:
     from framework.iggy.offset_log.log import OffsetLog

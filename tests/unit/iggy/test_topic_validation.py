@@ -10,7 +10,7 @@ from framework.engine.session import Session
 from framework.engine.topic_checks import ensure_data_topic
 from framework.errors import IggyAuthError, IggyTopicError, IggyUnavailableError, RecordError
 from framework.iggy.dead_letters.writer import IggyDeadLetters
-from framework.iggy.topic_refusal import topic_refusal
+from framework.iggy.topic_validation import topic_refusal
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.dead_letters import DeadLetter

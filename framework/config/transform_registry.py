@@ -27,7 +27,7 @@ SHIPPED: Mapping[str, str] = {
     "update_fields": "framework.transforms.fields:UpdateFields",
     "delete_fields": "framework.transforms.fields:DeleteFields",
     "filter_fields": "framework.transforms.fields:FilterFields",
-    "unwrap_envelope": "framework.transforms.envelope:UnwrapEnvelope",
+    "unwrap_envelope": "framework.transforms.unwrap_envelope:UnwrapEnvelope",
     "filter": "framework.transforms.filters:Filter",
     "headers": "framework.transforms.headers:Headers",
     "timestamp": "framework.transforms.timestamps:Timestamp",

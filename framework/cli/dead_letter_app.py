@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from framework.cli.config_file import Choose, ConfigOption, SetOption, path_option, refuse_empty
-from framework.cli.offsets import DryRunOption, YesOption
+from framework.cli.offsets_app import DryRunOption, YesOption
 
 if TYPE_CHECKING:
     from framework.task import AbstractSourceTask

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from typing_extensions import Self, override
 
 from framework.cli import trace as traces
-from framework.cli.progress import Rate, figures, filters_everything, progress_text, seconds_left
+from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
 from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of
