@@ -171,7 +171,7 @@ class LocalEngine:
                     policy.answered = True
                     if self._stopping.is_set():  # while it connected: `_abandon` may have run, and runs once
                         return
-                    self._live(connection, policy, own_epochs)
+                    self._run_epoch(connection, policy, own_epochs)
             except TaskClosedError as error:
                 if not self._stopping.is_set():
                     raise
@@ -197,7 +197,7 @@ class LocalEngine:
             else:
                 return
 
-    def _live(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
+    def _run_epoch(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
         take_over = self._take_over and not policy.began
         with self._stops(connection.close):  # nothing was sent yet, so a stop need not wait for its requests

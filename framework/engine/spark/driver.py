@@ -27,7 +27,7 @@ from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job
 from framework.engine.spark.listing_waves import Executors
-from framework.engine.spark.object_assignment import PartitionBoard
+from framework.engine.spark.object_assignment import PartitionAssigner
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.spark.wave_lister import executors_of, wave_lister
@@ -128,7 +128,7 @@ class SparkGroup:
     _capacity: Capacity | None = attrs.field(default=None, init=False)
     _wait_watch: WaitWatch | None = attrs.field(default=None, init=False)
     _executors: Future[Executors] = attrs.field(factory=Future, init=False)
-    _board: PartitionBoard = attrs.field(factory=PartitionBoard, init=False)
+    _board: PartitionAssigner = attrs.field(factory=PartitionAssigner, init=False)
     _gathering_since: float | None = attrs.field(default=None, init=False)
     _running: list[_Running] = attrs.field(factory=list, init=False)
     _failure: SourceError | None = attrs.field(default=None, init=False)

@@ -26,7 +26,7 @@ ROUNDS = 4
 """Number of jobs in which a task gets its part of the waiting objects, so that the last jobs end together."""
 
 
-class PartitionBoard:
+class PartitionAssigner:
     """Waiting objects by partition, and the owned partitions. For one thread."""
 
     def __init__(self) -> None:

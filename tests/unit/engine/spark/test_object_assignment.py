@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from framework.discovery.object_feed import Assignment
 from framework.engine.spark import object_assignment
-from framework.engine.spark.object_assignment import PartitionBoard
+from framework.engine.spark.object_assignment import PartitionAssigner
 from framework.model.objects import NativeObject, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 
@@ -20,7 +20,7 @@ def assignment(key, topic_partition, size, *, mark=None):
 
 
 def board(*sizes_of_partitions):
-    made = PartitionBoard()
+    made = PartitionAssigner()
     for topic_partition, sizes in enumerate(sizes_of_partitions):
         for number, size in enumerate(sizes):
             made.add(assignment(f"{topic_partition}-{number}", topic_partition, size))
@@ -46,7 +46,7 @@ def test_bytes_count_and_not_objects():
 
 
 def test_what_was_read_already_weighs_nothing():
-    made = PartitionBoard()
+    made = PartitionAssigner()
     made.add(assignment("nearly done", 0, 300 * MIB, mark=299 * MIB))
     made.add(assignment("new", 1, 30 * MIB))
     assert keys(made.take(2)) == ["new"]
@@ -62,7 +62,7 @@ def test_a_partition_that_is_taken_waits_until_it_is_given_back():
 
 
 def test_a_job_is_bounded_and_the_oldest_objects_go_first():
-    made = PartitionBoard()
+    made = PartitionAssigner()
     for number in range(5 * object_assignment.MAX_OBJECTS):
         made.add(assignment(f"{number:05d}", number % 2, 1))
     first = keys(made.take(1))
@@ -82,7 +82,7 @@ def test_partitions_that_wait_are_shared_out_evenly():
     data=st.data(),
 )
 def test_every_object_is_given_out_once_in_the_order_of_its_partition(sizes, tasks, data):
-    made = PartitionBoard()
+    made = PartitionAssigner()
     expected = {}
     for number, (topic_partition, size) in enumerate(sizes):
         made.add(assignment(str(number), topic_partition, size))
@@ -104,4 +104,4 @@ def test_every_object_is_given_out_once_in_the_order_of_its_partition(sizes, tas
 
 @pytest.mark.parametrize("tasks", [1, 3])
 def test_nothing_waits(tasks):
-    assert PartitionBoard().take(tasks) == []
+    assert PartitionAssigner().take(tasks) == []

@@ -273,7 +273,7 @@ def test_an_open_cluster_is_told(caplog, master, conf, said):
     class OnCluster(Context):
         master: str = attrs.field(kw_only=True)
 
-    spark_context.warn_of_open_cluster(OnCluster(conf, master=master))
+    module.warn_of_open_cluster(OnCluster(conf, master=master))
     assert [said in line for line in caplog.messages] == ([True] if said else [])
 
 
@@ -330,7 +330,7 @@ def test_options_go_to_the_jvm_through_a_file_of_this_user_alone(monkeypatch):
 
 def test_what_spark_says_of_an_option_holds_no_secret():
     conf = {"spark.authenticate.secret": "hunter22", "spark.ssl.keyPassword": "swordfish", "spark.cores.max": "many"}
-    said = spark_context.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
+    said = module.without_secrets("spark.cores.max: many; hunter22 is too short, swordfish too", conf)
     assert said == "spark.cores.max: many; *** is too short, *** too"
 
 
