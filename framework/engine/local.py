@@ -218,14 +218,14 @@ class LocalEngine:
             self._reporter.recovered()
         self._reporter.expect_skipped(session.skipped_lately())
         policy.connected(session.stored_records)
-        self._run_epoch(session)
+        self._run_tasks(session)
 
     @property
     def _several_writers(self) -> bool:
         """Whether other processes send, and this process only leads."""
         return (self._config.runner.tasks_max or 1) > 1
 
-    def _run_epoch(self, session: Session) -> None:
+    def _run_tasks(self, session: Session) -> None:
         if self._several_writers:
             from framework.engine.process_group import ProcessGroup  # noqa: PLC0415 - one task needs no processes
 

@@ -103,7 +103,7 @@ class SparkEngine(LocalEngine):
         return True
 
     @override
-    def _run_epoch(self, session: Session) -> None:
+    def _run_tasks(self, session: Session) -> None:
         group = SparkGroup(self._task_class, self._config, session, self._await_spark, once=self._once)
         with self._stops(group.stop):
             group.run(self._stopping, self._reporter)
