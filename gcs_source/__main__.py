@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while modules load: no traceback; `run` takes it over
+if __name__ == "__main__" and os.getpid() == 1:  # a container's first process ends by no signal without a handler
+    signal.signal(signal.SIGTERM, lambda number, _frame: os._exit(128 + number))
+    signal.signal(signal.SIGINT, lambda number, _frame: os._exit(128 + number))
 
 import contextlib
 import sys

@@ -188,10 +188,15 @@ def run_engine(
         on_standby=lambda: metrics.open(engine, standby=True),
         on_claimed=lambda: metrics.open(engine),
     )
+
+    def stop() -> None:
+        output.stopping()
+        engine.stop()
+
     if channel is not None:
-        channel.on_stop(engine.stop)
+        channel.on_stop(stop)
     log.info('source "%s": %s', config.source.name, "everything there is now" if flags.once else "until stopped")
-    with stopped_by_signals(engine.stop), metrics:
+    with stopped_by_signals(stop), metrics:
         try:
             last = engine.run()
         except SourceError:

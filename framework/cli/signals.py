@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import socket
 import threading
@@ -16,25 +17,35 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+FIRST_PROCESS = 1
+"""Of a container: the kernel ignores a signal for which it has no handler."""
+
 
 @contextlib.contextmanager
 def stopped_by_signals(stop_run: Callable[[], None]) -> Iterator[None]:
-    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process at once, whatever it waits for."""
+    """Stop the run in order on SIGINT and SIGTERM; a second signal ends the process at once, whatever it waits for.
+
+    The first process of a container has no default handlers: there the thread that takes the first signal takes the second.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def note(_number: int, _frame: FrameType | None) -> None:
-        for either in before:
+        for either in before if os.getpid() != FIRST_PROCESS else ():
             signal.signal(either, signal.SIG_DFL)
 
     def stop(came: socket.socket) -> None:
+        stopping = False
         while number := came.recv(1):
-            if number[0] in before:
-                stop_run()
-                log.info("%s: stopping, positions are saved", signal.Signals(number[0]).name)
-                return
+            if number[0] not in before:
+                continue
+            if stopping:
+                os._exit(128 + number[0])
+            stopping = True
+            stop_run()
+            log.info("%s: stopping, positions are saved", signal.Signals(number[0]).name)
 
     # A handler runs between two lines of the main thread, and that may wait: a signal that comes just before it waits does
     # not end the wait. The number of the signal is written at once, whatever that thread does.

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import select
 import sys
 import time
 from collections.abc import Callable
@@ -37,6 +38,13 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
+LAST_SECONDS = 1.0
+"""How long a line waits, once the run stops, for whoever reads the log and does not; the ones after it do not wait."""
+
+_SLICE_SECONDS = 0.1
+_PIECE = 1000
+"""Characters: less than the 4096 bytes that a pipe takes at once when it takes any."""
+
 log = logging.getLogger(__name__)
 
 
@@ -70,6 +78,7 @@ class Output:
         self._clock = clock
         self._rate = Rate()
         self._console: Console | None = None
+        self._lines: _LineHandler | None = None
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._last: RunStatistics | None = None
@@ -86,6 +95,11 @@ class Output:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def stopping(self) -> None:
+        """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
+        if self._lines is not None:
+            self._lines.stopping = True
 
     def close(self) -> None:
         """Leave the bar as it is and restore logging. Idempotent."""
@@ -132,7 +146,7 @@ class Output:
             self._console = Console(file=self._stream, force_terminal=True, highlight=False)
             handler = _ConsoleHandler(self._console)
         else:
-            handler = _LineHandler(self._stream)
+            handler = self._lines = _LineHandler(self._stream)
         handler.setFormatter(self._formatter)
         if self._source:
             handler.addFilter(self._add_source)
@@ -248,7 +262,38 @@ class _OneSentence:
 
 
 class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-arg]  # no subscript before 3.11
-    """Writes lines to a stream."""
+    """Writes lines to a stream, and waits while a pipe is full: until `stopping`, for as long as it takes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.stopping = False
+        self._seconds_left = LAST_SECONDS
+        self._room = None
+        with contextlib.suppress(OSError, ValueError):  # no file: it takes everything at once
+            descriptor = stream.fileno()
+            self._room = select.poll()
+            self._room.register(descriptor, select.POLLOUT)
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record) + self.terminator
+            for start in range(0, len(line), _PIECE):
+                if not self._has_room():
+                    return
+                self.stream.write(line[start : start + _PIECE])
+                self.flush()
+        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
+            self.handleError(record)
+
+    def _has_room(self) -> bool:
+        """Wait until the stream takes a piece; return whether it does."""
+        while self._room is not None and not self._room.poll(_SLICE_SECONDS * 1000 if self._seconds_left > 0 else 0):
+            if self._seconds_left <= 0:
+                return False
+            if self.stopping:
+                self._seconds_left -= _SLICE_SECONDS
+        return True
 
 
 class _ConsoleHandler(_OneSentence, logging.Handler):

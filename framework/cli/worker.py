@@ -76,10 +76,10 @@ def run_worker(
         raise ConfigError(f"--config-dir: there is no folder {folder}")
     state = state_dir or (Path(own.http.state_dir) if own.http.state_dir is not None else folder / ".state")
     kinds = Kinds(program, task_class)
-    with _logged(own.log), StateFolder(state) as kept:
+    with _logged(own.log) as output, StateFolder(state) as kept:
         worker = Worker(folder, kept, kinds, _load, arguments=("--standby",) if standby else ())
         log.info("worker of the folder %s, state in %s", folder, state)
-        return _serve(worker, own.http)
+        return _serve(worker, own.http, output)
 
 
 def run_with_api(
@@ -110,10 +110,10 @@ def run_with_api(
     def load(task: type[AbstractSourceTask], path: Path, layers: Sequence[Layer]) -> Loaded[SourceCommonConfig]:
         return _load(task, path, layers, file.settings)
 
-    with _logged(config.log), StateFolder(state, option="[http] state_dir") as kept:
+    with _logged(config.log) as output, StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
         worker = Worker(file.path, kept, kinds, load, arguments=tuple(flags), settings=file.settings, single=True)
-        code = _serve(worker, config.http)
+        code = _serve(worker, config.http, output)
         if code == EXIT_DONE and "--once" in flags and not worker.supervisor.ended:
             log.warning("%s", INTERRUPTED)
             return EXIT_TRY_AGAIN
@@ -151,17 +151,21 @@ def _own_variables() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _logged(section: LogSection) -> Iterator[None]:
+def _logged(section: LogSection) -> Iterator[Output]:
     """Log as a file says, without a bar: the lines of several processes mix."""
     warnings.simplefilter("ignore", ConfigWarning)  # the process of each source says them
-    with Output(format="plain" if section.format == "auto" else section.format, level=section.level):
-        yield
+    with Output(format="plain" if section.format == "auto" else section.format, level=section.level) as output:
+        yield output
 
 
-def _serve(worker: Worker, http: HttpSection) -> int:
+def _serve(worker: Worker, http: HttpSection, output: Output) -> int:
+    def stop() -> None:
+        output.stopping()
+        worker.supervisor.stop()
+
     with contextlib.ExitStack() as stack:
         server = _server(worker, http) if http.enabled else None
-        stack.enter_context(stopped_by_signals(worker.supervisor.stop))
+        stack.enter_context(stopped_by_signals(stop))
         worker.supervisor.tick()  # the first answer already shows the sources
         if server is not None:
             stack.enter_context(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,16 +30,25 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 @attrs.frozen(slots=True)
 class LogLine:
-    """A line of a task's log: its logger, its level (as in `logging`), its text and its fields."""
+    """A line of a task's log: its logger, its level (as in `logging`), its text, its fields, and when it was logged.
+
+    Attributes:
+        at_seconds: since 1970.
+    """
 
     logger: str
     level: int
     text: str
     fields: Mapping[str, object] = attrs.field(factory=dict)
+    at_seconds: float = attrs.field(factory=time.time, eq=False)
 
     def repeat(self) -> None:
         """Log the line in this process, where logging is configured."""
-        logging.getLogger(self.logger).log(self.level, "%s", self.text, extra=dict(self.fields))
+        logger = logging.getLogger(self.logger)
+        if logger.isEnabledFor(self.level):
+            made = logger.makeRecord(self.logger, self.level, "", 0, "%s", (self.text,), None, extra=dict(self.fields))
+            made.created = self.at_seconds
+            logger.handle(made)
 
 
 class LogForwarder(logging.Handler):
@@ -70,4 +80,4 @@ def _line_of(record: logging.LogRecord) -> LogLine:
         error = record.exc_info[1]
         text = f"{text}: {type(error).__name__}: {error}"
         fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
-    return LogLine(record.name, record.levelno, text, fields)
+    return LogLine(record.name, record.levelno, text, fields, record.created)

@@ -44,6 +44,7 @@ from framework.errors import (
     drop_tracebacks,
 )
 from framework.model.batches import RecordBatch, SourceRecord
+from framework.model.log_sampler import LogSampler
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
 
 log = logging.getLogger(__name__)
+_RETRIES = {level: LogSampler(log) for level in (logging.INFO, logging.WARNING)}
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
@@ -533,4 +535,4 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def log_retry(error: Exception, tries: int, seconds: float) -> None:
         """Log that a call failed and will be retried: the first time at info level, then as a warning."""
         level = logging.INFO if tries == 1 else logging.WARNING
-        log.log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)
+        _RETRIES[level].log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)

@@ -23,6 +23,7 @@ from framework.errors import (
 )
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.closing import close_iterator
+from framework.model.log_sampler import LogSampler
 from framework.model.message_ids import entry_hash64
 from framework.model.objects import NativeObject, ObjectState, TopicPartition
 from framework.model.payloads import size_of
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)
+_GIVEN_BACK = LogSampler(log)
 
 KEPT_SKIPPED = 100
 KEPT_SKIPPED_BYTES = 1 << 20
@@ -304,7 +306,7 @@ class ObjectRead:
         statistics = self._owner.statistics
         if isinstance(error, (StoreUnavailableError, ThrottledError)):
             self._owner.wait_for_store("reading", error, self._native.location)
-            log.warning("given back, and read on in a later listing: %s", error)
+            _GIVEN_BACK.log(logging.WARNING, "given back, and read on in a later listing: %s", error)
             self._give_back(self._assignment)
             return
         if isinstance(error, AccessDeniedError) and self._owner.error_policy.skips_objects:

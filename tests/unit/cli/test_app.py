@@ -134,6 +134,28 @@ def test_an_interrupt_while_modules_load_is_no_traceback(program, module):
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+FIRST_PROCESS = """
+import os, runpy, signal
+os.getpid = lambda: 1
+import framework.cli
+def run(*_, **__):
+    for one in (signal.SIGTERM, signal.SIGINT):
+        assert callable(signal.getsignal(one)), "the kernel would ignore it"
+    signal.raise_signal(signal.%s)
+    print("went on")
+framework.cli.run = run
+runpy.run_module("%s", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("program", ["s3_source", "gcs_source"])
+def test_a_signal_while_modules_load_ends_also_the_first_process_of_a_container(program, name):
+    script = FIRST_PROCESS % (name, program)
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + signal.Signals[name], "", "")
+
+
 LATER = """
 import signal, sys
 import typer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -64,6 +65,32 @@ def test_a_key_cannot_forge_a_line_or_move_the_cursor():
     assert r"read a\nERROR x\x1b[2J  key=k\r\n" in text
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", text)
     assert printable("ä \U0001f600") == "ä \U0001f600"
+
+
+def test_a_reader_that_stands_still_holds_up_no_stop(tmp_path):
+    """Before, lines wait for it: none is lost."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader, os.fdopen(write_end, "w") as stream, Output(stream=stream) as output:
+
+        def fill():
+            for number in range(1000):
+                LOGGER.warning("%d %s", number, "x" * 5000)
+
+        writer = threading.Thread(target=fill, daemon=True)
+        writer.start()
+        first = reader.read(3_000_000)
+        writer.join(0.5)
+        assert writer.is_alive()
+        output.stopping()
+        writer.join(30)
+        assert not writer.is_alive()
+        os.set_blocking(read_end, False)
+        rest = reader.read()
+        LOGGER.warning("read again")
+        assert reader.read().endswith(b"read again\n")
+    whole = [line for line in (first + rest).splitlines() if line.endswith(b"x" * 5000)]
+    assert [int(line.split()[2]) for line in whole] == list(range(len(whole)))
+    assert len(whole) > 590
 
 
 def test_a_line_that_cannot_be_written_is_one_sentence(capsys):

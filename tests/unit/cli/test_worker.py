@@ -24,7 +24,7 @@ def begin(tmp_path, monkeypatch, capsys):
     (tmp_path / "worker.toml").write_text('[http]\naddress = "127.0.0.1:1"\n')
     monkeypatch.chdir(tmp_path)
     found = []
-    monkeypatch.setattr(worker, "_serve", lambda _worker, http: found.append(http) or 0)
+    monkeypatch.setattr(worker, "_serve", lambda _worker, http, _output: found.append(http) or 0)
 
     def start(*arguments, before=()):
         code = run("s3_source", S3SourceTask, [*before, "worker", "--config-dir", "conf.d", *arguments])
@@ -97,7 +97,7 @@ def test_a_pipe_in_a_reference_keeps_no_worker_waiting(begin, tmp_path, monkeypa
     os.mkfifo(tmp_path / "secret")
     (tmp_path / "conf.d" / "orders.toml").write_text(text().replace('"lake"', f'"${{file:{tmp_path}/secret}}"', 1))
     found = []
-    monkeypatch.setattr(worker, "_serve", lambda made, _http: found.append(made) or 0)
+    monkeypatch.setattr(worker, "_serve", lambda made, _http, _output: found.append(made) or 0)
     assert begin()[0] == 0
     found[0].supervisor.tick()
     with found[0].supervisor.source("orders") as source:
@@ -169,7 +169,7 @@ def test_a_single_run_that_is_stopped_while_its_source_is_paused_is_not_done(tmp
     path.write_text(text())
     file = ConfigFile(path=path)
 
-    def serve(made, _http):
+    def serve(made, _http, _output):
         made.supervisor.tick()
         if ended:
             child.code = 0
@@ -197,7 +197,7 @@ def test_a_source_takes_over_once_and_not_whenever_its_api_starts_it_again(tmp_p
         children.append(FakeChild(None, 1))
         return children[-1]
 
-    def serve(made, _http):
+    def serve(made, _http, _output):
         made.supervisor.tick()
         made.supervisor.restart("orders")
         for _ in range(2):

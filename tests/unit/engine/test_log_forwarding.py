@@ -29,8 +29,10 @@ def test_warnings_are_told_and_nothing_less(told):
 
 
 def test_they_are_repeated_under_their_own_name(caplog):
-    pickle.loads(pickle.dumps(LogLine("framework.of_a_task", logging.WARNING, "3 of 100%"))).repeat()
+    line = LogLine("framework.of_a_task", logging.WARNING, "3 of 100%", {}, 1_700_000_000.25)
+    pickle.loads(pickle.dumps(line)).repeat()
     (record,) = caplog.records
+    assert record.created == line.at_seconds, "executors send their lines when a job ends"
     assert (record.name, record.levelname, record.getMessage()) == ("framework.of_a_task", "WARNING", "3 of 100%")
 
 

@@ -3,9 +3,11 @@
 import contextlib
 import logging
 import signal
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from queue import SimpleQueue
 from types import SimpleNamespace
 
@@ -36,7 +38,7 @@ def test_a_connection_that_a_stop_closed_is_no_error_and_any_other_closed_one_is
             engine.stop()
         raise TaskClosedError("this connection was closed")
 
-    monkeypatch.setattr(engine, "_live", live)
+    monkeypatch.setattr(engine, "_run_epoch", live)
     if stopped:
         assert engine.run().state == "stopped"
     else:
@@ -74,7 +76,7 @@ def test_a_stop_while_iggy_is_slow_to_answer_begins_no_epoch(monkeypatch):
         return SimpleNamespace(close=lambda: closed.append(True))
 
     monkeypatch.setattr(IggyTarget, "connect", connect)
-    monkeypatch.setattr(engine, "_live", lambda *_: lived.append(True))
+    monkeypatch.setattr(engine, "_run_epoch", lambda *_: lived.append(True))
     assert engine.run().state == "stopped"
     assert (lived, closed) == ([], [True])
 
@@ -240,6 +242,26 @@ def test_a_signal_that_does_not_wake_the_main_thread_stops_all_the_same():
     with stopped_by_signals(stopped.set):
         threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM)).start()
         assert stopped.wait(10)
+
+
+ROOT = Path(__file__).parents[3]
+FIRST_PROCESS = """
+import os, signal, time
+os.getpid = lambda: 1
+from framework.cli.signals import stopped_by_signals
+with stopped_by_signals(lambda: print("stopping", flush=True)):
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    print("at work", flush=True)
+    assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL, "the kernel would ignore it"
+    signal.raise_signal(signal.SIGTERM)
+    time.sleep(60)
+"""
+
+
+def test_a_second_signal_ends_also_the_first_process_of_a_container():
+    done = subprocess.run([sys.executable, "-c", FIRST_PROCESS], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.splitlines()) == (128 + signal.SIGTERM, ["stopping", "at work"]), done.stderr
 
 
 def test_without_a_signal_nothing_is_stopped_and_the_handlers_are_as_before():
