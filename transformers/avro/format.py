@@ -214,15 +214,16 @@ class AvroTransformer(SplittableTransformer):
             check_sync(packed, header)
             if end is not None:
                 builder.stored_bytes = packed.taken
-            if done + count > skip:
+            if not count:  # from every record to resume at: nothing else looks at its bytes
+                if unpack_block(header.codec, stored, limits):
+                    raise CorruptObjectError(_EXCESS)
+            elif done + count > skip:
                 data = unpack_block(header.codec, stored, limits)
                 decoder = decoder or _Decoder(header, self.options)
                 drop = max(0, skip - done)
                 if not drop and not stream.packed:
                     builder.border(byte)
                 yield from decoder.decode(count, data, drop, builder)
-            elif not count and unpack_block(header.codec, stored, limits):
-                raise CorruptObjectError(_EXCESS)
             done += count
             if end is not None and is_last:
                 _check_border(header, bytes(head), stored, end - byte)

@@ -9,6 +9,8 @@ from framework.transformer import InputOptions
 from transformers import BytesInput, make_transformer
 from transformers.avro import format as avro
 
+SYNC = 16
+
 
 def number(value):
     """A varint of Avro."""
@@ -123,6 +125,20 @@ def test_a_count_that_is_too_low_is_an_error_on_every_start(count):
         with pytest.raises(CorruptObjectError, match="holds more than its records"):
             got.extend(transformer.records(BytesInput(data), skip=skip))
         assert got == [b"1"][skip : max(0, count - 1)]
+
+
+@pytest.mark.parametrize("skip", range(4))
+def test_a_block_of_no_data_that_has_bytes_ends_the_object_for_every_start(skip):
+    """Between two whole blocks, each of one datum; records 1 and 2 around it."""
+    whole, empty, last = (
+        container("long", data, count) for data, count in ((number(1), 1), (number(7), 0), (number(2), 1))
+    )
+    head = len(container("long", b"", 0)) - len(number(0) + number(0)) - SYNC
+    transformer = make_transformer(InputOptions(format="avro"))
+    got = []
+    with pytest.raises(CorruptObjectError, match="holds more than its records"):
+        got.extend(transformer.records(BytesInput(whole + empty[head:] + last[head:]), skip=skip))
+    assert got == [b"1"][skip:]
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
