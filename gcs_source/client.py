@@ -115,7 +115,8 @@ class GcsStore(HttpStore):
             self._client = make_client(config, credentials)
             self._session = make_session(self._client, config)
             endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
-            self._tokens = Tokens(self._session, (config.connect_timeout, config.read_timeout))
+            timeout = (config.connect_timeout, config.read_timeout)
+            self._tokens = Tokens(self._session, timeout, self._failed("buckets.get"))
             options, self._common = http_options(self._session, endpoint, config)
             self._http = HttpLoop(options)
         except Exception as error:

@@ -7,6 +7,7 @@ status, then the exception's class.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -150,11 +151,13 @@ class Failed(StoreCall):
     Attributes:
         anonymous: whether the request had no identity.
         media: whether it requested an object's bytes, which are refused in plain text.
+        service: who was asked for a token; empty when the store was asked.
     """
 
     scheme: ClassVar[str] = "gs"
     anonymous: bool = False
     media: bool = False
+    service: str = ""
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -181,7 +184,8 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     """
     if isinstance(error, SourceError):
         return error
-    kind, name = kind_of_class(error, CLASSES), type(error).__name__
+    connection = _failed_connection(error)
+    kind, name = kind_of_class(connection, CLASSES), type(connection).__name__
     if kind is FatalError and is_low_memory(error):
         raise error
     if kind is CredentialsError and getattr(error, "retryable", False):
@@ -194,9 +198,52 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
         return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    of_store = issubclass(kind, StoreUnavailableError) and name != "TransportError"  # that one is google-auth's
-    where = failed.asked if of_store else ""
+    if failed.service:
+        kind, advice = _of_token_service(error, connection, kind, advice, failed)
+    of_store = not failed.service and issubclass(kind, StoreUnavailableError) and connection is error
+    where = failed.asked if of_store and name != "TransportError" else ""  # that one is google-auth's
     return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
+
+
+def _failed_connection(error: BaseException) -> BaseException:
+    """Return the exception of the connection beneath one of google-auth's; the error itself if no connection failed."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    own = [link for link in chain if type(link).__name__ == "TransportError"]
+    refused = any(len(link.args) > 1 for link in own)  # the second is an answer of the metadata service
+    if refused or not own:
+        return error
+    return chain[-1] if isinstance(chain[-1], OSError) else own[-1]
+
+
+def _of_token_service(
+    error: BaseException, connection: BaseException, kind: Kind, advice: str, failed: Failed
+) -> tuple[Kind, str]:
+    """Return kind and advice of a token that could not be had: what passes is waited for, as with the store."""
+    inner = connection if kind is FatalError else connection.__cause__
+    if isinstance(inner, _SPOILT) or "Unexpected response from metadata server" in str(error):
+        return StoreUnavailableError, f"{failed.service} gave no valid answer"
+    # another program writes it, and may be late
+    if (isinstance(error, OSError) and error.filename) or _NO_SUBJECT.search(str(error)):
+        return StoreUnavailableError, "the platform's token cannot be read; check credential_source of the credentials"
+    if kind is StoreUnavailableError and type(error).__name__ == "TransportError":
+        return kind, f"{failed.service} cannot be reached; check the network"
+    return kind, advice
+
+
+_SPOILT = (ValueError, LookupError, TypeError, AttributeError)
+"""What google-auth raises, or takes for a cause, when an answer has another form than it should."""
+
+_NO_SUBJECT = re.compile(r"^File '.*' was not found\.$")
+
+
+def from_token_service(status: int, headers: Mapping[str, str], failed: Failed) -> SourceError | None:
+    """Return the error of a token service's answer that says nothing about the credentials; None for others."""
+    if status < 500 and status not in {408, 429}:  # noqa: PLR2004
+        return None
+    advice = f"{failed.service} did not answer as it should"
+    return make_refusal(StoreUnavailableError, failed, advice, (f"HTTP {status}",), headers.get("retry-after"))
 
 
 def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Failed) -> SourceError:

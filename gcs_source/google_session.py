@@ -17,11 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+import attrs
+
 from framework.config.files import read_file
 from framework.errors import ConfigError, CredentialsError
 from framework.storage.error_messages import innermost, is_loopback
 from framework.storage.http.transfer import HttpOptions
 from gcs_source.config import GcsConfig
+from gcs_source.errors_map import Failed, from_token_service, translate
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -145,31 +148,85 @@ def _proxy_and_certificates(config: GcsConfig) -> dict[str, Any]:
     return found
 
 
+class _TokenRequest:
+    """google-auth's way to ask for a token, with the limits of any request. Deep copies are threads' own: google-auth makes them.
+
+    Its own retries are left out: `framework.storage.retry` makes those, and ends them when the source stops.
+
+    Raises:
+        SourceError: no answer came, or one that says nothing about the credentials.
+    """
+
+    def __init__(self, request: Any, timeout: tuple[float, float], failed: Failed) -> None:
+        self._request = request
+        self._timeout = timeout
+        self._failed = failed
+        self.session = request.session  # google-auth adds a certificate there, when the metadata service wants one
+
+    def __call__(self, url: str, method: str = "GET", **options: Any) -> Any:
+        failed = attrs.evolve(self._failed, service=_name_of(url))
+        try:
+            answer = self._request(url, method, **{"timeout": self._timeout, **options})
+        except Exception as error:
+            raise translate(error, failed) from error
+        refused = from_token_service(answer.status, answer.headers, failed)
+        if refused is not None:
+            raise refused
+        return answer
+
+
+def _name_of(url: str) -> str:
+    """What messages call a service that was asked for a token."""
+    host = urlsplit(url).netloc.rpartition("@")[2]
+    return f"the machine's metadata service at {host}" if "/computeMetadata/" in url else f"the token service at {host}"
+
+
 class Tokens:
     """Those of a session, asked for as it does itself, with the limits of any request.
 
     One thread renews for all: a metadata service refuses who asks too often. The others wait as long as one request may take,
     then they ask for themselves.
+
+    Args:
+        session: of `make_session`.
+        timeout: seconds to connect, and to wait for an answer.
+        failed: for messages.
     """
 
-    def __init__(self, session: Any, timeout: tuple[float, float]) -> None:
+    def __init__(self, session: Any, timeout: tuple[float, float], failed: Failed) -> None:
         self._credentials = session.credentials
-        self._request = partial(session._auth_request, timeout=timeout)  # noqa: SLF001
+        self._failed = attrs.evolve(failed, service="the token service")
+        self._request = _TokenRequest(session._auth_request, timeout, self._failed)  # noqa: SLF001
         self._patience = sum(timeout)
         self._renewing = threading.Lock()
 
     def add(self, url: str, headers: dict[str, str]) -> None:
-        """Add the token to the headers of a request."""
-        with contextlib.nullcontext() if self._credentials.valid else self._alone():
+        """Add the token to the headers of a request.
+
+        Raises:
+            SourceError: there is none.
+        """
+        with contextlib.nullcontext() if self._credentials.valid else self._alone(), self._translated():
             self._credentials.before_request(self._request, "GET", url, headers)
 
     def renew(self, refused: str) -> None:
-        """Renew the token, unless another thread has: this one was refused."""
-        with self._alone():
+        """Renew the token, unless another thread has: this one was refused.
+
+        Raises:
+            SourceError: there is none.
+        """
+        with self._alone(), self._translated():
             now: dict[str, str] = {}
             self._credentials.apply(now)
             if now.get("authorization", refused) == refused:
                 self._credentials.refresh(self._request)
+
+    @contextlib.contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise translate(error, self._failed) from error
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:

@@ -4,8 +4,9 @@ import json
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
+import google.auth.compute_engine._metadata
 import google.auth.iam
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -22,23 +23,32 @@ ACCOUNT = "reader@project.iam.gserviceaccount.com"
 
 
 class TokenService:
-    """Gives tokens t1, t2 ... to who asks for one, or refuses; remembers what it was asked."""
+    """Gives tokens t1, t2 ... to who asks for one, or refuses; remembers what it was asked.
+
+    It is every service on the way to a token: Google's, a platform's that gives subject tokens, a machine's metadata.
+    """
 
     def __init__(self):
         outer = self
         self.asked = []
         self.refuses = None
+        self.answers = {}  # by a part of the path: (status, body) in place of the right one
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
-                sent = self.rfile.read(int(self.headers["content-length"]))
+                sent = self.rfile.read(int(self.headers.get("content-length", 0)))
                 outer.asked.append((self.path, sent.decode(), self.headers.get("authorization", "")))
-                body = json.dumps(outer.refuses or outer.token()).encode()
-                self.send_response(400 if outer.refuses else 200)
+                status, body = 400 if outer.refuses else 200, json.dumps(outer.refuses or outer.token()).encode()
+                status, body = next(
+                    (outer.answers[part] for part in outer.answers if part in self.path), (status, body)
+                )
+                self.send_response(status)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            do_GET = do_POST  # noqa: N815 - http.server's name
 
             def log_message(self, *args):
                 pass
@@ -51,7 +61,8 @@ class TokenService:
     def token(self):
         name = f"t{len(self.asked)}"
         lasts = {"expires_in": 3600, "expireTime": "2099-01-01T00:00:00Z"}
-        return {"access_token": name, "accessToken": name, "token_type": "Bearer", "issued_token_type": "x", **lasts}
+        kinds = {"token_type": "Bearer", "issued_token_type": "x", "email": ACCOUNT}
+        return {"access_token": name, "accessToken": name, **kinds, **lasts}
 
     def close(self):
         self.server.shutdown()
@@ -242,6 +253,82 @@ def test_a_token_service_that_is_down_is_tried_again(gcs_bucket, key_file):
     store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file)))
     with pytest.raises(StoreUnavailableError, match="token service"):
         store.list_page()
+    store.close()
+
+
+@pytest.fixture
+def store_by(gcs_bucket, key_file, workload_file, tokens, monkeypatch):
+    """A store for each way to a token, and the part of the paths of the service that gives it."""
+
+    def make(way, **options):
+        chosen, credentials, path = {"credentials_file": str(workload_file)}, None, "/v1/token"
+        if way == "key":
+            chosen, path = {"credentials_file": str(key_file)}, "/token"
+        if way == "subject":
+            path = "/subject"
+            info = json.loads(workload_file.read_text()) | {"credential_source": {"url": f"{tokens.endpoint}{path}"}}
+            workload_file.write_text(json.dumps(info))
+        if way == "impersonation":
+            path = "generateAccessToken"
+            monkeypatch.setattr(google.auth.iam, "_IAM_ENDPOINT", f"{tokens.endpoint}/{{}}:{path}")
+            chosen["impersonate"] = ACCOUNT
+        if way == "metadata":
+            host, path = urlsplit(tokens.endpoint).netloc, "/computeMetadata"
+            monkeypatch.setenv("GCE_METADATA_HOST", host)
+            monkeypatch.setattr(google.auth.compute_engine._metadata, "_GCE_METADATA_HOST", host)
+            chosen, credentials = {}, google.auth.compute_engine.Credentials(universe_domain="googleapis.com")
+        return GcsStore(gcs_bucket.config(anonymous=False, **chosen, **options), credentials), path
+
+    return make
+
+
+WAYS = ["key", "workload", "subject", "impersonation", "metadata"]
+SPOILT = [b"<html>log in first</html>", b"[]", b"{}", b'{"access_token": "t", "accessToken": "t", "email": "x"}']
+
+
+@pytest.mark.parametrize("status", [503, 500, 429, 408])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_service_that_fails_once_is_asked_again(way, status, store_by, tokens):
+    store, path = store_by(way)
+    tokens.answers[path] = (status, b'{"error": {"code": 503, "message": "unavailable"}}')
+    name = "metadata service" if way == "metadata" else "token service"
+    with pytest.raises(StoreUnavailableError, match=rf"{name} at 127\.0\.0\.1:\d+ did not .*HTTP {status}") as told:
+        store.list_page()
+    assert "asked was" not in str(told.value)  # the store was not
+    tokens.answers.clear()
+    store.list_page()
+    store.close()
+
+
+@pytest.mark.parametrize("body", SPOILT)
+@pytest.mark.parametrize("way", ["key", "workload", "impersonation", "metadata"])  # any text may be a subject's
+def test_a_token_service_whose_answer_is_none_is_asked_again(way, body, store_by, tokens):
+    store, path = store_by(way)
+    tokens.answers[path] = (200, body)
+    if way != "key" or b"access_token" not in body:  # a key's token may come without its end
+        with pytest.raises(StoreUnavailableError, match="gave no valid answer"):
+            store.list_page()
+    tokens.answers.clear()
+    store.list_page()
+    store.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_token_service_that_refuses_is_not_asked_again(way, store_by, tokens):
+    store, path = store_by(way)
+    tokens.answers[path] = (403, b'{"error": {"code": 403, "message": "not for you", "status": "PERMISSION_DENIED"}}')
+    with pytest.raises(CredentialsError):
+        store.list_page()
+    store.close()
+
+
+def test_a_subject_token_that_is_not_there_yet_is_waited_for(store_by, tmp_path):
+    store, _ = store_by("workload")
+    (tmp_path / "platform-token").rename(tmp_path / "later")
+    with pytest.raises(StoreUnavailableError, match=r"check credential_source .*platform-token"):
+        store.list_page()
+    (tmp_path / "later").rename(tmp_path / "platform-token")
+    store.list_page()
     store.close()
 
 
