@@ -13,6 +13,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -36,6 +37,7 @@ _CLOUD = "https://www.googleapis.com/auth/cloud-platform"
 _OF_ONE_REQUEST = frozenset(("accept-encoding", "authorization", "connection", "range"))
 
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
+METADATA_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
 _MAX_CREDENTIALS_BYTES = 1 << 20
 
 
@@ -135,17 +137,43 @@ def make_session(client: Any, config: GcsConfig) -> Any:
     session = client._http  # noqa: SLF001 - the library's own modules use it the same way
     # With each request, because those of the environment come before a session's; and tokens have a session of their own.
     for part in (session, session._auth_request.session):  # noqa: SLF001
-        part.request = partial(part.request, **_proxy_and_certificates(config))
+        part.request = partial(_send, part.request, config)
     return session
 
 
-def _proxy_and_certificates(config: GcsConfig) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if config.proxy:
-        found["proxies"] = {"http": config.proxy, "https": config.proxy}
-    if config.ca_bundle:
-        found["verify"] = config.ca_bundle
-    return found
+def _send(send: Any, config: GcsConfig, method: str, url: str, **options: Any) -> Any:
+    verify = {"verify": config.ca_bundle} if config.ca_bundle else {}
+    return send(method, url, **{"proxies": proxies_for(url, config.proxy), **verify, **options})
+
+
+_METADATA_HOSTS = frozenset(("metadata.google.internal", "fd20:ce::254", "fd00:ec2::254"))
+"""Metadata services of Google's and Amazon's machines; others have addresses of the link (169.254.169.254)."""
+
+
+def proxies_for(url: str, proxy: str) -> dict[str, str | None]:
+    """Return through which proxy a token is asked for: none for a service of this machine, whose identity it gives.
+
+    A proxy that passes such a request on asks its own machine, and would give that one's identity.
+
+    Args:
+        url: the request's.
+        proxy: the configured one; empty to look at the environment, as requests does.
+    """
+    from requests.utils import should_bypass_proxies  # noqa: PLC0415
+
+    if _is_of_this_machine(urlsplit(url).hostname or "") or (proxy and should_bypass_proxies(url, no_proxy=None)):
+        return {"http": None, "https": None}
+    return {"http": proxy, "https": proxy} if proxy else {}
+
+
+def _is_of_this_machine(host: str) -> bool:
+    named = {urlsplit(f"//{os.environ.get(name, '')}").hostname for name in METADATA_VARIABLES}
+    if is_loopback(host) or host in _METADATA_HOSTS or host in named:
+        return True
+    try:
+        return ip_address(host).is_link_local
+    except ValueError:
+        return False
 
 
 class _TokenRequest:
@@ -247,11 +275,11 @@ def http_options(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOp
     from requests import Request  # noqa: PLC0415
     from requests.utils import select_proxy  # noqa: PLC0415
 
-    configured = _proxy_and_certificates(config)
     request = session.prepare_request(Request("GET", f"{endpoint}/"))
     session.get_adapter(request.url)  # refuses an address without a scheme
+    proxies = {"http": config.proxy, "https": config.proxy} if config.proxy else {}
     found = session.merge_environment_settings(
-        request.url, configured.get("proxies", {}), stream=True, verify=configured.get("verify"), cert=None
+        request.url, proxies, stream=True, verify=config.ca_bundle or None, cert=None
     )
     proxy = select_proxy(request.url, found["proxies"]) or ""
     ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()

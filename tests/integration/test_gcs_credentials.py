@@ -16,6 +16,7 @@ from framework.errors import CredentialsError, StoreUnavailableError
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from gcs_source.client import GcsStore
+from gcs_source.google_session import proxies_for
 from tests.support.gcs import gcs_refusal
 from tests.support.reading import only, read
 
@@ -332,14 +333,61 @@ def test_a_subject_token_that_is_not_there_yet_is_waited_for(store_by, tmp_path)
     store.close()
 
 
-def test_tokens_are_asked_for_through_the_configured_proxy(gcs_bucket, key_file, tokens, monkeypatch):
+@pytest.fixture
+def store_behind_proxy(gcs_bucket, key_file, tokens, monkeypatch):
+    """A store with a proxy of its own, which answers as the token service does; what that was asked is in its requests."""
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")  # what is configured comes first
+
+    def make(token_uri):
+        info = json.loads(key_file.read_text()) | {"token_uri": token_uri}
+        key_file.write_text(json.dumps(info))
+        options = {"anonymous": False, "credentials_file": str(key_file), "proxy": proxy.endpoint}
+        return GcsStore(gcs_bucket.config(**options)), proxy
+
     with FaultProxy(tokens.endpoint) as proxy:
-        store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file), proxy=proxy.endpoint))
+        yield make
+
+
+def test_tokens_are_asked_for_through_the_configured_proxy(store_behind_proxy):
+    store, proxy = store_behind_proxy("http://oauth2.test/token")
+    store.identity()
+    store.close()
+    (request,) = proxy.requests
+    assert request.path == "http://oauth2.test/token"
+
+
+@pytest.mark.parametrize("excepted", ["localhost", "oauth2.test"])
+def test_tokens_of_this_machine_and_of_no_proxy_are_asked_for_directly(
+    excepted, store_behind_proxy, tokens, monkeypatch
+):
+    monkeypatch.setenv("NO_PROXY", "oauth2.test")
+    port = urlsplit(tokens.endpoint).port
+    store, proxy = store_behind_proxy(f"http://{excepted}:{port}/token")
+    if excepted == "localhost":
         store.identity()
-        store.close()
-        (request,) = proxy.requests
-        assert request.path == f"{tokens.endpoint}/token"
+        assert tokens.asked
+    else:
+        with pytest.raises(StoreUnavailableError, match=r"oauth2\.test:\d+ cannot be reached"):  # no such name
+            store.list_page()
+    store.close()
+    assert proxy.requests == []
+
+
+@pytest.mark.parametrize(
+    "host", ["metadata.google.internal", "169.254.169.254", "[fe80::1]", "[fd20:ce::254]", "metadata.test"]
+)
+def test_a_metadata_service_is_asked_directly(host, monkeypatch):
+    """A proxy would give the token of its own machine."""
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.test:8080")
+    monkeypatch.setenv("HTTP_PROXY", "http://environment.test")
+    assert proxies_for(f"http://{host}/computeMetadata/v1/x", "http://configured.test") == {"http": None, "https": None}
+
+
+def test_other_services_are_asked_through_the_proxy(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "")
+    configured = dict.fromkeys(("http", "https"), "http://configured.test")
+    assert proxies_for("https://sts.googleapis.com/v1/token", "http://configured.test") == configured
+    assert proxies_for("https://sts.googleapis.com/v1/token", "") == {}  # requests looks at the environment
 
 
 @pytest.mark.parametrize("how", ["option", "environment"])
