@@ -118,7 +118,10 @@ def _of_kind(kind: str, info: Mapping[str, Any], scope: str) -> Any:
         aws, program = str(source.get("environment_id", "")).startswith("aws"), "executable" in source
         kind = "aws" if aws else "pluggable" if program else "identity_pool"
     module, maker = _MAKERS[kind]
-    return getattr(importlib.import_module(module).Credentials, maker)(info, scopes=[scope])
+    make = getattr(importlib.import_module(module).Credentials, maker)
+    if kind == "external_account_authorized_user":  # a login, whose scopes are those of its file
+        return make(info)
+    return make(info, scopes=[scope])
 
 
 _MAKERS = {

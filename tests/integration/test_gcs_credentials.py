@@ -162,6 +162,24 @@ def test_workload_identity(sent_by, workload_file, tokens, monkeypatch, how):
     assert parse_qs(body)["subject_token"] == ["of-the-platform"]
 
 
+def test_a_login_of_a_workforce(sent_by, tokens, tmp_path):
+    """As gcloud auth application-default login writes it for a workforce identity."""
+    info = {
+        "type": "external_account_authorized_user",
+        "audience": "//iam.googleapis.com/locations/global/workforcePools/p/providers/x",
+        "client_id": "id",
+        "client_secret": "secret",
+        "refresh_token": "r",
+        "token_url": f"{tokens.endpoint}/v1/oauthtoken",
+    }
+    file = tmp_path / "login.json"
+    file.write_text(json.dumps(info))
+    assert sent_by(credentials_file=str(file))[0] == ["Bearer t1", "Bearer t1"]
+    ((path, body, _),) = tokens.asked
+    assert path == "/v1/oauthtoken"
+    assert parse_qs(body)["refresh_token"] == ["r"]
+
+
 def test_workload_identity_that_acts_as_an_account(sent_by, workload_file, tokens, monkeypatch):
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(workload_file))
     address = f"{tokens.endpoint}/v1/projects/-/serviceAccounts/{{}}:generateAccessToken"
