@@ -353,7 +353,7 @@ class GcsStore(HttpStore):
             headers: those of this request.
             first: the answer to this request, when it was sent before.
         """
-        renewals, redirects = RENEWALS, MAX_REDIRECTS
+        renewals, redirects = 0 if self.config.anonymous else RENEWALS, MAX_REDIRECTS
         answer = first
         while redirects:
             self._check_open()
@@ -391,11 +391,7 @@ class GcsStore(HttpStore):
         credentials = self._session.credentials
         if credentials.valid and not credentials.token:  # anonymous, or before an emulator
             return "none: requests have no identity"
-        if not credentials.valid:
-            try:
-                credentials.refresh(self._session._auth_request)  # noqa: SLF001 - as the session does itself
-            except Exception as error:
-                raise translate(error, self._failed("buckets.get")) from error
+        self._tokens.add(self._objects, {})
         who = self.config.impersonate or getattr(credentials, "service_account_email", "")
         where = "the file of gcs.credentials_file" if self.config.credentials_file else "Google's application default"
         return f"{who}, by {where}" if who else where

@@ -195,8 +195,6 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
         return make_error(
             StoreUnavailableError, failed, f"the clock of this machine is off; set it ({innermost(error)})"
         )
-    if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
-        return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     if failed.service:
         kind, advice = _of_token_service(error, connection, kind, advice, failed)

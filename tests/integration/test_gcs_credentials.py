@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -339,6 +341,19 @@ def test_a_token_service_that_refuses_is_not_asked_again(way, store_by, tokens):
     with pytest.raises(CredentialsError):
         store.list_page()
     store.close()
+
+
+def test_a_silent_token_service_holds_a_check_up_no_longer_than_read_timeout(gcs_bucket, key_file):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # the system takes the connection
+        info = json.loads(key_file.read_text())
+        key_file.write_text(json.dumps(info | {"token_uri": f"http://127.0.0.1:{silent.getsockname()[1]}/token"}))
+        options = {"anonymous": False, "credentials_file": str(key_file), "read_timeout": 0.2}
+        store = GcsStore(gcs_bucket.config(**options))
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailableError, match="token service at 127"):
+            store.identity()
+        store.close()
+        assert time.monotonic() - started < 30  # google-auth's own limit is two minutes
 
 
 def test_a_subject_token_that_is_not_there_yet_is_waited_for(store_by, tmp_path):
