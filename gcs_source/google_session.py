@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import attrs
 
 from framework.config.files import read_file
-from framework.errors import ConfigError, CredentialsError
+from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
 from framework.storage.error_messages import innermost, is_loopback
 from framework.storage.http.transfer import HttpOptions
 from gcs_source.config import GcsConfig
@@ -55,7 +55,34 @@ def is_google(endpoint: str) -> bool:
 
 
 def make_client(config: GcsConfig, credentials: Credentials | None) -> Any:
-    """Return the library's client, with these credentials or those that the configuration names."""
+    """Return the library's client, with these credentials or those that the configuration names.
+
+    Raises:
+        StoreUnavailableError: the machine's metadata service gives none yet.
+        Exception: there are none, or they cannot be used.
+    """
+    try:
+        return _make_client(config, credentials)
+    except Exception as error:
+        if _is_metadata_away(error):
+            host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
+            raise StoreUnavailableError(
+                f"gs://{config.bucket}: the machine's metadata service at {host} cannot be reached, and no other credentials were "
+                f"found; look at it: curl -H 'Metadata-Flavor: Google' http://{host}/computeMetadata/v1/ ({innermost(error)})"
+            ) from error
+        raise
+
+
+def _is_metadata_away(error: BaseException) -> bool:
+    """Return whether the machine has a metadata service, and it did not answer. google-auth does not wait for it.
+
+    A client that is made asks no other service. When none answered, and the hardware is not Google's, the environment tells.
+    """
+    none_found = type(error).__name__ == "DefaultCredentialsError" and "were not found" in str(error)
+    return type(error).__name__ == "TransportError" or (none_found and bool(os.environ.get("GCE_METADATA_HOST")))
+
+
+def _make_client(config: GcsConfig, credentials: Credentials | None) -> Any:
     from gcs_source.google_packages import AnonymousCredentials, Client  # noqa: PLC0415
 
     if credentials is None:

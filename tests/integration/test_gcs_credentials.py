@@ -8,6 +8,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
+import google.auth._exponential_backoff
 import google.auth.compute_engine._metadata
 import google.auth.iam
 import pytest
@@ -354,6 +355,40 @@ def test_a_silent_token_service_holds_a_check_up_no_longer_than_read_timeout(gcs
             store.identity()
         store.close()
         assert time.monotonic() - started < 30  # google-auth's own limit is two minutes
+
+
+@pytest.fixture
+def no_credentials(monkeypatch, tmp_path):
+    """A machine without any, whose search for a metadata service ends at once."""
+    for name in ("GOOGLE_APPLICATION_CREDENTIALS", "STORAGE_EMULATOR_HOST", "NO_GCE_CHECK", "GCE_METADATA_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path))
+    monkeypatch.setenv("GCE_METADATA_IP", "")
+    monkeypatch.setattr(google.auth.compute_engine._metadata, "is_on_gce", lambda request: False)
+
+
+def test_a_machine_without_credentials_is_told_so(gcs_bucket, no_credentials):
+    with pytest.raises(CredentialsError, match="no credentials were found"):
+        GcsStore(gcs_bucket.config(anonymous=False))
+
+
+@pytest.mark.parametrize("options", [{}, {"impersonate": ACCOUNT}])
+def test_a_metadata_service_that_is_not_up_yet_is_waited_for(options, gcs_bucket, no_credentials, monkeypatch):
+    monkeypatch.setenv("GCE_METADATA_HOST", "metadata.test:8080")
+    with pytest.raises(StoreUnavailableError, match=r"metadata service at metadata\.test:8080 .*: curl -H"):
+        GcsStore(gcs_bucket.config(anonymous=False, **options))
+
+
+def test_a_metadata_service_that_goes_away_during_the_start_is_named(gcs_bucket, no_credentials, monkeypatch):
+    """As on a machine of Google's, which google-auth knows by its hardware: it asks once more after it found it."""
+    metadata, port = google.auth.compute_engine._metadata, free_port()
+    monkeypatch.setattr(metadata, "is_on_gce", lambda request: True)
+    monkeypatch.setattr(metadata, "get_project_id", lambda request: None)
+    monkeypatch.setattr(metadata, "_GCE_METADATA_HOST", f"127.0.0.1:{port}")
+    monkeypatch.setattr(google.auth._exponential_backoff.time, "sleep", lambda seconds: None)
+    monkeypatch.setenv("GCE_METADATA_HOST", f"127.0.0.1:{port}")
+    with pytest.raises(StoreUnavailableError, match=rf"metadata service at 127\.0\.0\.1:{port} cannot be reached"):
+        GcsStore(gcs_bucket.config(anonymous=False))
 
 
 def test_a_subject_token_that_is_not_there_yet_is_waited_for(store_by, tmp_path):
