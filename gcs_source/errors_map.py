@@ -225,8 +225,19 @@ def _of_token_service(
     # another program writes it, and may be late
     if (isinstance(error, OSError) and error.filename) or _NO_SUBJECT.search(str(error)):
         return StoreUnavailableError, "the platform's token cannot be read; check credential_source of the credentials"
-    if kind is StoreUnavailableError and type(error).__name__ == "TransportError":
-        return kind, f"{failed.service} cannot be reached; check the network"
+    if type(error).__name__ != "TransportError":
+        return kind, advice
+    name = type(connection).__name__
+    if name == "ProxyError" and "407" in str(connection):
+        return ConfigError, _STATUS_ADVICE[407]
+    if name == "SSLError" and kind is ConfigError:
+        advice = f"the certificate of {failed.service} is not trusted, or it speaks no TLS; check gcs.ca_bundle"
+    elif kind is ConfigError:
+        advice = "an address is none; check token_uri, token_url and credential_source in the file of credentials, and gcs.proxy"
+    elif name == "ReadTimeout":
+        advice = f"{failed.service} did not answer in time"
+    elif name != "ProxyError":
+        advice = f"{failed.service} cannot be reached; check the network"
     return kind, advice
 
 
@@ -238,6 +249,8 @@ _NO_SUBJECT = re.compile(r"^File '.*' was not found\.$")
 
 def from_token_service(status: int, headers: Mapping[str, str], failed: Failed) -> SourceError | None:
     """Return the error of a token service's answer that says nothing about the credentials; None for others."""
+    if status == 407:  # noqa: PLR2004  # the proxy's
+        return make_refusal(ConfigError, failed, _STATUS_ADVICE[status], (f"HTTP {status}",), None)
     if status < 500 and status not in {408, 429}:  # noqa: PLR2004
         return None
     advice = f"{failed.service} did not answer as it should"

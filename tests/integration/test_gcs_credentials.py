@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from framework.errors import CredentialsError, StoreUnavailableError
+from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from gcs_source.client import GcsStore
@@ -52,7 +52,7 @@ class TokenService:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_GET = do_POST  # noqa: N815 - http.server's name
+            do_GET = do_CONNECT = do_POST  # noqa: N815 - http.server's name
 
             def log_message(self, *args):
                 pass
@@ -355,6 +355,35 @@ def test_a_silent_token_service_holds_a_check_up_no_longer_than_read_timeout(gcs
             store.identity()
         store.close()
         assert time.monotonic() - started < 30  # google-auth's own limit is two minutes
+
+
+@pytest.mark.parametrize(
+    ("address", "advice"),
+    [
+        ("oauth2.test/token", "check token_uri, token_url and credential_source in the file"),
+        ("file:///token", "check token_uri, token_url and credential_source in the file"),
+        ("https://{host}/token", r"certificate of the token service at .* check gcs\.ca_bundle"),
+    ],
+)
+def test_what_stays_wrong_with_a_token_service_names_what_to_change(address, advice, gcs_bucket, key_file, tokens):
+    info = json.loads(key_file.read_text())
+    key_file.write_text(json.dumps(info | {"token_uri": address.format(host=urlsplit(tokens.endpoint).netloc)}))
+    store = GcsStore(gcs_bucket.config(anonymous=False, credentials_file=str(key_file)))
+    with pytest.raises(ConfigError, match=advice):
+        store.list_page()
+    store.close()
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_proxy_that_wants_a_password_for_token_requests_is_told(scheme, gcs_bucket, key_file, tokens):
+    tokens.answers["oauth2.test"] = (407, b"who")
+    info = json.loads(key_file.read_text())
+    key_file.write_text(json.dumps(info | {"token_uri": f"{scheme}://oauth2.test:443/token"}))
+    options = {"anonymous": False, "credentials_file": str(key_file), "proxy": tokens.endpoint}
+    store = GcsStore(gcs_bucket.config(**options))
+    with pytest.raises(ConfigError, match=r"give gcs\.proxy as http://user:password@"):
+        store.list_page()
+    store.close()
 
 
 @pytest.fixture
