@@ -125,6 +125,8 @@ _CLASS_ADVICE: Mapping[str, str] = {
     " gcs.anonymous, or run gcloud auth application-default login",
     "MalformedError": "the file of credentials cannot be used; check gcs.credentials_file",
     "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file, gcs.impersonate and the clock",
+    "OAuthError": "Google refuses the platform's token or the login; check the audience, and the attribute mapping and attribute"
+    " condition of its provider, or log in again",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
     **advice_of_connections("gcs"),
     **dict.fromkeys(
