@@ -195,14 +195,57 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if name == "RefreshError" and "reasonable timeframe" in str(error):  # of the signed request for a token
         # a time service sets the clock soon after a boot or a pause
         return make_error(
-            StoreUnavailableError, failed, f"the clock of this machine is off; set it ({innermost(error)})"
+            StoreUnavailableError, failed, f"the clock of this machine is off; set it ({describe(error)})"
         )
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
     if failed.service:
         kind, advice = _of_token_service(error, connection, kind, advice, failed)
     of_store = not failed.service and issubclass(kind, StoreUnavailableError) and connection is error
     where = failed.asked if of_store and name != "TransportError" else ""  # that one is google-auth's
-    return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
+    return make_error(kind, failed, f"{advice}{where} ({describe(error)})")
+
+
+def describe(error: BaseException) -> str:
+    """Describe the innermost cause in a few words, as `innermost` does, with nothing that google-auth only repeats.
+
+    It puts whole answers of token services, what a program of a workload identity printed, and values of the file of
+    credentials into its errors: of these, the reason alone is shown.
+    """
+    inner = error
+    while inner.__cause__ is not None:
+        inner = inner.__cause__
+    if all(cls.__name__ != "GoogleAuthError" for cls in type(inner).__mro__):
+        return innermost(error)
+    documents = [_document(arg) for arg in inner.args]
+    first = inner.args[0] if inner.args and isinstance(inner.args[0], str) and documents[0] is None else ""
+    parts = [_NOT_CONVERTED.sub("a value could", _REPEATED.sub("", first)).strip()]
+    for document in filter(None, documents):
+        parts += [reason for reason in _reasons(document) if reason and reason not in " ".join(parts)]
+    text = redact(", ".join(filter(None, parts)))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_REPEATED = re.compile(r"(?:\. Error: |\s*Response(?: details)?:|\{|^\s*<).*", re.DOTALL)
+"""From where google-auth repeats: the output of a program, an answer of the metadata service, a document, a page."""
+
+_NOT_CONVERTED = re.compile(r"^.* could(?= not be converted to )", re.DOTALL)
+
+
+def _document(arg: object) -> Mapping[str, object] | None:
+    """Return an answer among an exception's arguments; None for others."""
+    if isinstance(arg, str):
+        try:
+            arg = msgspec.json.decode(arg)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return arg if isinstance(arg, Mapping) else None
+
+
+def _reasons(document: Mapping[str, object]) -> list[str]:
+    """Return why a token service refuses: in the form of OAuth, or of Google's APIs."""
+    error = document.get("error")
+    found = [error.get("status"), error.get("message")] if isinstance(error, Mapping) else [error]
+    return [reason for reason in (*found, document.get("error_description")) if isinstance(reason, str)]
 
 
 def _failed_connection(error: BaseException) -> BaseException:

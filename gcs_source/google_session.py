@@ -22,10 +22,10 @@ import attrs
 
 from framework.config.files import read_file
 from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
-from framework.storage.error_messages import innermost, is_loopback
+from framework.storage.error_messages import is_loopback
 from framework.storage.http.transfer import HttpOptions
 from gcs_source.config import GcsConfig
-from gcs_source.errors_map import Failed, from_token_service, translate
+from gcs_source.errors_map import Failed, describe, from_token_service, translate
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -68,7 +68,7 @@ def make_client(config: GcsConfig, credentials: Credentials | None) -> Any:
             host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
             raise StoreUnavailableError(
                 f"gs://{config.bucket}: the machine's metadata service at {host} cannot be reached, and no other credentials were "
-                f"found; look at it: curl -H 'Metadata-Flavor: Google' http://{host}/computeMetadata/v1/ ({innermost(error)})"
+                f"found; look at it: curl -H 'Metadata-Flavor: Google' http://{host}/computeMetadata/v1/ ({describe(error)})"
             ) from error
         raise
 
@@ -136,7 +136,7 @@ def _from_file(file: str, scope: str, option: str) -> Any:
             return importlib.import_module("google.auth").default(scopes=[scope])[0]
         return _of_kind(kind, info, scope)
     except Exception as error:  # google.auth's own say no more than that something is missing, if that
-        raise CredentialsError(f"{option}: {file} cannot be used: {innermost(error)}") from error
+        raise CredentialsError(f"{option}: {file} cannot be used: {describe(error)}") from error
 
 
 def _of_kind(kind: str, info: Mapping[str, Any], scope: str) -> Any:
