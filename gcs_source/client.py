@@ -416,14 +416,19 @@ def _redirected(url: str, location: str, failed: Failed) -> tuple[str, Mapping[s
     """Return the address and query of a redirect within the same store.
 
     Raises:
-        ConfigError: that is another place: neither a token nor a key of encrypted objects is sent there.
+        ConfigError: that is another place, or none: neither a token nor a key of encrypted objects is sent there.
     """
     here = urlsplit(url)
     try:
         there = urlsplit(urljoin(url, location))
-    except ValueError:  # no address at all
-        there, location = here, ""
-    if not location or (there.scheme, there.netloc) != (here.scheme, here.netloc):
+        known = bool(location) and there.port != 0  # raises if it is no number
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(
+            f"{failed.location}: the store redirects the request to no address; check gcs.endpoint and gcs.proxy{failed.asked}"
+        )
+    if (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise ConfigError(
             f"{failed.location}: the store sends the request on to {there.scheme}://{there.hostname or '?'}, where nothing is "
             f"sent: it would get the token and the key; check gcs.endpoint"
