@@ -115,7 +115,8 @@ class GcsStore(HttpStore):
             self._client = make_client(config, credentials)
             self._session = make_session(self._client, config)
             endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
-            self._tokens = Tokens(self._session, (config.connect_timeout, config.read_timeout))
+            timeout = (config.connect_timeout, config.read_timeout)
+            self._tokens = Tokens(self._session, timeout, self._failed("buckets.get"))
             options, self._common = http_options(self._session, endpoint, config)
             self._http = HttpLoop(options)
         except Exception as error:
@@ -352,7 +353,7 @@ class GcsStore(HttpStore):
             headers: those of this request.
             first: the answer to this request, when it was sent before.
         """
-        renewals, redirects = RENEWALS, MAX_REDIRECTS
+        renewals, redirects = 0 if self.config.anonymous else RENEWALS, MAX_REDIRECTS
         answer = first
         while redirects:
             self._check_open()
@@ -390,11 +391,7 @@ class GcsStore(HttpStore):
         credentials = self._session.credentials
         if credentials.valid and not credentials.token:  # anonymous, or before an emulator
             return "none: requests have no identity"
-        if not credentials.valid:
-            try:
-                credentials.refresh(self._session._auth_request)  # noqa: SLF001 - as the session does itself
-            except Exception as error:
-                raise translate(error, self._failed("buckets.get")) from error
+        self._tokens.add(self._objects, {})
         who = self.config.impersonate or getattr(credentials, "service_account_email", "")
         where = "the file of gcs.credentials_file" if self.config.credentials_file else "Google's application default"
         return f"{who}, by {where}" if who else where
@@ -419,14 +416,19 @@ def _redirected(url: str, location: str, failed: Failed) -> tuple[str, Mapping[s
     """Return the address and query of a redirect within the same store.
 
     Raises:
-        ConfigError: that is another place: neither a token nor a key of encrypted objects is sent there.
+        ConfigError: that is another place, or none: neither a token nor a key of encrypted objects is sent there.
     """
     here = urlsplit(url)
     try:
         there = urlsplit(urljoin(url, location))
-    except ValueError:  # no address at all
-        there, location = here, ""
-    if not location or (there.scheme, there.netloc) != (here.scheme, here.netloc):
+        known = bool(location) and there.port != 0  # raises if it is no number
+    except ValueError:
+        known = False
+    if not known:
+        raise ConfigError(
+            f"{failed.location}: the store redirects the request to no address; check gcs.endpoint and gcs.proxy{failed.asked}"
+        )
+    if (there.scheme, there.netloc) != (here.scheme, here.netloc):
         raise ConfigError(
             f"{failed.location}: the store sends the request on to {there.scheme}://{there.hostname or '?'}, where nothing is "
             f"sent: it would get the token and the key; check gcs.endpoint"

@@ -7,6 +7,7 @@ status, then the exception's class.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -124,6 +125,8 @@ _CLASS_ADVICE: Mapping[str, str] = {
     " gcs.anonymous, or run gcloud auth application-default login",
     "MalformedError": "the file of credentials cannot be used; check gcs.credentials_file",
     "RefreshError": "Google gave no token for these credentials; check gcs.credentials_file, gcs.impersonate and the clock",
+    "OAuthError": "Google refuses the platform's token or the login; check the audience, and the attribute mapping and attribute"
+    " condition of its provider, or log in again",
     "TransportError": "Google's token service, or the machine's metadata service, cannot be reached; check the network",
     **advice_of_connections("gcs"),
     **dict.fromkeys(
@@ -150,11 +153,13 @@ class Failed(StoreCall):
     Attributes:
         anonymous: whether the request had no identity.
         media: whether it requested an object's bytes, which are refused in plain text.
+        service: who was asked for a token; empty when the store was asked.
     """
 
     scheme: ClassVar[str] = "gs"
     anonymous: bool = False
     media: bool = False
+    service: str = ""
 
 
 class _ErrorDetail(msgspec.Struct):
@@ -181,7 +186,8 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     """
     if isinstance(error, SourceError):
         return error
-    kind, name = kind_of_class(error, CLASSES), type(error).__name__
+    connection = _failed_connection(error)
+    kind, name = kind_of_class(connection, CLASSES), type(connection).__name__
     if kind is FatalError and is_low_memory(error):
         raise error
     if kind is CredentialsError and getattr(error, "retryable", False):
@@ -189,14 +195,111 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if name == "RefreshError" and "reasonable timeframe" in str(error):  # of the signed request for a token
         # a time service sets the clock soon after a boot or a pause
         return make_error(
-            StoreUnavailableError, failed, f"the clock of this machine is off; set it ({innermost(error)})"
+            StoreUnavailableError, failed, f"the clock of this machine is off; set it ({describe(error)})"
         )
-    if kind is CredentialsError and failed.anonymous:  # a 401: there is nothing that could be renewed
-        return make_error(AccessDeniedError, failed, _NOT_OPEN)
     advice = _CLASS_ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
-    of_store = issubclass(kind, StoreUnavailableError) and name != "TransportError"  # that one is google-auth's
-    where = failed.asked if of_store else ""
-    return make_error(kind, failed, f"{advice}{where} ({innermost(error)})")
+    if failed.service:
+        kind, advice = _of_token_service(error, connection, kind, advice, failed)
+    of_store = not failed.service and issubclass(kind, StoreUnavailableError) and connection is error
+    where = failed.asked if of_store and name != "TransportError" else ""  # that one is google-auth's
+    return make_error(kind, failed, f"{advice}{where} ({describe(error)})")
+
+
+def describe(error: BaseException) -> str:
+    """Describe the innermost cause in a few words, as `innermost` does, with nothing that google-auth only repeats.
+
+    It puts whole answers of token services, what a program of a workload identity printed, and values of the file of
+    credentials into its errors: of these, the reason alone is shown.
+    """
+    inner = error
+    while inner.__cause__ is not None:
+        inner = inner.__cause__
+    if all(cls.__name__ != "GoogleAuthError" for cls in type(inner).__mro__):
+        return innermost(error)
+    documents = [_document(arg) for arg in inner.args]
+    first = inner.args[0] if inner.args and isinstance(inner.args[0], str) and documents[0] is None else ""
+    parts = [_NOT_CONVERTED.sub("a value could", _REPEATED.sub("", first)).strip()]
+    for document in filter(None, documents):
+        parts += [reason for reason in _reasons(document) if reason and reason not in " ".join(parts)]
+    text = redact(", ".join(filter(None, parts)))
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+_REPEATED = re.compile(r"(?:\. Error: |\s*Response(?: details)?:|\{|^\s*<).*", re.DOTALL)
+"""From where google-auth repeats: the output of a program, an answer of the metadata service, a document, a page."""
+
+_NOT_CONVERTED = re.compile(r"^.* could(?= not be converted to )", re.DOTALL)
+
+
+def _document(arg: object) -> Mapping[str, object] | None:
+    """Return an answer among an exception's arguments; None for others."""
+    if isinstance(arg, str):
+        try:
+            arg = msgspec.json.decode(arg)
+        except (msgspec.DecodeError, RecursionError):
+            return None
+    return arg if isinstance(arg, Mapping) else None
+
+
+def _reasons(document: Mapping[str, object]) -> list[str]:
+    """Return why a token service refuses: in the form of OAuth, or of Google's APIs."""
+    error = document.get("error")
+    found = [error.get("status"), error.get("message")] if isinstance(error, Mapping) else [error]
+    return [reason for reason in (*found, document.get("error_description")) if isinstance(reason, str)]
+
+
+def _failed_connection(error: BaseException) -> BaseException:
+    """Return the exception of the connection beneath one of google-auth's; the error itself if no connection failed."""
+    chain = [error]
+    while chain[-1].__cause__ is not None:
+        chain.append(chain[-1].__cause__)
+    own = [link for link in chain if type(link).__name__ == "TransportError"]
+    refused = any(len(link.args) > 1 for link in own)  # the second is an answer of the metadata service
+    if refused or not own:
+        return error
+    return chain[-1] if isinstance(chain[-1], OSError) else own[-1]
+
+
+def _of_token_service(
+    error: BaseException, connection: BaseException, kind: Kind, advice: str, failed: Failed
+) -> tuple[Kind, str]:
+    """Return kind and advice of a token that could not be had: what passes is waited for, as with the store."""
+    inner = connection if kind is FatalError else connection.__cause__
+    if isinstance(inner, _SPOILT) or "Unexpected response from metadata server" in str(error):
+        return StoreUnavailableError, f"{failed.service} gave no valid answer"
+    # another program writes it, and may be late
+    if (isinstance(error, OSError) and error.filename) or _NO_SUBJECT.search(str(error)):
+        return StoreUnavailableError, "the platform's token cannot be read; check credential_source of the credentials"
+    if type(error).__name__ != "TransportError":
+        return kind, advice
+    name = type(connection).__name__
+    if name == "ProxyError" and "407" in str(connection):
+        return ConfigError, _STATUS_ADVICE[407]
+    if name == "SSLError" and kind is ConfigError:
+        advice = f"the certificate of {failed.service} is not trusted, or it speaks no TLS; check gcs.ca_bundle"
+    elif kind is ConfigError:
+        advice = "an address is none; check token_uri, token_url and credential_source in the file of credentials, and gcs.proxy"
+    elif name == "ReadTimeout":
+        advice = f"{failed.service} did not answer in time"
+    elif name != "ProxyError":
+        advice = f"{failed.service} cannot be reached; check the network"
+    return kind, advice
+
+
+_SPOILT = (ValueError, LookupError, TypeError, AttributeError)
+"""What google-auth raises, or takes for a cause, when an answer has another form than it should."""
+
+_NO_SUBJECT = re.compile(r"^File '.*' was not found\.$")
+
+
+def from_token_service(status: int, headers: Mapping[str, str], failed: Failed) -> SourceError | None:
+    """Return the error of a token service's answer that says nothing about the credentials; None for others."""
+    if status == 407:  # noqa: PLR2004  # the proxy's
+        return make_refusal(ConfigError, failed, _STATUS_ADVICE[status], (f"HTTP {status}",), None)
+    if status < 500 and status not in {408, 429}:  # noqa: PLR2004
+        return None
+    advice = f"{failed.service} did not answer as it should"
+    return make_refusal(StoreUnavailableError, failed, advice, (f"HTTP {status}",), headers.get("retry-after"))
 
 
 def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Failed) -> SourceError:

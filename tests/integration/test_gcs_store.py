@@ -374,8 +374,8 @@ def test_a_redirect_to_another_place_carries_nothing_there(gcs_bucket, opened, s
         key = base64.b64encode(b"k" * 32).decode()
         store = opened(gcs_bucket.config(endpoint=proxy.endpoint, customer_key=key))
         native = only(store)
-        for place in (other.endpoint, other.endpoint.replace("http:", "https:"), ""):
-            proxy.add(Fault(status=status, headers={"Location": f"{place}/x"} if place else {}, times=2))
+        for place in (other.endpoint, other.endpoint.replace("http:", "https:")):
+            proxy.add(Fault(status=status, headers={"Location": f"{place}/x"}, times=2))
             with pytest.raises(ConfigError, match=r"sends the request on to .*gcs\.endpoint"):
                 store.open(native)
             with pytest.raises(ConfigError, match="sends the request on"):
@@ -383,6 +383,17 @@ def test_a_redirect_to_another_place_carries_nothing_there(gcs_bucket, opened, s
         assert other.requests == []
         proxy.add(Fault(status=status, headers={"Location": f"{proxy.endpoint}/again"}, times=None))
         with pytest.raises(StoreUnavailableError, match="circle"):
+            store.list_page()
+
+
+@pytest.mark.parametrize("headers", [{}, {"Location": "http://[x"}])
+def test_a_redirect_to_no_address_is_told(headers, gcs_bucket, opened):
+    with FaultProxy(gcs_bucket.endpoint) as proxy:
+        store = opened(gcs_bucket.config(endpoint=proxy.endpoint))
+        proxy.add(Fault(status=308, headers=headers))
+        with pytest.raises(
+            ConfigError, match=r"redirects the request to no address; check gcs\.endpoint and gcs\.proxy"
+        ):
             store.list_page()
 
 

@@ -195,6 +195,32 @@ def test_a_token_service_that_is_down_is_waited_for():
     assert "http://h" not in str(error)  # another service was asked
 
 
+GOOGLE = google.auth.exceptions
+DENIED = '{"error": {"code": 403, "message": "no", "status": "DENIED"}, "id_token": "geheim"}'
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (GOOGLE.RefreshError("Executable exited with non-zero return code 1. Error: b'geheim'"), "return code 1)"),
+        (GOOGLE.RefreshError("invalid_grant: Bad JWT", {"error": "invalid_grant", "id": "geheim"}), "t: Bad JWT)"),
+        (GOOGLE.RefreshError("Unable to acquire", DENIED), "(RefreshError: Unable to acquire, DENIED, no)"),
+        (GOOGLE.OAuthError("Error code {'code': 403, 'x': 'geheim'}", DENIED), "(OAuthError: Error code, DENIED, no)"),
+        (GOOGLE.OAuthError(DENIED, DENIED), "(OAuthError: DENIED, no)"),
+        (GOOGLE.OAuthError('{"id_token": "geheim"}', '{"id_token": "geheim"}'), "(OAuthError)"),
+        (GOOGLE.OAuthError('{"id_token": "geh', '{"id_token": "geh'), "(OAuthError)"),
+        (GOOGLE.OAuthError("<p>geheim</p>", "<p>geheim</p>"), "(OAuthError)"),
+        (GOOGLE.OAuthError("not found", "not found"), "(OAuthError: not found)"),
+        (GOOGLE.TransportError("Failed. Status: 404 Response:\nb'geheim'", object()), "Failed. Status: 404)"),
+        (GOOGLE.InvalidValue("['geheim'] could not be converted to bytes"), "a value could not be converted to bytes)"),
+    ],
+)
+def test_what_a_token_service_or_program_answered_is_not_repeated(error, words):
+    text = str(translate(error, attrs.evolve(BUCKET, service="the token service")))
+    assert text.endswith(words)
+    assert "geh" not in text
+
+
 def test_neither_users_nor_queries_of_addresses_are_shown():
     inner = requests.exceptions.ConnectionError("at https://u:geheim@h/x?access_token=geheim failed")
     text = str(translate(inner, Failed(operation="objects.list", bucket="lake", endpoint="http://h")))

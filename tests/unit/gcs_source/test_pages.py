@@ -80,7 +80,7 @@ def test_a_refusal_that_is_nested_without_end_is_no_document_of_the_store():
 
 @pytest.mark.parametrize("location", ["http://[", "https://[::1/x", "https://h:x/"])
 def test_a_redirect_to_no_address_is_an_error_of_the_store(location):
-    with pytest.raises(ConfigError, match="where nothing is sent"):
+    with pytest.raises(ConfigError, match="redirects the request to no address"):
         _redirected("https://h/a", location, Failed(operation="objects.list", bucket="lake"))
 
 
