@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -106,6 +107,24 @@ def find_credentials(session: Session) -> None:
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
+
+
+def renew(session: Session) -> bool:
+    """Have botocore get new keys for the next request, whatever it knows of the end of these; return whether it can.
+
+    It has no method for that. It looks at the time when the keys end; a role's are also in a cache of its own.
+    """
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
+
+    keys: Any = session.get_credentials()
+    if not isinstance(keys, RefreshableCredentials):
+        return False
+    source: Any = keys
+    cache = getattr(getattr(source._refresh_using, "__self__", None), "_cache", None)  # noqa: SLF001
+    if cache:
+        cache.clear()
+    source._expiry_time = datetime.now(timezone.utc)  # noqa: SLF001
+    return True
 
 
 @functools.cache

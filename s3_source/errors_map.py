@@ -7,7 +7,7 @@ status, then the exception's class. A test covers every class of `botocore.excep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -168,11 +168,14 @@ class Failed(StoreCall):
     Attributes:
         role_arn: the role to assume, if any.
         owner: the account that must own the bucket, if configured.
+        renew: called when the store says that the keys have expired: has new ones got for the next request, and returns
+            whether there can be any.
     """
 
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
     owner: str = ""
+    renew: Callable[[], bool] = attrs.field(default=lambda: False, repr=False, eq=False)
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
@@ -288,6 +291,11 @@ def from_code(
         kind, advice = (
             CredentialsError,
             f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy",
+        )
+    elif code == "ExpiredToken" and failed.renew():
+        kind, advice = (
+            StoreUnavailableError,
+            "the store says that the temporary keys have expired; new ones are asked for",
         )
     elif kind is ConfigError and code != "InvalidBucketName" and status != 407:  # noqa: PLR2004
         there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"

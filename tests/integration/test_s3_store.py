@@ -446,13 +446,14 @@ class FakeSts:
         self.thread.start()
 
     def answer(self, lifetime):
+        action = self.asked[-1]["Action"]
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime))
         number = len(self.asked)
         return (
-            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
+            f'<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result><Credentials>'
             f"<AccessKeyId>ROLE{number}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
             f"<SessionToken>token-{number}</SessionToken><Expiration>{end}</Expiration></Credentials>"
-            "</AssumeRoleResult></AssumeRoleResponse>"
+            f"</{action}Result></{action}Response>"
         ).encode()
 
     def refusal(self):
@@ -526,6 +527,40 @@ def test_keys_of_a_role_renew_themselves_on_the_short_way_too(moto_bucket, opene
         tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
         assert len(set(tokens)) > 1
         assert len(sts.asked) > 1
+
+
+@pytest.mark.parametrize("way", ["role", "web identity"])
+@pytest.mark.parametrize("reads", [0, 1, 3], ids=["listing", "through-boto3", "short-way"])
+def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(
+    moto_bucket, opened, monkeypatch, tmp_path, way, reads
+):
+    """As when an administrator ends a role's sessions, or the store's clock is ahead."""
+    for number in range(4):
+        moto_bucket.put(f"k{number}")
+    with FakeSts() as sts, FaultProxy(moto_bucket.endpoint) as proxy:
+        config = moto_bucket.config(endpoint=proxy.endpoint)
+        if way == "role":
+            config = attrs.evolve(config, role_arn=ROLE, sts_endpoint=sts.endpoint)
+        else:
+            (tmp_path / "token").write_text("identity")
+            monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+            monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+            monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.endpoint)
+            config = attrs.evolve(config, access_key_id="", secret_access_key="")
+        store = opened(config)
+        natives = list(store.list_all())
+        for native in natives[1 : max(1, reads)]:
+            read(store, native)
+        expired = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+        proxy.add(Fault(status=400, body=expired, times=1))
+        ask = (lambda: read(store, natives[0])) if reads else store.list_page
+        with pytest.raises(StoreUnavailableError, match="temporary keys have expired; new ones are asked for"):
+            ask()
+        ask()
+        tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
+        assert tokens[-2:] == ["token-1", "token-2"]
+        assert len(sts.asked) == 2
 
 
 def test_a_role_that_is_refused_is_named(moto_bucket, opened):
