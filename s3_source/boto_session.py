@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Callable
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,13 +101,32 @@ def find_credentials(session: Session) -> None:
     Raises:
         CredentialRetrievalError: what gives them out left a part out, or wrote one in another form.
     """
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
     from botocore.exceptions import CredentialRetrievalError  # noqa: PLC0415
 
     try:
-        session.get_credentials()
+        keys: Any = session.get_credentials()
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
+    if isinstance(keys, RefreshableCredentials):
+        renewing: Any = keys
+        if not hasattr(renewing._refresh_using, "__wrapped__"):  # noqa: SLF001 - else by another store of this session
+            renewing._refresh_using = _marked(renewing._refresh_using)  # noqa: SLF001
+
+
+def _marked(refresh: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what renews keys; its errors tell that they are not the store's."""
+
+    @functools.wraps(refresh)
+    def renewed() -> Any:
+        try:
+            return refresh()
+        except Exception as error:
+            error.of_identity = True  # type: ignore[attr-defined]
+            raise
+
+    return renewed
 
 
 def renew(session: Session) -> bool:
@@ -120,7 +140,8 @@ def renew(session: Session) -> bool:
     if not isinstance(keys, RefreshableCredentials):
         return False
     source: Any = keys
-    cache = getattr(getattr(source._refresh_using, "__self__", None), "_cache", None)  # noqa: SLF001
+    asked = getattr(source._refresh_using, "__wrapped__", None)  # noqa: SLF001
+    cache = getattr(getattr(asked, "__self__", None), "_cache", None)
     if cache:
         cache.clear()
     source._expiry_time = datetime.now(timezone.utc)  # noqa: SLF001
@@ -146,6 +167,7 @@ def _base_session(config: S3Config) -> BotocoreSession:
     # The instance's metadata may answer 503 for a moment, or slow down many that ask. botocore's default is one attempt.
     if session.get_config_variable("metadata_service_num_attempts") == 1:
         session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)
+    session.set_default_client_config(_client_config(config, proxied=False))  # botocore's own clients of STS and SSO
     if config.access_key_id and not config.role_arn:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token or None)
     return session
@@ -208,8 +230,9 @@ def _region(session: Session, config: S3Config) -> str:
     return region or DEFAULT_REGION
 
 
-def _client_config(config: S3Config, **more: Any) -> Config:
+def _client_config(config: S3Config, *, proxied: bool = True, **more: Any) -> Config:
     """Timeouts, connections and proxy, the same for S3 and the token service; botocore's retries off."""
+    proxies = {"http": config.proxy, "https": config.proxy} if config.proxy and proxied else None
     from botocore.config import Config  # noqa: PLC0415
 
     return Config(
@@ -217,7 +240,7 @@ def _client_config(config: S3Config, **more: Any) -> Config:
         read_timeout=config.read_timeout,
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=config.max_connections,
-        proxies={"http": config.proxy, "https": config.proxy} if config.proxy else None,
+        proxies=proxies,
         tcp_keepalive=True,
         **more,
     )

@@ -150,6 +150,7 @@ _ADVICE: Mapping[str, str] = {
     " variables AWS_*",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
 }
+_IDENTITY = "the service that gives out the credentials"
 _CLOCK_WORDS = ("Signature expired", "Signature not yet current")
 """STS has no code of its own for a request whose time is off."""
 _KIND_ADVICE = advice_of_kinds("s3", "s3.bucket, s3.endpoint and s3.region")
@@ -168,6 +169,7 @@ class Failed(StoreCall):
     Attributes:
         role_arn: the role to assume, if any.
         owner: the account that must own the bucket, if configured.
+        of_identity: whether what gives out the credentials failed, and not the store.
         renew: called when the store says that the keys have expired: has new ones got for the next request, and returns
             whether there can be any.
     """
@@ -175,6 +177,7 @@ class Failed(StoreCall):
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
     owner: str = ""
+    of_identity: bool = False
     renew: Callable[[], bool] = attrs.field(default=lambda: False, repr=False, eq=False)
 
 
@@ -189,6 +192,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     """
     if isinstance(error, SourceError):
         return error
+    if getattr(error, "of_identity", False):
+        asked = str(getattr(error, "kwargs", {}).get("endpoint_url") or "")
+        failed = attrs.evolve(failed, of_identity=True, endpoint=redact(asked))
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
@@ -206,10 +212,27 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:
         name = _UNREADABLE  # of a web identity, a container or `credential_process`; it may come, so it is tried again
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
+    if failed.of_identity:
+        advice = _identity_advice(kind, name, failed) or advice
     detail = _parse_failure(error) if name == "ConfigParseError" else innermost(error)
     elsewhere = name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError"}
     where = failed.asked if issubclass(kind, StoreUnavailableError) and not elsewhere else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
+
+
+def _identity_advice(kind: Kind, name: str, failed: Failed) -> str:
+    """Return what to do when the service that gives out the credentials cannot be asked; empty when `_ADVICE` tells."""
+    if name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError", "ProxyConnectionError"}:
+        return ""
+    if name == "SSLError" and kind is ConfigError:
+        bundle = "s3.sts_endpoint and s3.ca_bundle" if failed.role_arn else "the variable AWS_CA_BUNDLE"
+        return f"the certificate of {_IDENTITY} is not trusted, or it speaks no TLS; check {bundle}"
+    return f"{_IDENTITY} did not answer as it should; {_check(failed)}" if kind is StoreUnavailableError else ""
+
+
+def _check(failed: Failed) -> str:
+    own = "s3.sts_endpoint, s3.region" if failed.role_arn else "s3.profile, the variables AWS_*"
+    return f"check {own} and the network"
 
 
 def _parse_failure(error: BaseException) -> str:

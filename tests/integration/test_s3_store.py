@@ -529,11 +529,24 @@ def test_keys_of_a_role_renew_themselves_on_the_short_way_too(moto_bucket, opene
         assert len(sts.asked) > 1
 
 
+@pytest.fixture
+def web_identity(monkeypatch, tmp_path):
+    """Makes it the environment's identity, at a token service; returns options of `S3Config` that leave it the only one."""
+
+    def at(endpoint):
+        (tmp_path / "token").write_text("identity")
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+        monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
+        return {"access_key_id": "", "secret_access_key": ""}
+
+    return at
+
+
 @pytest.mark.parametrize("way", ["role", "web identity"])
 @pytest.mark.parametrize("reads", [0, 1, 3], ids=["listing", "through-boto3", "short-way"])
-def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(
-    moto_bucket, opened, monkeypatch, tmp_path, way, reads
-):
+def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(moto_bucket, opened, web_identity, way, reads):
     """As when an administrator ends a role's sessions, or the store's clock is ahead."""
     for number in range(4):
         moto_bucket.put(f"k{number}")
@@ -542,12 +555,7 @@ def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(
         if way == "role":
             config = attrs.evolve(config, role_arn=ROLE, sts_endpoint=sts.endpoint)
         else:
-            (tmp_path / "token").write_text("identity")
-            monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-            monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
-            monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
-            monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.endpoint)
-            config = attrs.evolve(config, access_key_id="", secret_access_key="")
+            config = attrs.evolve(config, **web_identity(sts.endpoint))
         store = opened(config)
         natives = list(store.list_all())
         for native in natives[1 : max(1, reads)]:
@@ -561,6 +569,43 @@ def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(
         tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
         assert tokens[-2:] == ["token-1", "token-2"]
         assert len(sts.asked) == 2
+
+
+@pytest.mark.parametrize("way", ["role", "web identity"])
+def test_a_token_service_that_is_silent_is_named_and_waited_for_as_the_store_is(opened, web_identity, way):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sts = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        identity = {"role_arn": ROLE, "sts_endpoint": sts, "access_key_id": "A", "secret_access_key": "S"}
+        if way == "web identity":
+            identity = web_identity(sts)
+        store_address = f"http://127.0.0.1:{free_port()}"
+        store = opened(S3Config(bucket="b", region="us-east-1", endpoint=store_address, read_timeout=0.5, **identity))
+        for ask in (S3Store.list_page, S3Store.identity, lambda store: store.open(LISTED)):
+            watch = Stopwatch()
+            with pytest.raises(StoreUnavailableError, match="the service that gives out the credentials") as caught:
+                ask(store)
+            assert watch.seconds < 3
+            assert f"asked was {sts}/ (ReadTimeoutError: " in str(caught.value)
+            assert store_address not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [b"<html>login</html>", b"<AssumeRoleResult><Credentials><SecretAccessKey>hunter22"])
+def test_an_answer_of_the_token_service_that_is_none_is_not_the_stores(monkeypatch, opened, answer):
+    with FakeSts() as sts:
+        monkeypatch.setattr(sts, "answer", lambda lifetime: answer)
+        config = S3Config(
+            bucket="b",
+            region="us-east-1",
+            endpoint="http://store.test",
+            role_arn=ROLE,
+            sts_endpoint=sts.endpoint,
+            access_key_id="A",
+            secret_access_key="S",
+        )
+        with pytest.raises(StoreUnavailableError, match="the service that gives out the credentials") as caught:
+            opened(config).list_page()
+        assert "store.test" not in str(caught.value)
+        assert "hunter22" not in str(caught.value)
 
 
 def test_a_role_that_is_refused_is_named(moto_bucket, opened):
