@@ -135,7 +135,8 @@ _ADVICE: Mapping[str, str] = {
     "InvalidPayer": "the requester does not pay; check s3.requester_pays",
     "MethodNotAllowed": "the store does not allow this request here; check s3.endpoint",
     "NotImplemented": "the store does not implement this request; check s3.endpoint",
-    "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
+    "NoCredentialsError": "no credentials were found, nor a role of the container or machine; set"
+    " s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
     "ConfigParseError": "a shared AWS file cannot be read; correct it",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
@@ -148,7 +149,8 @@ _ADVICE: Mapping[str, str] = {
     _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
     _UNREADABLE: "a file or program for the credentials cannot be used; check s3.profile, the shared AWS files and the"
     " variables AWS_*",
-    "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
+    "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, the container's agent, or"
+    " the instance's metadata service",
 }
 _IDENTITY = "the service that gives out the credentials"
 _CLOCK_WORDS = ("Signature expired", "Signature not yet current")

@@ -22,6 +22,7 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
+    RetriableError,
     StoreUnavailableError,
     TaskClosedError,
 )
@@ -437,6 +438,13 @@ class FakeSts:
                 self.end_headers()
                 self.wfile.write(answer)
 
+            def do_GET(self):  # as a metadata service that gives out nothing
+                outer.asked.append(self.path)
+                self.send_error(status)
+
+            def do_PUT(self):
+                self.do_GET()
+
             def log_message(self, *args):
                 pass
 
@@ -778,8 +786,54 @@ def test_keys_that_a_program_gives_out_wrongly_are_asked_for_again(monkeypatch, 
         assert "asked was" not in str(caught.value)  # the store was not
 
 
+@pytest.fixture
+def instance(monkeypatch):
+    """An instance of a cloud: nothing but its metadata service, whose address the function takes, gives out keys."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    return lambda endpoint: monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
+
+
+BARE = S3Config(bucket="b", region="us-east-1", endpoint="http://store.test")
+
+
+@pytest.mark.parametrize("role_arn", ["", ROLE])
+def test_a_metadata_service_that_is_not_up_yet_is_named_and_asked_again(instance, opened, role_arn):
+    config = attrs.evolve(BARE, role_arn=role_arn)
+    metadata = r"did not; .*the instance's metadata service: .*http://127\.0\.0\.1:"
+    instance(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StoreUnavailableError, match=rf"{metadata}.*refused"):
+        opened(config).list_page()
+    with FakeSts(status=503) as busy:
+        instance(busy.endpoint)
+        with pytest.raises(StoreUnavailableError, match=f"HTTP 503 of {busy.endpoint}"):
+            opened(config).list_page()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        instance(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreUnavailableError, match=rf"{metadata}.*timed out"):
+            opened(config).list_page()
+
+
+def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mistake(instance, opened, monkeypatch):
+    def ask():
+        with pytest.raises(CredentialsError, match="no credentials were found") as caught:
+            opened(BARE).list_page()
+        assert not isinstance(caught.value, RetriableError)
+
+    with FakeSts(status=404) as without_role:
+        instance(without_role.endpoint)
+        ask()
+        assert without_role.asked
+    instance("http://metadata.invalid")  # as good as no route
+    ask()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    ask()
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
-def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, failing):
+def test_instance_metadata_that_fails_once_still_gives_the_keys(instance, failing):
     answers = {
         "/latest/api/token": b"token",
         "/latest/meta-data/iam/security-credentials/": b"a-role",
@@ -809,12 +863,8 @@ def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, fai
         def log_message(self, *args):
             pass
 
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        instance(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
