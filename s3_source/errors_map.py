@@ -124,6 +124,7 @@ CLASSES: Mapping[str, Kind] = {
 
 _EXPIRED = "CredentialsStillExpired"
 _UNREADABLE = "CredentialsUnreadable"
+_SSO = "single sign-on gives out no keys; check account and role of the profile, or log in again (aws sso login)"
 _ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), "the clock of this machine is off; set it"),
     "ExpiredToken": "the temporary keys have expired; renew them",
@@ -138,6 +139,7 @@ _ADVICE: Mapping[str, str] = {
     "NoCredentialsError": "no credentials were found, nor a role of the container or machine; set"
     " s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
+    **dict.fromkeys(("UnauthorizedSSOTokenError", "SSOTokenLoadError", "TokenRetrievalError"), _SSO),
     "ConfigParseError": "a shared AWS file cannot be read; correct it",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
     **advice_of_connections("s3"),
@@ -153,6 +155,14 @@ _ADVICE: Mapping[str, str] = {
     " the instance's metadata service",
 }
 _IDENTITY = "the service that gives out the credentials"
+_OF_IDENTITY: Mapping[str, str] = {
+    "AssumeRole": "the role of the profile cannot be assumed; check role_arn in the shared AWS files, and the role's trust policy",
+    "AssumeRoleWithWebIdentity": "the role of the web identity cannot be assumed; check AWS_ROLE_ARN or the profile's role_arn,"
+    " the role's trust policy, and whether the token in the file is renewed",
+    "GetRoleCredentials": _SSO,
+    "CreateToken": _SSO,
+}
+"""Requests to the service that gives out the credentials -> what to do when it refuses."""
 _CLOCK_WORDS = ("Signature expired", "Signature not yet current")
 """STS has no code of its own for a request whose time is off."""
 _KIND_ADVICE = advice_of_kinds("s3", "s3.bucket, s3.endpoint and s3.region")
@@ -160,7 +170,6 @@ _ACTIONS = {
     "GetObject": "s3:GetObject",
     "HeadObject": "s3:GetObject",
     "GetObjectTagging": "s3:GetObjectTagging",
-    "AssumeRole": "sts:AssumeRole",
 }
 
 
@@ -312,11 +321,8 @@ def from_code(
         advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
     if kind is AccessDeniedError and failed.owner:
         advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
-    if failed.operation == "AssumeRole" and not issubclass(kind, (ThrottledError, StoreUnavailableError)):
-        kind, advice = (
-            CredentialsError,
-            f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy",
-        )
+    if failed.operation in _OF_IDENTITY:
+        kind, advice = _identity_refusal(kind, code, status, failed, foreign=foreign)
     elif code == "ExpiredToken" and failed.renew():
         kind, advice = (
             StoreUnavailableError,
@@ -335,6 +341,22 @@ def from_code(
         )
     words = (answer_code, f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
+
+
+def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, foreign: bool) -> tuple[Kind, str]:
+    """Return kind and advice of a refusal by the service that gives out the credentials."""
+    own = _ADVICE.get(code) or _ADVICE.get(str(status))
+    if foreign:
+        return kind, f"{NO_DOCUMENT.replace('the store', _IDENTITY)}; when that stays so, {_check(failed)}"
+    if issubclass(kind, ThrottledError):
+        return kind, f"{_IDENTITY} asks for fewer requests"
+    if issubclass(kind, StoreUnavailableError):
+        return kind, own or f"{_IDENTITY} did not answer as it should; {_check(failed)}"
+    if status == 407 and own:  # noqa: PLR2004 - of the proxy
+        return kind, own
+    if failed.operation == "AssumeRole" and failed.role_arn:
+        return CredentialsError, f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
+    return CredentialsError, _OF_IDENTITY[failed.operation]
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:
