@@ -329,7 +329,7 @@ def from_code(
             "the store says that the temporary keys have expired; new ones are asked for",
         )
     elif kind is ConfigError and code != "InvalidBucketName" and status != 407:  # noqa: PLR2004
-        there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
+        there = f"it lies in region {redact(region)}; set s3.region to that" if region else "it lies elsewhere"
         advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
     elif _about_customer_key(code, message):
         needless = "not applicable" in message
@@ -339,7 +339,7 @@ def from_code(
             if needless
             else "it is encrypted with a customer's key; check s3.sse_customer_key",
         )
-    words = (answer_code, f"HTTP {status}" if status and code != str(status) else "", message)
+    words = (redact(answer_code), f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
 
 

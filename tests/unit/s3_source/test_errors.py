@@ -368,6 +368,12 @@ def test_a_store_that_repeats_the_request_gets_no_secret_into_a_message():
     assert "wJalr" not in repr(failed)
 
 
+def test_a_code_of_a_server_shows_no_token_and_no_more_than_a_line():
+    text = str(from_code("<SessionToken>hunter22</SessionToken>" + "x " * 9999, 418, READ))
+    assert "hunter22" not in text
+    assert len(text) < 600
+
+
 def _refused(operation, code, status, role_arn=""):
     failed = Failed(operation="ListObjectsV2", bucket="lake", endpoint="http://store.test", role_arn=role_arn)
     response = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
