@@ -5,8 +5,11 @@ boto3's own retries are off: `framework.storage.retry` makes them.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
+from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -97,15 +100,104 @@ def find_credentials(session: Session) -> None:
     """Have boto3 find the credentials, which it keeps.
 
     Raises:
-        CredentialRetrievalError: what gives them out left a part out, or wrote one in another form.
+        CredentialRetrievalError: what gives them out left a part out, or wrote one in another form; or the instance's
+            metadata service, which may come up after this program, is the only one left and failed.
     """
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
     from botocore.exceptions import CredentialRetrievalError  # noqa: PLC0415
 
     try:
-        session.get_credentials()
+        with _metadata_watched(session) as watch:
+            keys: Any = session.get_credentials()
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
+    if keys is None and watch.fault:
+        raise CredentialRetrievalError(provider="the instance's metadata service", error_msg=watch.fault)
+    if isinstance(keys, RefreshableCredentials):
+        renewing: Any = keys
+        if not hasattr(renewing._refresh_using, "__wrapped__"):  # noqa: SLF001 - else by another store of this session
+            renewing._refresh_using = _marked(renewing._refresh_using)  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _metadata_watched(session: Session) -> Iterator[_MetadataWatch]:
+    """Learn how the instance's metadata service fails, which botocore takes for a machine that has none."""
+    from botocore.exceptions import UnknownCredentialError  # noqa: PLC0415
+
+    watch = _MetadataWatch()
+    try:
+        provider: Any = _botocore(session).get_component("credential_provider").get_provider("iam-role")
+    except UnknownCredentialError:
+        yield watch
+        return
+    fetcher = provider._role_fetcher  # noqa: SLF001 - botocore has no other way to it
+    watch.session = fetcher._session  # noqa: SLF001
+    fetcher._session = watch  # noqa: SLF001
+    try:
+        yield watch
+    finally:
+        fetcher._session = watch.session  # noqa: SLF001
+
+
+class _MetadataWatch:
+    """Sends the requests to the instance's metadata service.
+
+    Attributes:
+        session: botocore's, which does it.
+        fault: how the last one failed; empty where there is no such service, or it answered that it has no keys.
+    """
+
+    session: Any = None
+    fault: str = ""
+
+    def send(self, request: Any) -> Any:
+        """Send a request; called by botocore."""
+        self.fault = ""
+        try:
+            answer = self.session.send(request)
+        except Exception as error:
+            # elsewhere than in a cloud the address leads nowhere: no route, or no answer to the connection
+            cause = str(getattr(error, "kwargs", {}).get("error"))
+            if type(error).__name__ == "ReadTimeoutError" or "refused" in cause:
+                self.fault = f"{error} ({cause})"
+            raise
+        if answer.status_code >= 500 or answer.status_code == 429:  # noqa: PLR2004
+            self.fault = f"HTTP {answer.status_code} of {request.url}"
+        return answer
+
+
+def _marked(refresh: Callable[[], Any]) -> Callable[[], Any]:
+    """Return what renews keys; its errors tell that they are not the store's."""
+
+    @functools.wraps(refresh)
+    def renewed() -> Any:
+        try:
+            return refresh()
+        except Exception as error:
+            error.of_identity = True  # type: ignore[attr-defined]
+            raise
+
+    return renewed
+
+
+def renew(session: Session) -> bool:
+    """Have botocore get new keys for the next request, whatever it knows of the end of these; return whether it can.
+
+    It has no method for that. It looks at the time when the keys end; a role's are also in a cache of its own.
+    """
+    from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
+
+    keys: Any = session.get_credentials()
+    if not isinstance(keys, RefreshableCredentials):
+        return False
+    source: Any = keys
+    asked = getattr(source._refresh_using, "__wrapped__", None)  # noqa: SLF001
+    cache = getattr(getattr(asked, "__self__", None), "_cache", None)
+    if cache:
+        cache.clear()
+    source._expiry_time = datetime.now(timezone.utc)  # noqa: SLF001
+    return True
 
 
 @functools.cache
@@ -127,6 +219,7 @@ def _base_session(config: S3Config) -> BotocoreSession:
     # The instance's metadata may answer 503 for a moment, or slow down many that ask. botocore's default is one attempt.
     if session.get_config_variable("metadata_service_num_attempts") == 1:
         session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)
+    session.set_default_client_config(_client_config(config, proxied=False))  # botocore's own clients of STS and SSO
     if config.access_key_id and not config.role_arn:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token or None)
     return session
@@ -161,6 +254,8 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         options["aws_session_token"] = config.session_token or None
 
     def refresh() -> dict[str, str]:
+        if not config.access_key_id:
+            find_credentials(identity)
         sts = identity.client("sts", **options)
         try:
             fresh: dict[str, str] = create_assume_role_refresher(sts, request)()
@@ -189,8 +284,9 @@ def _region(session: Session, config: S3Config) -> str:
     return region or DEFAULT_REGION
 
 
-def _client_config(config: S3Config, **more: Any) -> Config:
+def _client_config(config: S3Config, *, proxied: bool = True, **more: Any) -> Config:
     """Timeouts, connections and proxy, the same for S3 and the token service; botocore's retries off."""
+    proxies = {"http": config.proxy, "https": config.proxy} if config.proxy and proxied else None
     from botocore.config import Config  # noqa: PLC0415
 
     return Config(
@@ -198,7 +294,7 @@ def _client_config(config: S3Config, **more: Any) -> Config:
         read_timeout=config.read_timeout,
         retries={"total_max_attempts": 1, "mode": "standard"},
         max_pool_connections=config.max_connections,
-        proxies={"http": config.proxy, "https": config.proxy} if config.proxy else None,
+        proxies=proxies,
         tcp_keepalive=True,
         **more,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -52,6 +53,7 @@ from s3_source.boto_session import (
     make_client,
     make_session,
     proxies_of,
+    renew,
     warn_in_the_clear,
 )
 from s3_source.config import S3Config
@@ -110,6 +112,7 @@ class S3Store(HttpStore):
         self._bucket_seen = False
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
+        self._renewal = (-math.inf, False)
         self._version_conditions = VersionConditions()
         self._repeats = Repeats(config.bucket)
         # whether an answer did: for objects that are listed without an ETag, and with one
@@ -320,6 +323,19 @@ class S3Store(HttpStore):
             self._keys = now, known
         return known
 
+    def _renew(self) -> bool:
+        """Have new keys got for the next request; return whether there can be any.
+
+        Once in a second: of many requests that are under way, each is refused.
+        """
+        now = time.monotonic()
+        at, renewable = self._renewal
+        if now - at >= 1.0:
+            renewable = renew(self._session)
+            self._renewal = now, renewable
+            self._keys = (0.0, None)
+        return renewable
+
     def _as_boto3(self, key: str, headers: Mapping[str, str]) -> tuple[str, dict[str, str]]:
         return self._transport.get_as_made(headers, Bucket=self.bucket, Key=key, **self._get_options)
 
@@ -524,6 +540,7 @@ class S3Store(HttpStore):
             role_arn=config.role_arn,
             secrets=self._secrets,
             owner=config.expected_bucket_owner,
+            renew=self._renew,
         )
 
     @override

@@ -7,7 +7,7 @@ status, then the exception's class. A test covers every class of `botocore.excep
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import attrs
@@ -124,6 +124,7 @@ CLASSES: Mapping[str, Kind] = {
 
 _EXPIRED = "CredentialsStillExpired"
 _UNREADABLE = "CredentialsUnreadable"
+_SSO = "single sign-on gives out no keys; check account and role of the profile, or log in again (aws sso login)"
 _ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), "the clock of this machine is off; set it"),
     "ExpiredToken": "the temporary keys have expired; renew them",
@@ -135,8 +136,10 @@ _ADVICE: Mapping[str, str] = {
     "InvalidPayer": "the requester does not pay; check s3.requester_pays",
     "MethodNotAllowed": "the store does not allow this request here; check s3.endpoint",
     "NotImplemented": "the store does not implement this request; check s3.endpoint",
-    "NoCredentialsError": "no credentials were found; set s3.access_key_id, s3.profile or s3.anonymous",
+    "NoCredentialsError": "no credentials were found, nor a role of the container or machine; set"
+    " s3.access_key_id, s3.profile or s3.anonymous",
     "PartialCredentialsError": "the credentials found are incomplete; an access key needs its secret",
+    **dict.fromkeys(("UnauthorizedSSOTokenError", "SSOTokenLoadError", "TokenRetrievalError"), _SSO),
     "ConfigParseError": "a shared AWS file cannot be read; correct it",
     "ProfileNotFound": "there is no such profile in the shared AWS files; check s3.profile, or the variable AWS_PROFILE",
     **advice_of_connections("s3"),
@@ -148,8 +151,18 @@ _ADVICE: Mapping[str, str] = {
     _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
     _UNREADABLE: "a file or program for the credentials cannot be used; check s3.profile, the shared AWS files and the"
     " variables AWS_*",
-    "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, or the container's agent",
+    "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, the container's agent, or"
+    " the instance's metadata service",
 }
+_IDENTITY = "the service that gives out the credentials"
+_OF_IDENTITY: Mapping[str, str] = {
+    "AssumeRole": "the role of the profile cannot be assumed; check role_arn in the shared AWS files, and the role's trust policy",
+    "AssumeRoleWithWebIdentity": "the role of the web identity cannot be assumed; check AWS_ROLE_ARN or the profile's role_arn,"
+    " the role's trust policy, and whether the token in the file is renewed",
+    "GetRoleCredentials": _SSO,
+    "CreateToken": _SSO,
+}
+"""Requests to the service that gives out the credentials -> what to do when it refuses."""
 _CLOCK_WORDS = ("Signature expired", "Signature not yet current")
 """STS has no code of its own for a request whose time is off."""
 _KIND_ADVICE = advice_of_kinds("s3", "s3.bucket, s3.endpoint and s3.region")
@@ -157,7 +170,6 @@ _ACTIONS = {
     "GetObject": "s3:GetObject",
     "HeadObject": "s3:GetObject",
     "GetObjectTagging": "s3:GetObjectTagging",
-    "AssumeRole": "sts:AssumeRole",
 }
 
 
@@ -168,11 +180,16 @@ class Failed(StoreCall):
     Attributes:
         role_arn: the role to assume, if any.
         owner: the account that must own the bucket, if configured.
+        of_identity: whether what gives out the credentials failed, and not the store.
+        renew: called when the store says that the keys have expired: has new ones got for the next request, and returns
+            whether there can be any.
     """
 
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
     owner: str = ""
+    of_identity: bool = False
+    renew: Callable[[], bool] = attrs.field(default=lambda: False, repr=False, eq=False)
 
 
 def translate(error: BaseException, failed: Failed) -> SourceError:
@@ -186,6 +203,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     """
     if isinstance(error, SourceError):
         return error
+    if getattr(error, "of_identity", False):
+        asked = str(getattr(error, "kwargs", {}).get("endpoint_url") or "")
+        failed = attrs.evolve(failed, of_identity=True, endpoint=redact(asked))
     response = getattr(error, "response", None)
     if isinstance(response, Mapping) and "Error" in response:
         return _from_response(error, response, failed)
@@ -203,10 +223,27 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:
         name = _UNREADABLE  # of a web identity, a container or `credential_process`; it may come, so it is tried again
     advice = _ADVICE.get(name) or _KIND_ADVICE.get(kind, "see the cause")
+    if failed.of_identity:
+        advice = _identity_advice(kind, name, failed) or advice
     detail = _parse_failure(error) if name == "ConfigParseError" else innermost(error)
     elsewhere = name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError"}
     where = failed.asked if issubclass(kind, StoreUnavailableError) and not elsewhere else ""
     return make_error(kind, failed, f"{advice}{where} ({detail})")
+
+
+def _identity_advice(kind: Kind, name: str, failed: Failed) -> str:
+    """Return what to do when the service that gives out the credentials cannot be asked; empty when `_ADVICE` tells."""
+    if name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError", "ProxyConnectionError"}:
+        return ""
+    if name == "SSLError" and kind is ConfigError:
+        bundle = "s3.sts_endpoint and s3.ca_bundle" if failed.role_arn else "the variable AWS_CA_BUNDLE"
+        return f"the certificate of {_IDENTITY} is not trusted, or it speaks no TLS; check {bundle}"
+    return f"{_IDENTITY} did not answer as it should; {_check(failed)}" if kind is StoreUnavailableError else ""
+
+
+def _check(failed: Failed) -> str:
+    own = "s3.sts_endpoint, s3.region" if failed.role_arn else "s3.profile, the variables AWS_*"
+    return f"check {own} and the network"
 
 
 def _parse_failure(error: BaseException) -> str:
@@ -284,13 +321,15 @@ def from_code(
         advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
     if kind is AccessDeniedError and failed.owner:
         advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
-    if failed.operation == "AssumeRole" and not issubclass(kind, (ThrottledError, StoreUnavailableError)):
+    if failed.operation in _OF_IDENTITY:
+        kind, advice = _identity_refusal(kind, code, status, failed, foreign=foreign)
+    elif code == "ExpiredToken" and failed.renew():
         kind, advice = (
-            CredentialsError,
-            f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy",
+            StoreUnavailableError,
+            "the store says that the temporary keys have expired; new ones are asked for",
         )
     elif kind is ConfigError and code != "InvalidBucketName" and status != 407:  # noqa: PLR2004
-        there = f"it lies in region {region}; set s3.region to that" if region else "it lies elsewhere"
+        there = f"it lies in region {redact(region)}; set s3.region to that" if region else "it lies elsewhere"
         advice = f"{there}{'' if region else '; check s3.region and s3.endpoint'}"
     elif _about_customer_key(code, message):
         needless = "not applicable" in message
@@ -300,8 +339,24 @@ def from_code(
             if needless
             else "it is encrypted with a customer's key; check s3.sse_customer_key",
         )
-    words = (answer_code, f"HTTP {status}" if status and code != str(status) else "", message)
+    words = (redact(answer_code), f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
+
+
+def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, foreign: bool) -> tuple[Kind, str]:
+    """Return kind and advice of a refusal by the service that gives out the credentials."""
+    own = _ADVICE.get(code) or _ADVICE.get(str(status))
+    if foreign:
+        return kind, f"{NO_DOCUMENT.replace('the store', _IDENTITY)}; when that stays so, {_check(failed)}"
+    if issubclass(kind, ThrottledError):
+        return kind, f"{_IDENTITY} asks for fewer requests"
+    if issubclass(kind, StoreUnavailableError):
+        return kind, own or f"{_IDENTITY} did not answer as it should; {_check(failed)}"
+    if status == 407 and own:  # noqa: PLR2004 - of the proxy
+        return kind, own
+    if failed.operation == "AssumeRole" and failed.role_arn:
+        return CredentialsError, f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
+    return CredentialsError, _OF_IDENTITY[failed.operation]
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:

@@ -23,6 +23,7 @@ from framework.errors import (
     SourceError,
     missing_package,
 )
+from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
     from framework.config.layers import Layer
@@ -131,8 +132,8 @@ class ErrorReporter:
         """Report an error that is not a `SourceError`; keep its traceback."""
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
 
-        trace = traces.scrub(trace)
-        sentence = f"unexpected {traces.scrub(text)}{_ways_out(text)}; {traces.keep(trace)}"
+        trace = without_secrets(trace)
+        sentence = f"unexpected {without_secrets(text)}{_ways_out(text)}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 
@@ -155,11 +156,11 @@ class ErrorReporter:
     def repeat(self, record: logging.LogRecord) -> None:
         """Write a line of the log."""
         from framework.cli import trace as traces  # noqa: PLC0415 - only for a warning
+        from framework.engine.log_forwarding import text_of  # noqa: PLC0415
 
-        text, error = record.getMessage(), record.exc_info[1] if record.exc_info else None
+        text, error = text_of(record), record.exc_info[1] if record.exc_info else None
         if error is not None:
-            kept = traces.keep(traces.scrub("".join(traceback.format_exception(error))))
-            text = f"{text}: {type(error).__name__}: {traces.scrub(str(error))} ({kept})"
+            text = f"{text} ({traces.keep(''.join(traceback.format_exception(error)))})"
         self._write(record.levelno, text)
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:

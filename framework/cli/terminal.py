@@ -25,10 +25,11 @@ from framework.cli import trace as traces
 from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
 from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
-from framework.engine.log_forwarding import TRACE, fields_of
+from framework.engine.log_forwarding import TRACE, fields_of, message_of, text_of
 from framework.engine.python_messages import log_python_messages, unwritable
 from framework.engine.run_statistics import RunStatistics, state_text
 from framework.errors import OWN_PACKAGES
+from framework.model.secret_masking import without_secrets
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -214,10 +215,8 @@ class PlainFormatter(logging.Formatter):
         shown = fields_of(record)
         trace = _trace(self, record, shown)
         fields = "".join(f"  {name}={_plain(value)}" for name, value in shown.items())
-        error = record.exc_info[1] if record.exc_info else None
-        what = f": {type(error).__name__}: {printable(traces.scrub(str(error)))}" if error is not None else ""
         where = f" ({traces.keep(trace)})" if trace else ""
-        return f"{_time(record)} {record.levelname:<7} {printable(record.getMessage())}{what}{where}{fields}"
+        return f"{_time(record)} {record.levelname:<7} {printable(text_of(record))}{where}{fields}"
 
 
 class JsonFormatter(logging.Formatter):
@@ -232,7 +231,7 @@ class JsonFormatter(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message_of(record),
         }
         shown = fields_of(record)
         trace = _trace(self, record, shown)
@@ -247,7 +246,7 @@ class JsonFormatter(logging.Formatter):
 def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict[str, Any]) -> str:
     """Return a record's traceback, from this process or another; it is removed from the fields."""
     trace_text = str(fields.pop(TRACE, ""))
-    return traces.scrub(
+    return without_secrets(
         formatter.formatException(record.exc_info) if record.exc_info and record.exc_info[0] else trace_text
     )
 

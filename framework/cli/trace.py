@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import stat
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from framework.model.secret_masking import without_secrets
 
 MAX_FILES = 20
 MAX_BYTES = 256 * 1024
@@ -30,25 +31,13 @@ def folder() -> Path:
     return Path(tempfile.gettempdir()) / f"iggy-cloud-sources-{os.getuid()}"
 
 
-_SECRETS = re.compile(
-    r"(?i)((?:x-amz-(?:signature|credential|security-token)|signature|access_?token|password|passwd|secret\w*|authorization)"
-    r"[\"']?\s*[=:]\s*)[\"']?(?:(?:Bearer|Basic|AWS4-HMAC-SHA256)\s+)?[\"']?[^\s&\"',;)}]+"
-)
-_LOGIN = re.compile(r"://[^/\s]+@")
-
-
-def scrub(text: str) -> str:
-    """Return the text of a foreign error without anything that looks like a signature, a password or a login in an address."""
-    return _LOGIN.sub("://***@", _SECRETS.sub(r"\1***", text))
-
-
 def keep(trace: str) -> str:
     """Store a traceback; return its place as the end of a sentence: `the trace is in FILE`. Never raises."""
     where = ""
     try:
         place = folder()  # there may be no folder for temporary files
         where = f" to {place}"
-        return f"the trace is in {_write(place, scrub(trace))}"
+        return f"the trace is in {_write(place, without_secrets(trace))}"
     except Exception as exc:  # noqa: BLE001  whatever it is, the error that the trace is of must be said
         reason = exc.strerror if isinstance(exc, OSError) else None
         return f"the trace could not be written{where}: {reason or type(exc).__name__}"

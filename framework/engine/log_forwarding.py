@@ -12,6 +12,8 @@ import attrs
 from typing_extensions import override
 
 from framework.engine.python_messages import unwritable
+from framework.errors import OWN_PACKAGES
+from framework.model.secret_masking import without_secrets
 from framework.pipeline.sender import OBJECTS_LOGGER
 
 TRACE = "traceback"
@@ -26,6 +28,19 @@ _PLAIN = (str, int, float, bool, type(None))
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """Return the fields that a record was given as `extra`."""
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+def message_of(record: logging.LogRecord) -> str:
+    """Return a record's message; without secrets when a library wrote it."""
+    text = record.getMessage()
+    return text if record.name.partition(".")[0] in OWN_PACKAGES else without_secrets(text)
+
+
+def text_of(record: logging.LogRecord) -> str:
+    """Return a record's message, then class and message of its exception, without secrets."""
+    error = record.exc_info[1] if record.exc_info else None
+    text = message_of(record)
+    return text if error is None else f"{text}: {type(error).__name__}: {without_secrets(str(error))}"
 
 
 @attrs.frozen(slots=True)
@@ -74,10 +89,7 @@ class LogForwarder(logging.Handler):
 
 
 def _line_of(record: logging.LogRecord) -> LogLine:
-    text = record.getMessage()
     fields = {name: value if isinstance(value, _PLAIN) else str(value) for name, value in fields_of(record).items()}
     if record.exc_info and record.exc_info[1] is not None:
-        error = record.exc_info[1]
-        text = f"{text}: {type(error).__name__}: {error}"
         fields[TRACE] = "".join(traceback.format_exception(*record.exc_info))
-    return LogLine(record.name, record.levelno, text, fields, record.created)
+    return LogLine(record.name, record.levelno, text_of(record), fields, record.created)

@@ -27,10 +27,10 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.model.local_hosts import is_this_machine
+from framework.model.secret_masking import MASK, without_secrets
 from framework.storage.timestamps import utc_moment
 
 _MAX_DETAIL = 300
-MASK = "***"
 _MAX_RETRY_AFTER_DIGITS = 9
 NO_DOCUMENT = "this answer is no document of the store: an ingress, load balancer or proxy made it"
 """Why such a refusal is retried: it says nothing about the object, the bucket or the permissions."""
@@ -202,13 +202,11 @@ def innermost(error: BaseException) -> str:
 # Each looks at a character a bounded number of times, whatever a server writes: the first takes an address whole.
 _ADDRESS = re.compile(r"https?://[^\s'\"]*")
 _USER = re.compile(r"(https?://)[^\s/'\"]*@")
-# Unconfigured secrets come from roles and metadata services: AWS access key ids, Google's tokens, and long base64.
-_TOKENS = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{12,}\b|\bya29\.[\w.-]+|[A-Za-z0-9+/=_-]{100,}")
 
 
 def redact(text: str) -> str:
-    """Remove users and queries of addresses, keys and tokens; return one line of at most 300 characters."""
-    text = _TOKENS.sub(MASK, _ADDRESS.sub(_bare_address, " ".join(text.split())))
+    """Remove users and queries of addresses, and secrets; return one line of at most 300 characters."""
+    text = without_secrets(_ADDRESS.sub(_bare_address, " ".join(text.split())))
     return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]}..."
 
 

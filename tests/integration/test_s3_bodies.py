@@ -432,6 +432,26 @@ def test_what_replaced_an_object_without_a_listed_etag_can_be_read(serving, cond
     assert read_all(store, listed(9000, etag="")) == b"b" * 9000
 
 
+@pytest.mark.parametrize("ignored", [1, 2, 99])
+def test_a_read_is_resumed_although_some_answers_are_the_whole_object(serving, ignored):
+    def answer(headers, number):
+        if number == 1:
+            return 200, {"ETag": ETAG}, LINES, "broken"
+        if number <= 1 + ignored:
+            return 200, {"ETag": ETAG}, LINES, "length"
+        start = int(headers["range"].removeprefix("bytes=").partition("-")[0])
+        more = {"ETag": ETAG, "Content-Range": f"bytes {start}-{len(LINES) - 1}/{len(LINES)}"}
+        return 206, more, LINES[start:], "length"
+
+    server, store = serving(answer)
+    if ignored < 99:
+        assert read_all(store, listed(len(LINES))) == LINES
+        assert len(server.seen) == 2 + ignored
+        return
+    with pytest.raises(StoreUnavailableError, match=r"the whole object; when that .* must answer ranges \(gave up"):
+        read_all(store, listed(len(LINES)))
+
+
 def test_a_listed_object_that_was_overwritten_is_not_changed_in_place(serving):
     _, store = serving(lambda *_: (412, {}, b"<Error><Code>PreconditionFailed</Code></Error>", "length"))
     for native in listed(9000), listed(9000, etag=""):

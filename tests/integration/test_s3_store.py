@@ -22,6 +22,7 @@ from framework.errors import (
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
+    RetriableError,
     StoreUnavailableError,
     TaskClosedError,
 )
@@ -437,6 +438,13 @@ class FakeSts:
                 self.end_headers()
                 self.wfile.write(answer)
 
+            def do_GET(self):  # as a metadata service that gives out nothing
+                outer.asked.append(self.path)
+                self.send_error(status)
+
+            def do_PUT(self):
+                self.do_GET()
+
             def log_message(self, *args):
                 pass
 
@@ -446,13 +454,14 @@ class FakeSts:
         self.thread.start()
 
     def answer(self, lifetime):
+        action = self.asked[-1]["Action"]
         end = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + lifetime))
         number = len(self.asked)
         return (
-            '<AssumeRoleResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleResult><Credentials>'
+            f'<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result><Credentials>'
             f"<AccessKeyId>ROLE{number}</AccessKeyId><SecretAccessKey>secret</SecretAccessKey>"
             f"<SessionToken>token-{number}</SessionToken><Expiration>{end}</Expiration></Credentials>"
-            "</AssumeRoleResult></AssumeRoleResponse>"
+            f"</{action}Result></{action}Response>"
         ).encode()
 
     def refusal(self):
@@ -526,6 +535,85 @@ def test_keys_of_a_role_renew_themselves_on_the_short_way_too(moto_bucket, opene
         tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
         assert len(set(tokens)) > 1
         assert len(sts.asked) > 1
+
+
+@pytest.fixture
+def web_identity(monkeypatch, tmp_path):
+    """Makes it the environment's identity, at a token service; returns options of `S3Config` that leave it the only one."""
+
+    def at(endpoint):
+        (tmp_path / "token").write_text("identity")
+        monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
+        monkeypatch.setenv("AWS_ROLE_ARN", ROLE)
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "token"))
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", endpoint)
+        return {"access_key_id": "", "secret_access_key": ""}
+
+    return at
+
+
+@pytest.mark.parametrize("way", ["role", "web identity"])
+@pytest.mark.parametrize("reads", [0, 1, 3], ids=["listing", "through-boto3", "short-way"])
+def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(moto_bucket, opened, web_identity, way, reads):
+    """As when an administrator ends a role's sessions, or the store's clock is ahead."""
+    for number in range(4):
+        moto_bucket.put(f"k{number}")
+    with FakeSts() as sts, FaultProxy(moto_bucket.endpoint) as proxy:
+        config = moto_bucket.config(endpoint=proxy.endpoint)
+        if way == "role":
+            config = attrs.evolve(config, role_arn=ROLE, sts_endpoint=sts.endpoint)
+        else:
+            config = attrs.evolve(config, **web_identity(sts.endpoint))
+        store = opened(config)
+        natives = list(store.list_all())
+        for native in natives[1 : max(1, reads)]:
+            read(store, native)
+        expired = b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"
+        proxy.add(Fault(status=400, body=expired, times=1))
+        ask = (lambda: read(store, natives[0])) if reads else store.list_page
+        with pytest.raises(StoreUnavailableError, match="temporary keys have expired; new ones are asked for"):
+            ask()
+        ask()
+        tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
+        assert tokens[-2:] == ["token-1", "token-2"]
+        assert len(sts.asked) == 2
+
+
+@pytest.mark.parametrize("way", ["role", "web identity"])
+def test_a_token_service_that_is_silent_is_named_and_waited_for_as_the_store_is(opened, web_identity, way):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        sts = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        identity = {"role_arn": ROLE, "sts_endpoint": sts, "access_key_id": "A", "secret_access_key": "S"}
+        if way == "web identity":
+            identity = web_identity(sts)
+        store_address = f"http://127.0.0.1:{free_port()}"
+        store = opened(S3Config(bucket="b", region="us-east-1", endpoint=store_address, read_timeout=0.5, **identity))
+        for ask in (S3Store.list_page, S3Store.identity, lambda store: store.open(LISTED)):
+            watch = Stopwatch()
+            with pytest.raises(StoreUnavailableError, match="the service that gives out the credentials") as caught:
+                ask(store)
+            assert watch.seconds < 3
+            assert f"asked was {sts}/ (ReadTimeoutError: " in str(caught.value)
+            assert store_address not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [b"<html>login</html>", b"<AssumeRoleResult><Credentials><SecretAccessKey>hunter22"])
+def test_an_answer_of_the_token_service_that_is_none_is_not_the_stores(monkeypatch, opened, answer):
+    with FakeSts() as sts:
+        monkeypatch.setattr(sts, "answer", lambda lifetime: answer)
+        config = S3Config(
+            bucket="b",
+            region="us-east-1",
+            endpoint="http://store.test",
+            role_arn=ROLE,
+            sts_endpoint=sts.endpoint,
+            access_key_id="A",
+            secret_access_key="S",
+        )
+        with pytest.raises(StoreUnavailableError, match="the service that gives out the credentials") as caught:
+            opened(config).list_page()
+        assert "store.test" not in str(caught.value)
+        assert "hunter22" not in str(caught.value)
 
 
 def test_a_role_that_is_refused_is_named(moto_bucket, opened):
@@ -698,8 +786,54 @@ def test_keys_that_a_program_gives_out_wrongly_are_asked_for_again(monkeypatch, 
         assert "asked was" not in str(caught.value)  # the store was not
 
 
+@pytest.fixture
+def instance(monkeypatch):
+    """An instance of a cloud: nothing but its metadata service, whose address the function takes, gives out keys."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
+    return lambda endpoint: monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", endpoint)
+
+
+BARE = S3Config(bucket="b", region="us-east-1", endpoint="http://store.test")
+
+
+@pytest.mark.parametrize("role_arn", ["", ROLE])
+def test_a_metadata_service_that_is_not_up_yet_is_named_and_asked_again(instance, opened, role_arn):
+    config = attrs.evolve(BARE, role_arn=role_arn)
+    metadata = r"did not; .*the instance's metadata service: .*http://127\.0\.0\.1:"
+    instance(f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(StoreUnavailableError, match=rf"{metadata}.*refused"):
+        opened(config).list_page()
+    with FakeSts(status=503) as busy:
+        instance(busy.endpoint)
+        with pytest.raises(StoreUnavailableError, match=f"HTTP 503 of {busy.endpoint}"):
+            opened(config).list_page()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        instance(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreUnavailableError, match=rf"{metadata}.*timed out"):
+            opened(config).list_page()
+
+
+def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mistake(instance, opened, monkeypatch):
+    def ask():
+        with pytest.raises(CredentialsError, match="no credentials were found") as caught:
+            opened(BARE).list_page()
+        assert not isinstance(caught.value, RetriableError)
+
+    with FakeSts(status=404) as without_role:
+        instance(without_role.endpoint)
+        ask()
+        assert without_role.asked
+    instance("http://metadata.invalid")  # as good as no route
+    ask()
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    ask()
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
-def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, failing):
+def test_instance_metadata_that_fails_once_still_gives_the_keys(instance, failing):
     answers = {
         "/latest/api/token": b"token",
         "/latest/meta-data/iam/security-credentials/": b"a-role",
@@ -729,12 +863,8 @@ def test_instance_metadata_that_fails_once_still_gives_the_keys(monkeypatch, fai
         def log_message(self, *args):
             pass
 
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_EC2_METADATA_DISABLED"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Metadata) as server:
-        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        instance(f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from framework.engine.spark.jvm import ended
 from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeError
+from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -80,4 +81,4 @@ def _indent(line: str) -> int:
 
 
 def _short(cause: str) -> str:
-    return _WORDY.sub("", cause.strip()).rstrip(".")
+    return without_secrets(_WORDY.sub("", cause.strip()).rstrip("."))

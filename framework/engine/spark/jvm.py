@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.errors import FatalError, SparkUnavailableError
+from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway  # type: ignore[import-untyped]
@@ -296,6 +297,7 @@ class _JavaOutput:
                     continue
                 in_trace = False
                 if line and not line.startswith(NOISE):
+                    line = without_secrets(line)
                     self._lines.append(line)
                     if not self.quiet:
                         log.warning("Spark says: %s", line)

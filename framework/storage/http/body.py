@@ -10,7 +10,6 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import (
-    FatalError,
     ObjectChangedError,
     ObjectError,
     SourceError,
@@ -172,9 +171,8 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
 
     Raises:
         ObjectChangedError: the size is not as listed.
-        StoreUnavailableError: the head contradicts itself.
+        StoreUnavailableError: the head contradicts itself, or a whole body of the listed size comes in place of a range.
         ObjectError: a range was requested, but a whole body of unknown length comes.
-        FatalError: the store ignores ranges.
     """
     length = headers.get("content-length")
     given = int(length) if length is not None and announces_length(headers) else None
@@ -197,7 +195,10 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
     if given is None and (start or end < native.size):
         raise other_bytes(native, "a range was asked for, and a body of unknown length came")
     if start:
-        raise FatalError(f"{native.location}: the store ignores range requests; check its endpoint and proxy")
+        raise _wrong_range(
+            native,
+            f"asked for bytes {start} to {end - 1}, the store or a proxy ignored that and answered the whole object",
+        )
     return end
 
 
@@ -247,7 +248,7 @@ def other_bytes(native: NativeObject, seen: str) -> ObjectError:
 
 def _wrong_range(native: NativeObject, seen: str) -> StoreUnavailableError:
     return StoreUnavailableError(
-        f"{native.location}: {seen}; when that stays so, check its endpoint and proxy: they must answer ranges"
+        f"{native.location}: {seen}; when that stays so, check the options endpoint and proxy: what they name must answer ranges"
     )
 
 

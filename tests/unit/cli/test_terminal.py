@@ -15,6 +15,7 @@ import warnings
 import pytest
 
 from framework.cli import trace
+from framework.cli.error_reporter import ErrorReporter
 from framework.cli.progress_text import Rate, duration_text, progress_text, seconds_left
 from framework.cli.terminal import Output
 from framework.cli.text import error_text, json_text, printable
@@ -186,6 +187,7 @@ def test_a_trace_of_another_process_is_no_part_of_the_line(traces):
         "Authorization: AWS4-HMAC-SHA256 hunter22",
         "iggy://ann:hunter22@h:1 refused",
         "password='hunter22'",
+        r"invalid XML received:\nb'<Credentials><SecretAccessKey>hunter22</SecretAccessKey><SessionToken>hunter22",
     ],
 )
 def test_a_trace_shows_no_secret_that_a_library_has_put_into_its_error(traces, text):
@@ -198,6 +200,25 @@ def test_a_trace_shows_no_secret_that_a_library_has_put_into_its_error(traces, t
     assert "hunter22" not in written(act) + written(act, format="json")
     (file,) = traces.iterdir()
     assert "hunter22" not in file.read_text()
+
+
+def test_a_command_without_an_output_shows_no_secret_of_a_warning(traces, capsys):
+    log = logging.getLogger("botocore.credentials")
+    with ErrorReporter().log_written():
+        try:
+            raise ValueError("b'<SecretAccessKey>hunter22")  # noqa: TRY301
+        except ValueError:
+            log.warning("not renewed, secret=hunter22", exc_info=True)
+    (file,) = traces.iterdir()
+    shown = capsys.readouterr().err
+    assert "not renewed, secret=***: ValueError: b'<SecretAccessKey>*** (the trace is in" in shown
+    assert "hunter22" not in shown + file.read_text()
+
+
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_a_message_of_a_library_shows_no_secret(form):
+    log = logging.getLogger("botocore.utils")
+    assert "got b'<Token>***" in written(lambda _: log.warning("got %r", b"<Token>hunter22"), format=form)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

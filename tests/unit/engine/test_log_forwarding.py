@@ -48,6 +48,16 @@ def test_a_trace_travels_as_text(told):
     assert 'int("no number")' in pickle.loads(pickle.dumps(said)).fields[TRACE]
 
 
+def test_an_error_travels_without_the_secrets_in_its_message(told):
+    log, heard = told
+    try:
+        raise ValueError("b'<SecretAccessKey>hunter22")  # noqa: TRY301
+    except ValueError:
+        log.exception("failed")
+    (said,) = heard
+    assert said.text == "failed: ValueError: b'<SecretAccessKey>***"
+
+
 def test_fields_travel_too(told, caplog):
     log, heard = told
     log.warning("left out", extra={"key": "a"})

@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 import string
 from datetime import datetime, timedelta, timezone
 from email.utils import format_datetime
@@ -365,6 +366,58 @@ def test_a_store_that_repeats_the_request_gets_no_secret_into_a_message():
     for secret in (token[:30], "AKIAIOSFODNN7EXAMPLE", *failed.secrets):
         assert secret not in text
     assert "wJalr" not in repr(failed)
+
+
+def test_a_code_of_a_server_shows_no_token_and_no_more_than_a_line():
+    text = str(from_code("<SessionToken>hunter22</SessionToken>" + "x " * 9999, 418, READ))
+    assert "hunter22" not in text
+    assert len(text) < 600
+
+
+def _refused(operation, code, status, role_arn=""):
+    failed = Failed(operation="ListObjectsV2", bucket="lake", endpoint="http://store.test", role_arn=role_arn)
+    response = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+    return translate(botocore.exceptions.ClientError(response, operation), failed)
+
+
+@pytest.mark.parametrize(
+    ("operation", "role_arn", "words"),
+    [
+        (
+            "AssumeRole",
+            "arn:aws:iam::1:role/r",
+            r"the role arn:aws:iam::1:role/r cannot be assumed; check s3\.role_arn",
+        ),
+        ("AssumeRole", "", r"the role of the profile cannot be assumed; check role_arn .*trust policy"),
+        ("AssumeRoleWithWebIdentity", "", r"the role of the web identity cannot be assumed; check AWS_ROLE_ARN"),
+        ("AssumeRoleWithWebIdentity", "arn:aws:iam::1:role/r", r"the role of the web identity cannot be assumed"),
+        ("GetRoleCredentials", "", r"single sign-on gives out no keys; check .*aws sso login"),
+        ("CreateToken", "", r"single sign-on gives out no keys; check .*aws sso login"),
+    ],
+)
+def test_a_refusal_of_the_identitys_service_names_the_identity(operation, role_arn, words):
+    for code, status in (
+        ("AccessDenied", 403),
+        ("ForbiddenException", 403),
+        ("ExpiredTokenException", 400),
+        ("X", 400),
+    ):
+        error = _refused(operation, code, status, role_arn)
+        assert type(error) is CredentialsError
+        assert re.search(words, str(error))
+        assert "s3:ListBucket" not in str(error)
+        assert "store.test" not in str(error)
+    for code, status, kind in (
+        ("ServiceUnavailable", 503, ThrottledError),
+        ("Throttling", 400, ThrottledError),
+        ("InternalFailure", 500, StoreUnavailableError),
+        ("503", 503, StoreUnavailableError),  # no document: of a load balancer
+    ):
+        error = _refused(operation, code, status, role_arn)
+        assert type(error) is kind
+        assert "the service that gives out the credentials" in str(error)
+        assert "the store" not in str(error)
+        assert "store.test" not in str(error)
 
 
 def test_an_identity_provider_that_could_not_be_reached_is_tried_again():

@@ -247,7 +247,7 @@ def test_a_length_that_is_no_number_is_none(length):
     assert not announces_length(headers)
     assert expected_bytes(native, 0, native.size, status=200, headers=headers) == native.size
     headers["content-range"] = f"bytes 5-9/{'9' * 5000}"
-    with pytest.raises(StoreUnavailableError, match=r"without saying which; .*check its endpoint and proxy"):
+    with pytest.raises(StoreUnavailableError, match=r"without saying which; .*check the options endpoint and proxy"):
         expected_bytes(native, 5, 10, status=206, headers=headers)
 
 

@@ -78,6 +78,10 @@ WORKER = (
             "memory: Executor memory 1024 must be at least 4718592.\nPlease increase it. SQLSTATE: F0000" + STACK,
             "[INVALID_EXECUTOR_MEMORY.CONFIG_MEMORY] Insufficient executor memory: Executor memory 1024 must be at least 4718592",
         ),
+        (
+            WORKER + "ValueError: no XML: b'<Credentials><SecretAccessKey>hunter22\n" + STACK,
+            "ValueError: no XML: b'<Credentials><SecretAccessKey>***",
+        ),
         ("java.lang.ClassNotFoundException: nonsense.Class" + STACK, "ClassNotFoundException: nonsense.Class"),
     ],
 )

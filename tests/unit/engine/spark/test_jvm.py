@@ -217,6 +217,16 @@ def test_ten_attempts_to_make_a_folder_are_said_once(caplog):
     assert caplog.messages == [f"Spark says: {said}"]
 
 
+def test_a_line_of_java_shows_no_secret(caplog):
+    read_end, write_end = os.pipe()
+    output = jvm._JavaOutput(read_end)
+    output.start()
+    with os.fdopen(write_end, "w") as java:
+        print("Traceback (most recent call last):\n  File x\nError: invalid XML:\nb'<SessionToken>hunter22", file=java)
+    assert output.last_words() == "Error: invalid XML:; b'<SessionToken>***"
+    assert "hunter22" not in caplog.text
+
+
 STARTED_TWICE = """
 from framework.config.sections import SparkSection
 from framework.engine.process_exit import leave
