@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
 
 log = logging.getLogger(__name__)
-_RETRIES = {level: LogSampler(log) for level in (logging.INFO, logging.WARNING)}
 
 
 class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
@@ -110,6 +109,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         )
         self.denied_in_a_row = 0
         self._outage = StoreOutage(config.source.name)
+        self._retries = {level: LogSampler(log) for level in (logging.INFO, logging.WARNING)}
+        self.given_back = LogSampler(log)
         self._outage.answered = feed is not None  # the process that hands objects out has listed them
         self._limits = BatchLimits(records=config.iggy.batch_length, size_bytes=config.iggy.batch_bytes)
         self._once = once
@@ -531,8 +532,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if isinstance(error, StoreUnavailableError):
             self.statistics.store_away = 1
 
-    @staticmethod
-    def log_retry(error: Exception, tries: int, seconds: float) -> None:
+    def log_retry(self, error: Exception, tries: int, seconds: float) -> None:
         """Log that a call failed and will be retried: the first time at info level, then as a warning."""
         level = logging.INFO if tries == 1 else logging.WARNING
-        _RETRIES[level].log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)
+        self._retries[level].log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)

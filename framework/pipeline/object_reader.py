@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from framework.transformer import Transformer
 
 log = logging.getLogger(__name__)
-_GIVEN_BACK = LogSampler(log)
 
 KEPT_SKIPPED = 100
 KEPT_SKIPPED_BYTES = 1 << 20
@@ -60,6 +59,7 @@ class ObjectOwner(Protocol):
         transforms: the configured transforms; None without any.
         statistics: counts of reading so far.
         denied_in_a_row: number of consecutive objects with denied access.
+        given_back: logs the objects that wait for the store.
     """
 
     config: SourceCommonConfig
@@ -67,6 +67,7 @@ class ObjectOwner(Protocol):
     transforms: TransformChain | None
     statistics: TaskStatistics
     denied_in_a_row: int
+    given_back: LogSampler
 
     @property
     def feed(self) -> ObjectFeed:
@@ -306,7 +307,7 @@ class ObjectRead:
         statistics = self._owner.statistics
         if isinstance(error, (StoreUnavailableError, ThrottledError)):
             self._owner.wait_for_store("reading", error, self._native.location)
-            _GIVEN_BACK.log(logging.WARNING, "given back, and read on in a later listing: %s", error)
+            self._owner.given_back.log(logging.WARNING, "given back, and read on in a later listing: %s", error)
             self._give_back(self._assignment)
             return
         if isinstance(error, AccessDeniedError) and self._owner.error_policy.skips_objects:

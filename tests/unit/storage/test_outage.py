@@ -150,6 +150,7 @@ def test_an_object_that_cannot_be_read_is_read_on_later_and_others_meanwhile(ove
 
 def test_a_few_objects_that_alone_cannot_be_read_never_end_the_run(over, caplog):
     """As of a replica that is broken, in a bucket where nothing else happens."""
+    caplog.set_level(logging.DEBUG, "framework")  # after a few lines in ten seconds, the level of the others
     broken = [f"k{number:02}" for number in range(MAX_BROKEN_OBJECTS)]
     store, clock = store_of(**dict.fromkeys(broken, 3)), Clock()
     faults = [store.fail("open", StoreUnavailableError("500"), key=name, times=None) for name in broken]
