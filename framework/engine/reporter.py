@@ -41,6 +41,11 @@ def statistics_of(task: AbstractSourceTask, sender: Sender) -> list[TaskStatisti
     return parts
 
 
+def _to_do(feed: FeedCounts) -> int:
+    """Return how many objects are done once nothing is left to do before the next listing."""
+    return feed.total_chosen - feed.given_back
+
+
 class Reporter:
     """Sum figures over epochs and tasks, and report them from a separate thread.
 
@@ -97,14 +102,14 @@ class Reporter:
                 self._past_listings += feed.listings
                 if self._done_before is None:
                     self._done_before = feed.done_before
-            self._idle = feed is not None and feed.listings > 0 and epoch.objects_done >= feed.total_chosen
+            self._idle = feed is not None and feed.listings > 0 and epoch.objects >= _to_do(feed)
             self._last_feed = feed
             # at once: figures that a scrape reads in between would count the epoch twice
             self._past, self._parts = self._past + epoch, None
 
     def work_done(self) -> WorkDone:
         """Return what was done up to the end of the last epoch."""
-        return WorkDone(count=self._past.records + self._past.objects_done, idle=self._idle)
+        return WorkDone(count=self._past.records + self._past.objects, idle=self._idle)
 
     def expect_skipped(self, before: Iterable[SkippedCount]) -> None:
         """Start an epoch's count with what the offsets log says was skipped within the last hour."""
@@ -130,7 +135,7 @@ class Reporter:
         total = TaskStatistics.total([past, *parts()]) if parts is not None else past
         state = self.state
         # The next epoch chooses and reads again what a broken epoch left unconfirmed: it must not count twice.
-        if state == "sending" and live is not None and total.objects_done >= past.objects_done + live.total_chosen:
+        if state == "sending" and live is not None and total.objects >= past.objects + _to_do(live):
             state = "waiting" if live.waiting else "listing"
         if total.store_away and state in {"sending", "waiting", "listing"}:
             state = "store away"
@@ -142,8 +147,8 @@ class Reporter:
             filtered=dict(feed.filtered) if feed is not None else {},
             state=state,
             waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
-            objects_total=past.objects_done + (live.total_chosen if live is not None else 0),
-            bytes_total=past.bytes_done + (live.total_chosen_bytes if live is not None else 0),
+            objects_total=past.objects + (live.total_chosen if live is not None else 0),
+            bytes_total=past.object_bytes + (live.total_chosen_bytes if live is not None else 0),
             done_before=before,
             listings=self._past_listings + (live.listings if live is not None else 0),
             recoveries=self._recoveries,

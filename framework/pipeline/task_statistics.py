@@ -31,8 +31,6 @@ class TaskStatistics:
         vanished: objects deleted between list and read.
         changed: objects overwritten between list and read.
         archived: how often an object was found archived; each counts once per listing.
-        bytes_vanished: listed sizes of the deleted objects.
-        bytes_archived: listed sizes of the archived objects.
         records_read: good records handed out by the iterator.
         skipped: skipped bad records.
         records_filtered: records that a transform filtered; they are neither sent nor bad.
@@ -57,8 +55,6 @@ class TaskStatistics:
     vanished: int = 0
     changed: int = 0
     archived: int = 0
-    bytes_vanished: int = 0
-    bytes_archived: int = 0
     records_read: int = 0
     skipped: int = 0
     records_filtered: int = 0
@@ -76,16 +72,6 @@ class TaskStatistics:
     queue_records: int = 0
     queue_bytes: int = 0
     blocked_seconds: float = 0.0
-
-    @property
-    def objects_done(self) -> int:
-        """Number of objects that this task is finished with: confirmed, deleted, or deferred until they are restored."""
-        return self.objects + self.vanished + self.archived
-
-    @property
-    def bytes_done(self) -> int:
-        """Listed sizes of these objects."""
-        return self.object_bytes + self.bytes_vanished + self.bytes_archived
 
     def without_state(self) -> Self:
         """Return the work without the state: of a task that has ended."""

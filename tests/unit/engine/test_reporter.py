@@ -57,3 +57,16 @@ def test_what_a_broken_epoch_skipped_counts_once_towards_the_hourly_limit():
     figures.failed = 3
     with pytest.raises(TooManySkippedError, match="10 bad records and objects within an hour"):
         reporter.check_skipped()
+
+
+@pytest.mark.parametrize(("given_back", "state"), [(0, "sending"), (1, "waiting")])
+def test_an_object_that_waits_for_the_next_listing_is_lag_and_no_work(given_back, state):
+    reporter = Reporter(None, skipped_per_hour=9)
+    feed = FeedCounts(total_chosen=3, total_chosen_bytes=30, given_back=given_back, listings=1, waiting=True)
+    reporter.watch_statistics(
+        lambda: [TaskStatistics(objects=2, object_bytes=20, vanished=1, archived=4)], lambda: feed
+    )
+    progress = reporter.progress()
+    assert (progress.lag_objects, progress.lag_bytes, progress.state) == (1, 10, state)
+    reporter.unwatch()
+    assert reporter.work_done().idle is bool(given_back)

@@ -18,6 +18,7 @@ from framework.errors import (
     EXIT_TRY_AGAIN,
     FatalError,
     IggyUnavailableError,
+    ObjectChangedError,
     SparkUnavailableError,
     TooManySkippedError,
 )
@@ -114,6 +115,18 @@ def test_everything_is_sent_and_counted(world):
     assert ended is None
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
     assert (reporter.progress().records, reporter.progress().objects) == (5, 2)
+
+
+def test_an_object_that_is_given_back_counts_once(world):
+    _, _, run = world
+    store = store_of(a=2, b=3)
+    store.fail("open", ObjectChangedError("overwritten", location="memory://bucket/b"), key="b", times=1)
+    reporter, ended = run(store)
+    progress = reporter.progress()
+    assert ended is None
+    assert progress.changed == 1
+    assert (progress.records, progress.objects, progress.objects_total) == (5, 2, 2)
+    assert (progress.lag_objects, progress.lag_bytes) == (0, 0)
 
 
 def test_executors_that_join_late_are_used(world, monkeypatch):
