@@ -20,6 +20,7 @@ from framework.pipeline.error_policy import SkipWatch
 from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 
 if TYPE_CHECKING:
+    from framework.engine.partition_opener import PartitionOpener
     from framework.pipeline.sender import Sender
     from framework.task import AbstractSourceTask
 
@@ -27,11 +28,19 @@ log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
 
+_COUNTED_AGAIN = ("records", "objects", "object_bytes")
+"""What falls when an epoch begins, until it has read again what the one before had not saved: a counter must not fall."""
 
-def statistics_of(task: AbstractSourceTask, sender: Sender) -> list[TaskStatistics]:
+
+def found_by(partitions: PartitionOpener) -> TaskStatistics:
+    """Return what was found stored in the partitions that were taken over."""
+    return TaskStatistics(found_records=partitions.found)
+
+
+def statistics_of(task: AbstractSourceTask, sender: Sender, partitions: PartitionOpener) -> list[TaskStatistics]:
     """Return the statistics of a running task, part by part."""
     queue, iterator = task.queue, task.iterator
-    parts = [sender.statistics]
+    parts = [sender.statistics, found_by(partitions)]
     if iterator is not None:
         parts.append(iterator.statistics)
     if queue is not None:
@@ -53,16 +62,26 @@ class _Epoch:
     """Figures of an epoch.
 
     Attributes:
-        before: the figures of the run up to its begin.
+        before: the figures of the run up to its begin; none falls below them.
+        past: what of that work is not counted again.
+        recovers: whether it follows another: what it finds stored is of this run.
         parts: returns the statistics of its tasks, in parts; the last ones once it is over.
         feed: returns the counts of its listings, likewise.
         live: whether it is not over.
     """
 
     before: RunStatistics = attrs.field(factory=RunStatistics)
+    past: TaskStatistics = attrs.field(factory=TaskStatistics)
+    recovers: bool = False
     parts: Callable[[], list[TaskStatistics]] = list
     feed: Callable[[], FeedCounts | None] = lambda: None
     live: bool = False
+
+    def work(self) -> TaskStatistics:
+        """Return the work of the run so far, each object and record once."""
+        work = TaskStatistics.total([self.past, *self.parts()])
+        found = work.found_records if self.recovers else 0
+        return attrs.evolve(work, records=work.records + found, found_records=0)
 
 
 class Reporter:
@@ -92,10 +111,10 @@ class Reporter:
         self._recoveries += 1
         self._idle = False
 
-    def watch(self, task: AbstractSourceTask, sender: Sender) -> None:
+    def watch(self, task: AbstractSourceTask, sender: Sender, partitions: PartitionOpener) -> None:
         """Watch the task that runs in this process."""
         self.watch_statistics(
-            lambda: statistics_of(task, sender),
+            lambda: statistics_of(task, sender, partitions),
             lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 
@@ -104,7 +123,14 @@ class Reporter:
     ) -> None:
         """Watch tasks that run elsewhere; the sum over all `parts` is theirs."""
         # at once, here and at the end: figures that a scrape reads in between would count an epoch twice
-        self._epoch = _Epoch(before=self.progress(), parts=parts, feed=feed, live=True)
+        self._epoch = _Epoch(
+            before=self.progress(),
+            past=self._epoch.work().saved(),
+            recovers=self._recoveries > 0,
+            parts=parts,
+            feed=feed,
+            live=True,
+        )
         self._idle = False
         self.state = "sending"
 
@@ -140,26 +166,28 @@ class Reporter:
     def progress(self) -> RunStatistics:
         """Return the current figures."""
         epoch = self._epoch
-        before, feed = epoch.before, epoch.feed() or FeedCounts()
-        total = TaskStatistics.total([before, *epoch.parts()])
+        before, past, feed = epoch.before, epoch.past, epoch.feed() or FeedCounts()
+        total = epoch.work()
         state = self.state
-        if state == "sending" and total.objects >= before.objects + _to_do(feed):
+        if state == "sending" and total.objects >= past.objects + _to_do(feed):
             state = "waiting" if feed.waiting else "listing"
         if total.store_away and state in {"sending", "waiting", "listing"}:
             state = "store away"
-        objects_total = before.objects + feed.total_chosen
-        bytes_total = before.object_bytes + feed.total_chosen_bytes
+        objects_total = past.objects + feed.total_chosen
+        bytes_total = past.object_bytes + feed.total_chosen_bytes
         if not feed.listings:  # it has not shown yet what is left to do
             objects_total, bytes_total = max(objects_total, before.objects_total), max(bytes_total, before.bytes_total)
         fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
+        for name in _COUNTED_AGAIN:
+            fields[name] = max(fields[name], getattr(before, name))
         return RunStatistics(
             **fields,
             listed=feed.listed,
             filtered=dict(feed.filtered),
             state=state,
             waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
-            objects_total=objects_total,
-            bytes_total=bytes_total,
+            objects_total=max(objects_total, fields["objects"]),
+            bytes_total=max(bytes_total, fields["object_bytes"]),
             # later epochs also see what this run has done
             done_before=before.done_before if before.began else feed.done_before,
             listings=before.listings + feed.listings,

@@ -94,7 +94,8 @@ def _run(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, connect: Conne
             run.run()
         finally:
             ended.set()
-        leader.send("ended", run.statistics())
+            leader.send("statistics", run.statistics())
+        leader.send("ended", None)
     finally:
         run.close()
 

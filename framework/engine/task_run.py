@@ -133,6 +133,7 @@ class TaskRun:
         self._log.next_offset = plan.log_from
         self._due = DuePolls(FOLLOW_SECONDS)
         self._sender: Sender
+        self._partitions: PartitionOpener
         self._stop_timer: threading.Timer | None = None
 
     @classmethod
@@ -169,7 +170,9 @@ class TaskRun:
             anchors=state.anchors,
             facts=StartFacts(skipped_lately=plan.skipped_lately),
         )
-        opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
+        self._partitions = opener = PartitionOpener(
+            self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token
+        )
         opener.open(own)
         self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
         self._sender = Sender(
@@ -204,7 +207,7 @@ class TaskRun:
 
     def statistics(self) -> TaskStatistics:
         """Return the current statistics."""
-        return TaskStatistics.total(statistics_of(self.task, self._sender))
+        return TaskStatistics.total(statistics_of(self.task, self._sender, self._partitions))
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""

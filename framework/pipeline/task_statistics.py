@@ -43,6 +43,10 @@ class TaskStatistics:
         send_requests: confirmed requests that held records.
         objects: objects that are finished (done or failed) and fully confirmed.
         object_bytes: their listed sizes.
+        unsaved_objects: how many of them have an end that is not saved: a recovery reads them again.
+        unsaved_object_bytes: their listed sizes.
+        unsaved_records: confirmed records that no saved position counts: a recovery finds them stored.
+        found_records: records behind the last saved positions that were found stored.
         position_commits: changes of positions written to the offsets topic.
         dead_letters: dead letters stored.
         queue_records: records waiting to be sent.
@@ -67,6 +71,10 @@ class TaskStatistics:
     send_requests: int = 0
     objects: int = 0
     object_bytes: int = 0
+    unsaved_objects: int = 0
+    unsaved_object_bytes: int = 0
+    unsaved_records: int = 0
+    found_records: int = 0
     position_commits: int = 0
     dead_letters: int = 0
     queue_records: int = 0
@@ -76,6 +84,18 @@ class TaskStatistics:
     def without_state(self) -> Self:
         """Return the work without the state: of a task that has ended."""
         return attrs.evolve(self, store_away=0, queue_records=0, queue_bytes=0)
+
+    def saved(self) -> Self:
+        """Return the work without what is counted again after a recovery."""
+        return attrs.evolve(
+            self,
+            objects=self.objects - self.unsaved_objects,
+            object_bytes=self.object_bytes - self.unsaved_object_bytes,
+            records=self.records - self.unsaved_records,
+            unsaved_objects=0,
+            unsaved_object_bytes=0,
+            unsaved_records=0,
+        )
 
     def __add__(self, other: TaskStatistics) -> TaskStatistics:
         return TaskStatistics.total((self, other))

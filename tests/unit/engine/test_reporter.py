@@ -105,3 +105,35 @@ def test_what_a_stopped_run_leaves_is_in_its_last_figures():
         reporter.watch_statistics(lambda: [TaskStatistics(objects=2)], lambda: FeedCounts(total_chosen=5))
         reporter.unwatch()
     assert figures(reporter.last)[:3] == (2, 5, 3)
+
+
+def test_an_object_counts_once_however_often_a_recovery_reads_it_again():
+    """Of ten finished objects four were not saved; of forty unsaved records, and fifteen unconfirmed ones, all were stored."""
+    reporter, seen = Reporter(None, skipped_per_hour=9), []
+    first = TaskStatistics(
+        records=100, unsaved_records=40, objects=10, unsaved_objects=4, object_bytes=100, unsaved_object_bytes=40
+    )
+    reporter.watch_statistics(lambda: [first], lambda: FeedCounts(total_chosen=20, total_chosen_bytes=200, listings=1))
+    reporter.unwatch()
+    reporter.recovered()
+    work, feed = TaskStatistics(), FeedCounts(total_chosen=14, total_chosen_bytes=140, listings=1, waiting=True)
+    reporter.watch_statistics(lambda: [work], lambda: feed)
+    for objects in range(15):
+        work.objects, work.object_bytes, work.found_records, work.records = objects, 10 * objects, 55, 5 * objects
+        seen.append(reporter.progress())
+    assert [progress.objects for progress in seen] == [10] * 5 + [*range(11, 21)]
+    assert [progress.records for progress in seen] == [115 + 5 * objects for objects in range(15)]
+    assert {(progress.objects_total, progress.bytes_total) for progress in seen} == {(20, 200)}
+    assert [progress.state for progress in seen] == ["sending"] * 14 + ["waiting"]
+    reporter.unwatch()
+    assert reporter.work_done().idle
+    assert (reporter.progress().records, reporter.progress().objects, reporter.progress().lag_bytes) == (185, 20, 0)
+
+
+def test_what_an_earlier_process_sent_is_not_of_this_run():
+    reporter = Reporter(None, skipped_per_hour=9)
+    for found, records in (7, 0), (3, 3):
+        reporter.watch_statistics(lambda found=found: [TaskStatistics(found_records=found)], FeedCounts)
+        assert reporter.progress().records == records
+        reporter.unwatch()
+        reporter.recovered()
