@@ -84,7 +84,7 @@ def _run(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, connect: Conne
         leader.send("released", (assignment, gone))
 
     feed = AssignedFeed(on_release=released)
-    run = TaskRun.start(plan, feed, connect=connect)
+    run = TaskRun.start(plan, feed, connect=connect, on_opened=lambda found: leader.send("statistics", found))
     ended = threading.Event()
     try:
         leader.send("started", None)
