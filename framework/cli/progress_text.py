@@ -53,6 +53,7 @@ def figures(progress: RunStatistics) -> tuple[int, ...]:
     return (
         progress.objects_done,
         progress.bytes_done,
+        progress.vanished,
         progress.records,
         progress.records_filtered,
         progress.skipped,

@@ -77,6 +77,8 @@ class ListingFeed(ObjectFeed):
         self._released = False
         self._finished = False
         self._logged_archived: set[str] = set()
+        # what was given back and not chosen since, with the number of the listing that decides about it
+        self._given_back: dict[OffsetManagerKey, tuple[Assignment, int]] = {}
         self._stopped = False
         self.counts = FeedCounts()
 
@@ -90,8 +92,7 @@ class ListingFeed(ObjectFeed):
         while not self._stopped:
             assignment = next(self._decided, None)
             if assignment is not None:
-                self.counts.total_chosen += assignment.entry.counts_object
-                self.counts.total_chosen_bytes += assignment.size_bytes
+                self._choose(assignment)
                 return assignment
             began = self._clock()
             if began >= until:
@@ -118,6 +119,24 @@ class ListingFeed(ObjectFeed):
                 self._decided = NOTHING
         return None
 
+    def _choose(self, assignment: Assignment) -> None:
+        with self._objects.lock:  # others give back
+            if self._given_back:
+                self._drop_given_back(assignment.entry.get_manager_key())
+            self._count(assignment, 1)
+
+    def _count(self, assignment: Assignment, by: int) -> None:
+        """Count an object as chosen, or no more. The caller must lock."""
+        self.counts.total_chosen += by * assignment.entry.counts_object
+        self.counts.total_chosen_bytes += by * assignment.size_bytes
+
+    def _drop_given_back(self, key: OffsetManagerKey) -> None:
+        """Count a given back object no more: a listing has chosen it again, or did not. The caller must lock."""
+        assignment, _ = self._given_back.pop(key, (None, 0))
+        if assignment is not None:
+            self.counts.given_back -= assignment.entry.counts_object
+            self._count(assignment, -1)
+
     def _in_order(self) -> Iterator[Assignment]:
         """Return the waiting objects of a complete listing, in order. Each is assigned when it is taken."""
         waiting, self._ordered = self._ordered, {}
@@ -129,13 +148,8 @@ class ListingFeed(ObjectFeed):
         self._listing_seconds = 0.0
         self._idle_before = self._idle_seconds()
         self._released = False
-        past = self.counts
-        self.counts = FeedCounts(
-            listings=past.listings,
-            total_chosen=past.total_chosen,
-            total_chosen_bytes=past.total_chosen_bytes,
-            done_before=past.done_before,
-        )
+        with self._objects.lock:
+            self.counts = attrs.evolve(self.counts, listed=0, waiting=False, filtered={})
         self._objects.begin_listing()
         self._ordered = {}
         self._current = iterated(self._list())
@@ -146,10 +160,13 @@ class ListingFeed(ObjectFeed):
         return self._listing()
 
     def _end_listing(self) -> None:
-        self._current = None
+        with self._objects.lock:
+            self._current = None
+            for key in [key for key, (_, at) in self._given_back.items() if at <= self.counts.listings]:
+                self._drop_given_back(key)
+            self.counts.listings += 1
         # time spent waiting for busy cores costs the store nothing; ten times that would be minutes for nothing
         self._listing_seconds = max(0.0, self._listing_seconds - (self._idle_seconds() - self._idle_before))
-        self.counts.listings += 1
         self.counts.waiting = True
         self.counts.filtered = self._objects.filtered()
         rest = self._rest_seconds()
@@ -192,7 +209,13 @@ class ListingFeed(ObjectFeed):
         with self._objects.lock:
             self._objects.in_flight.give_back(self._objects.key_of(assignment.native), assignment.entry, gone=gone)
             if gone:
+                self._count(assignment, -1)
                 return
+            self._given_back[assignment.entry.get_manager_key()] = (
+                assignment,
+                self.counts.listings + (self._current is not None),
+            )
+            self.counts.given_back += assignment.entry.counts_object
             self._released = True
             if assignment.in_place:
                 self._objects.begin_again(assignment.native)

@@ -62,8 +62,10 @@ class FeedCounts:
     Attributes:
         listings: complete listings so far.
         listed: objects that the listing showed.
-        total_chosen: new or unfinished objects of all listings; each split counts, and an object with parts once.
+        total_chosen: new or unfinished objects of all listings that are done or left to do; each split counts, and an object
+            with parts once. One that was given back counts once, and not when no listing shows it again.
         total_chosen_bytes: their total size.
+        given_back: how many of them the reader gave back, and wait for the next listing.
         waiting: whether no listing is in progress.
         filtered: reason -> number of objects that were filtered.
         done_before: objects that were finished already when the first listing showed them.
@@ -73,6 +75,7 @@ class FeedCounts:
     listed: int = 0
     total_chosen: int = 0
     total_chosen_bytes: int = 0
+    given_back: int = 0
     waiting: bool = False
     filtered: dict[str, int] = attrs.field(factory=dict)
     done_before: int = 0

@@ -269,7 +269,7 @@ class LocalEngine:
                 dead_letters=session.dead_letters(),
                 on_turn=session.look_when_due,
             )
-            self._reporter.watch(task, sender)
+            self._reporter.watch(task, sender, session.partitions)
             with self._stops(sender.stop):
                 sender.run()
             self._finish(session)

@@ -57,13 +57,17 @@ def _gauge(attribute: str, name: str, doc: str, *, label: str = "", **labels: st
 
 _UP = "1 while the other side answers; 0 while it is away, or the connection is being recovered."
 _AGAIN = "What is read again, after Iggy was away, counts again."
+_DELIVERED = (
+    "Objects, or splits of them, of which every record is confirmed, each once. The last ones of a killed worker, or of a save "
+    "that Iggy did not confirm, may be missing here."
+)
 _SKIPPED = f"Bad records, and objects whose rest was skipped. {_AGAIN}"
 
 METRICS = (
-    _counter("records", "records", "Records confirmed by Iggy."),
-    _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy."),
+    _counter("records", "records", "Records confirmed by Iggy, or found stored by a recovery."),
+    _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy; those of found records are not known."),
     _counter("send_requests", "send_requests", "Confirmed requests to Iggy that held records."),
-    _counter("delivered", "objects", "Objects, or splits of them, of which every record is confirmed."),
+    _counter("delivered", "objects", _DELIVERED),
     _counter("records_filtered", "records_filtered", f"Records that a transform filtered; they are not bad. {_AGAIN}"),
     _counter("skipped", "skipped", _SKIPPED, what="record"),
     _counter("failed", "skipped", _SKIPPED, what="object"),

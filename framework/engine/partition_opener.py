@@ -37,6 +37,10 @@ class PartitionOpener:
         epoch: the epoch.
         writer: token of this connection's claim.
         leads: whether the state knows all topics; a worker's leader checks new topics.
+
+    Attributes:
+        replayed: messages that were read.
+        found: how many of them are records that no position counted.
     """
 
     _log: OffsetLog
@@ -49,6 +53,7 @@ class PartitionOpener:
     _leads: bool = attrs.field(default=False, kw_only=True)
     _topics: dict[str, TopicInfo] = attrs.field(factory=dict, init=False)
     replayed: int = attrs.field(default=0, init=False)
+    found: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         where = self._log.connection, self._config.iggy.stream, self._state
@@ -91,6 +96,7 @@ class PartitionOpener:
             self._state.open(openings, self._writer)
             for opened in found:
                 self.replayed += opened.messages
+                self.found += opened.found
                 self._offsets.partitions.open(
                     opened.opening.topic_partition, opened.state, anchor=opened.anchor, saved=opened.saved
                 )

@@ -30,7 +30,7 @@ from typing_extensions import override
 from framework.discovery.object_feed import Assignment
 from framework.discovery.routing import task_of
 from framework.engine.listing_thread import ListingThread
-from framework.engine.reporter import Reporter
+from framework.engine.reporter import Reporter, found_by
 from framework.engine.task_process import STOP_SIGNALS, work
 from framework.engine.task_run import TaskRunPlan, portable
 from framework.errors import SourceError, UnknownOutcomeError
@@ -154,7 +154,11 @@ class ProcessGroup:
             try:
                 self._start_workers(listing)
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, *(worker.statistics for worker in self._workers)],
+                    lambda: [
+                        iterator.statistics,
+                        found_by(self._session.partitions),
+                        *(worker.statistics for worker in self._workers),
+                    ],
                     lambda: listing.counts,
                 )
                 listing.start()
@@ -254,7 +258,6 @@ class ProcessGroup:
             self._fail(value)
         elif kind == "ended":
             worker.ended = True
-            worker.statistics = value
 
     def _checkpoint(self, listing: ListingThread) -> None:
         """Do what needs the leader's connection, in this thread: follow the workers' progress in the log, and save."""

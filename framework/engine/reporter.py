@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from typing_extensions import Self
 
+from framework.discovery.object_feed import FeedCounts
 from framework.engine.restart_policy import WorkDone
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import ObjectArchivedError
@@ -17,7 +20,7 @@ from framework.pipeline.error_policy import SkipWatch
 from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 
 if TYPE_CHECKING:
-    from framework.discovery.object_feed import FeedCounts
+    from framework.engine.partition_opener import PartitionOpener
     from framework.pipeline.sender import Sender
     from framework.task import AbstractSourceTask
 
@@ -25,11 +28,19 @@ log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
 
+_COUNTED_AGAIN = ("records", "objects", "object_bytes")
+"""What falls when an epoch begins, until it has read again what the one before had not saved: a counter must not fall."""
 
-def statistics_of(task: AbstractSourceTask, sender: Sender) -> list[TaskStatistics]:
+
+def found_by(partitions: PartitionOpener) -> TaskStatistics:
+    """Return what was found stored in the partitions that were taken over."""
+    return TaskStatistics(found_records=partitions.found)
+
+
+def statistics_of(task: AbstractSourceTask, sender: Sender, partitions: PartitionOpener) -> list[TaskStatistics]:
     """Return the statistics of a running task, part by part."""
     queue, iterator = task.queue, task.iterator
-    parts = [sender.statistics]
+    parts = [sender.statistics, found_by(partitions)]
     if iterator is not None:
         parts.append(iterator.statistics)
     if queue is not None:
@@ -39,6 +50,38 @@ def statistics_of(task: AbstractSourceTask, sender: Sender) -> list[TaskStatisti
             )
         )
     return parts
+
+
+def _to_do(feed: FeedCounts) -> int:
+    """Return how many objects are done once nothing is left to do before the next listing."""
+    return feed.total_chosen - feed.given_back
+
+
+@attrs.frozen(kw_only=True)
+class _Epoch:
+    """Figures of an epoch.
+
+    Attributes:
+        before: the figures of the run up to its begin; none falls below them.
+        past: what of that work is not counted again.
+        recovers: whether it follows another: what it finds stored is of this run.
+        parts: returns the statistics of its tasks, in parts; the last ones once it is over.
+        feed: returns the counts of its listings, likewise.
+        live: whether it is not over.
+    """
+
+    before: RunStatistics = attrs.field(factory=RunStatistics)
+    past: TaskStatistics = attrs.field(factory=TaskStatistics)
+    recovers: bool = False
+    parts: Callable[[], list[TaskStatistics]] = list
+    feed: Callable[[], FeedCounts | None] = lambda: None
+    live: bool = False
+
+    def work(self) -> TaskStatistics:
+        """Return the work of the run so far, each object and record once."""
+        work = TaskStatistics.total([self.past, *self.parts()])
+        found = work.found_records if self.recovers else 0
+        return attrs.evolve(work, records=work.records + found, found_records=0)
 
 
 class Reporter:
@@ -56,13 +99,8 @@ class Reporter:
         self._skips = SkipWatch(per_hour=skipped_per_hour)
         self.state = "starting"
         self.waiting_for = ""
-        self._past = TaskStatistics()
+        self._epoch = _Epoch()
         self._idle = False
-        self._parts: Callable[[], list[TaskStatistics]] | None = None
-        self._feed: Callable[[], FeedCounts | None] | None = None
-        self._last_feed: FeedCounts | None = None
-        self._past_listings = 0
-        self._done_before: int | None = None  # from the first epoch: later epochs also see what this run has done
         self._recoveries = 0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -73,10 +111,10 @@ class Reporter:
         self._recoveries += 1
         self._idle = False
 
-    def watch(self, task: AbstractSourceTask, sender: Sender) -> None:
+    def watch(self, task: AbstractSourceTask, sender: Sender, partitions: PartitionOpener) -> None:
         """Watch the task that runs in this process."""
         self.watch_statistics(
-            lambda: statistics_of(task, sender),
+            lambda: statistics_of(task, sender, partitions),
             lambda: task.iterator.feed_counts if task.iterator is not None else None,
         )
 
@@ -84,27 +122,30 @@ class Reporter:
         self, parts: Callable[[], list[TaskStatistics]], feed: Callable[[], FeedCounts | None]
     ) -> None:
         """Watch tasks that run elsewhere; the sum over all `parts` is theirs."""
-        self._parts, self._feed = parts, feed
+        # at once, here and at the end: figures that a scrape reads in between would count an epoch twice
+        self._epoch = _Epoch(
+            before=self.progress(),
+            past=self._epoch.work().saved(),
+            recovers=self._recoveries > 0,
+            parts=parts,
+            feed=feed,
+            live=True,
+        )
         self._idle = False
         self.state = "sending"
 
     def unwatch(self) -> None:
-        """Keep the statistics of an epoch that is over."""
-        if self._parts is not None:
-            epoch = TaskStatistics.total(self._parts()).without_state()
-            feed = self._feed() if self._feed is not None else None
-            if feed is not None:
-                self._past_listings += feed.listings
-                if self._done_before is None:
-                    self._done_before = feed.done_before
-            self._idle = feed is not None and feed.listings > 0 and epoch.objects_done >= feed.total_chosen
-            self._last_feed = feed
-            # at once: figures that a scrape reads in between would count the epoch twice
-            self._past, self._parts = self._past + epoch, None
+        """Keep the statistics of an epoch that is over; they are shown until the next one begins."""
+        epoch = self._epoch
+        if epoch.live:
+            work, feed = TaskStatistics.total(epoch.parts()).without_state(), copy.copy(epoch.feed())
+            self._idle = feed is not None and feed.listings > 0 and work.objects >= _to_do(feed)
+            self._epoch = attrs.evolve(epoch, parts=lambda: [work], feed=lambda: feed, live=False)
 
     def work_done(self) -> WorkDone:
         """Return what was done up to the end of the last epoch."""
-        return WorkDone(count=self._past.records + self._past.objects_done, idle=self._idle)
+        done = self.progress()
+        return WorkDone(count=done.records + done.objects, idle=self._idle)
 
     def expect_skipped(self, before: Iterable[SkippedCount]) -> None:
         """Start an epoch's count with what the offsets log says was skipped within the last hour."""
@@ -118,34 +159,38 @@ class Reporter:
         Raises:
             TooManySkippedError: the limit is exceeded.
         """
-        if (parts := self._parts) is not None:  # the sum of all figures takes long, and this is asked all the time
+        if (epoch := self._epoch).live:  # the sum of all figures takes long, and this is asked all the time
             archived = ObjectArchivedError.__name__
-            self._skips.observe(sum(part.skipped + part.failed - part.kinds.get(archived, 0) for part in parts()))
+            self._skips.observe(sum(part.skipped + part.failed - part.kinds.get(archived, 0) for part in epoch.parts()))
 
     def progress(self) -> RunStatistics:
         """Return the current figures."""
-        past, parts = self._past, self._parts
-        feed = self._feed() if parts is not None and self._feed is not None else self._last_feed
-        live = feed if parts is not None else None
-        total = TaskStatistics.total([past, *parts()]) if parts is not None else past
+        epoch = self._epoch
+        before, past, feed = epoch.before, epoch.past, epoch.feed() or FeedCounts()
+        total = epoch.work()
         state = self.state
-        # The next epoch chooses and reads again what a broken epoch left unconfirmed: it must not count twice.
-        if state == "sending" and live is not None and total.objects_done >= past.objects_done + live.total_chosen:
-            state = "waiting" if live.waiting else "listing"
+        if state == "sending" and total.objects >= past.objects + _to_do(feed):
+            state = "waiting" if feed.waiting else "listing"
         if total.store_away and state in {"sending", "waiting", "listing"}:
             state = "store away"
-        before = self._done_before if self._done_before is not None else feed.done_before if feed is not None else 0
+        objects_total = past.objects + feed.total_chosen
+        bytes_total = past.object_bytes + feed.total_chosen_bytes
+        if not feed.listings:  # it has not shown yet what is left to do
+            objects_total, bytes_total = max(objects_total, before.objects_total), max(bytes_total, before.bytes_total)
         fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
+        for name in _COUNTED_AGAIN:
+            fields[name] = max(fields[name], getattr(before, name))
         return RunStatistics(
             **fields,
-            listed=feed.listed if feed is not None else 0,
-            filtered=dict(feed.filtered) if feed is not None else {},
+            listed=feed.listed,
+            filtered=dict(feed.filtered),
             state=state,
             waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
-            objects_total=past.objects_done + (live.total_chosen if live is not None else 0),
-            bytes_total=past.bytes_done + (live.total_chosen_bytes if live is not None else 0),
-            done_before=before,
-            listings=self._past_listings + (live.listings if live is not None else 0),
+            objects_total=max(objects_total, fields["objects"]),
+            bytes_total=max(bytes_total, fields["object_bytes"]),
+            # later epochs also see what this run has done
+            done_before=before.done_before if before.began else feed.done_before,
+            listings=before.listings + feed.listings,
             recoveries=self._recoveries,
         )
 

@@ -22,7 +22,7 @@ class RunStatistics(TaskStatistics):
         state: `standby`, `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
             `done` or `stopped`.
         waiting_for: for whom a standby waits, or for what a start; empty in other states.
-        objects_total: objects that were new or unfinished.
+        objects_total: objects that were new or unfinished, and neither deleted nor archived when they were read.
         bytes_total: their listed sizes.
         done_before: objects that were finished before this run, as its first complete listing showed.
         listed: objects of the current or last listing.
@@ -60,6 +60,16 @@ class RunStatistics(TaskStatistics):
     def delivered(self) -> int:
         """Number of objects of which every record is confirmed."""
         return self.objects - self.failed
+
+    @property
+    def objects_done(self) -> int:
+        """Number of objects that are finished, of `objects_total`."""
+        return self.objects
+
+    @property
+    def bytes_done(self) -> int:
+        """Listed sizes of these objects."""
+        return self.object_bytes
 
     @property
     def lag_objects(self) -> int:

@@ -84,7 +84,7 @@ def _run(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, connect: Conne
         leader.send("released", (assignment, gone))
 
     feed = AssignedFeed(on_release=released)
-    run = TaskRun.start(plan, feed, connect=connect)
+    run = TaskRun.start(plan, feed, connect=connect, on_opened=lambda found: leader.send("statistics", found))
     ended = threading.Event()
     try:
         leader.send("started", None)
@@ -94,7 +94,8 @@ def _run(plan: TaskRunPlan, pipe: Connection, leader: LeaderPipe, connect: Conne
             run.run()
         finally:
             ended.set()
-        leader.send("ended", run.statistics())
+            leader.send("statistics", run.statistics())
+        leader.send("ended", None)
     finally:
         run.close()
 

@@ -15,7 +15,7 @@ import attrs
 from framework.config.iggy_address import IggyAddress
 from framework.engine.iggy_target import open_connection
 from framework.engine.partition_opener import PartitionOpener
-from framework.engine.reporter import statistics_of
+from framework.engine.reporter import found_by, statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, ReaderFailedError, SourceError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
@@ -133,16 +133,25 @@ class TaskRun:
         self._log.next_offset = plan.log_from
         self._due = DuePolls(FOLLOW_SECONDS)
         self._sender: Sender
+        self._partitions: PartitionOpener
         self._stop_timer: threading.Timer | None = None
 
     @classmethod
-    def start(cls, plan: TaskRunPlan, feed: AssignedFeed, *, connect: Connect = open_connection) -> TaskRun:
+    def start(
+        cls,
+        plan: TaskRunPlan,
+        feed: AssignedFeed,
+        *,
+        connect: Connect = open_connection,
+        on_opened: Callable[[TaskStatistics], None] = lambda _: None,
+    ) -> TaskRun:
         """Connect, claim the partitions, and start the task.
 
         Args:
             plan: the worker's plan.
             feed: the objects that the leader assigns.
             connect: opens the task's connection to Iggy.
+            on_opened: called with what was found stored in the partitions: they tell it once, and the start takes longer.
 
         Raises:
             IggyUnavailableError, IggyAuthError: no connection.
@@ -152,13 +161,13 @@ class TaskRun:
         task = plan.task_class()
         run = cls(plan, task, connect(plan.address, plan.config))
         try:
-            run._start(feed)
+            run._start(feed, on_opened)
         except BaseException:
             run.close()
             raise
         return run
 
-    def _start(self, feed: AssignedFeed) -> None:
+    def _start(self, feed: AssignedFeed, on_opened: Callable[[TaskStatistics], None]) -> None:
         plan, config, state = self._plan, self._plan.config, self._plan.state()
         own = state.partitions  # before the state follows the log, to what other workers opened
         claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
@@ -169,8 +178,11 @@ class TaskRun:
             anchors=state.anchors,
             facts=StartFacts(skipped_lately=plan.skipped_lately),
         )
-        opener = PartitionOpener(self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token)
+        self._partitions = opener = PartitionOpener(
+            self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token
+        )
         opener.open(own)
+        on_opened(found_by(opener))
         self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
         self._sender = Sender(
             self.task,
@@ -204,7 +216,7 @@ class TaskRun:
 
     def statistics(self) -> TaskStatistics:
         """Return the current statistics."""
-        return TaskStatistics.total(statistics_of(self.task, self._sender))
+        return TaskStatistics.total(statistics_of(self.task, self._sender, self._partitions))
 
     def close(self) -> None:
         """Stop the reader and close the connection. Idempotent."""

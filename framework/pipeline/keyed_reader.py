@@ -57,11 +57,6 @@ class KeyedRead(ObjectRead):
         self._bad = first.skipped if first is not None else 0
         self._key_hashes: NDArray[np.uint32] | None = None
 
-    @property
-    @override
-    def _size_bytes(self) -> int:
-        return sum(assignment.size_bytes for assignment in self._assignments)
-
     @override
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
         """Yield the batches of the parts. Those of a run follow each other, with part 1 and its dead letters first."""

@@ -131,10 +131,6 @@ class ObjectRead:
         self._transforms = owner.transforms
         self._whole: PayloadBatch | None = None
 
-    @property
-    def _size_bytes(self) -> int:
-        return self._assignment.size_bytes
-
     def at_once(self, limits: BatchLimits) -> RecordBatch | None:
         """Return the only batch of a small object that is read from its first record; None: `batches` reads it."""
         entry, transformer = self._entry, self._owner.transformer
@@ -314,7 +310,6 @@ class ObjectRead:
             error = self._denied(error)
         if isinstance(error, ObjectNotFoundError):
             statistics.vanished += self._counted
-            statistics.bytes_vanished += self._size_bytes
             log.warning("left out an object that is gone: %s", error)
             self._give_back(self._assignment, gone=True)
         elif isinstance(error, ObjectChangedError):
@@ -325,7 +320,6 @@ class ObjectRead:
             self._give_back(attrs.evolve(self._assignment, in_place=error.in_place))
         elif isinstance(error, ObjectArchivedError) and self._owner.config.discovery.archived == "wait":
             statistics.archived += self._counted
-            statistics.bytes_archived += self._size_bytes
             self._give_back(attrs.evolve(self._assignment, archived=True), gone=True)
         elif not self._owner.error_policy.skips_rest_after(error):
             raise error

@@ -302,15 +302,22 @@ class Sender:
         acknowledgement = self._answer(self._in_flight.popleft())
         self._task.commit(acknowledgement)
         statistics = self.statistics
+        objects = object_bytes = 0
         for batch in acknowledgement.batches:
             if batch.entry.finished:
-                statistics.objects += batch.entry.counts_object
-                statistics.object_bytes += batch.entry.bytes_of(batch.native)
+                objects += batch.entry.counts_object
+                object_bytes += batch.entry.bytes_of(batch.native)
             if self._object_lines is not None:
                 self._object_lines.confirmed(batch)
+        statistics.objects += objects
+        statistics.unsaved_objects += objects
+        statistics.object_bytes += object_bytes
+        statistics.unsaved_object_bytes += object_bytes
         if acknowledgement.anchor is not None:
+            records = sum(len(batch.payloads) for batch in acknowledgement.batches)
             statistics.send_requests += 1
-            statistics.records += sum(len(batch.payloads) for batch in acknowledgement.batches)
+            statistics.records += records
+            statistics.unsaved_records += records
             statistics.record_bytes += sum(batch.size_bytes for batch in acknowledgement.batches)
 
     def _answer(self, future: Future[Acknowledgement]) -> Acknowledgement:
@@ -337,6 +344,8 @@ class Sender:
         if closing or self._offsets.dirty:
             self._producer.check_delivered()
             delta = self._offsets.flush(closing=closing)
-            self.statistics.position_commits += 1
+            statistics = self.statistics
+            statistics.position_commits += 1
+            statistics.unsaved_objects = statistics.unsaved_object_bytes = statistics.unsaved_records = 0
             if self._on_saved is not None:
                 self._on_saved(delta)

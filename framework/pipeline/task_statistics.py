@@ -31,8 +31,6 @@ class TaskStatistics:
         vanished: objects deleted between list and read.
         changed: objects overwritten between list and read.
         archived: how often an object was found archived; each counts once per listing.
-        bytes_vanished: listed sizes of the deleted objects.
-        bytes_archived: listed sizes of the archived objects.
         records_read: good records handed out by the iterator.
         skipped: skipped bad records.
         records_filtered: records that a transform filtered; they are neither sent nor bad.
@@ -45,6 +43,10 @@ class TaskStatistics:
         send_requests: confirmed requests that held records.
         objects: objects that are finished (done or failed) and fully confirmed.
         object_bytes: their listed sizes.
+        unsaved_objects: how many of them have an end that is not saved: a recovery reads them again.
+        unsaved_object_bytes: their listed sizes.
+        unsaved_records: confirmed records that no saved position counts: a recovery finds them stored.
+        found_records: records behind the last saved positions that were found stored.
         position_commits: changes of positions written to the offsets topic.
         dead_letters: dead letters stored.
         queue_records: records waiting to be sent.
@@ -57,8 +59,6 @@ class TaskStatistics:
     vanished: int = 0
     changed: int = 0
     archived: int = 0
-    bytes_vanished: int = 0
-    bytes_archived: int = 0
     records_read: int = 0
     skipped: int = 0
     records_filtered: int = 0
@@ -71,25 +71,31 @@ class TaskStatistics:
     send_requests: int = 0
     objects: int = 0
     object_bytes: int = 0
+    unsaved_objects: int = 0
+    unsaved_object_bytes: int = 0
+    unsaved_records: int = 0
+    found_records: int = 0
     position_commits: int = 0
     dead_letters: int = 0
     queue_records: int = 0
     queue_bytes: int = 0
     blocked_seconds: float = 0.0
 
-    @property
-    def objects_done(self) -> int:
-        """Number of objects that this task is finished with: confirmed, deleted, or deferred until they are restored."""
-        return self.objects + self.vanished + self.archived
-
-    @property
-    def bytes_done(self) -> int:
-        """Listed sizes of these objects."""
-        return self.object_bytes + self.bytes_vanished + self.bytes_archived
-
     def without_state(self) -> Self:
         """Return the work without the state: of a task that has ended."""
         return attrs.evolve(self, store_away=0, queue_records=0, queue_bytes=0)
+
+    def saved(self) -> Self:
+        """Return the work without what is counted again after a recovery."""
+        return attrs.evolve(
+            self,
+            objects=self.objects - self.unsaved_objects,
+            object_bytes=self.object_bytes - self.unsaved_object_bytes,
+            records=self.records - self.unsaved_records,
+            unsaved_objects=0,
+            unsaved_object_bytes=0,
+            unsaved_records=0,
+        )
 
     def __add__(self, other: TaskStatistics) -> TaskStatistics:
         return TaskStatistics.total((self, other))

@@ -28,6 +28,7 @@ from tests.integration.program_rig import (
     wait_for_exactly,
     wait_until,
 )
+from tests.support.iggy_proxy import IggyProxy, WireFault
 
 
 @pytest.fixture
@@ -370,6 +371,32 @@ def test_an_outage_of_the_store_shows_in_metrics_while_it_lasts_and_its_end_is_s
         wait_until(lambda: up(program, "store") == 1)
         running.wait_for("the store is back")
         assert running.stop(within=20).code == 0
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_the_last_line_counts_each_object_and_record_once_however_often_iggy_breaks(
+    program, moto_bucket, iggy_url, tasks
+):
+    for number in range(150):
+        moto_bucket.put(f"{number:03}.jsonl", lines(20))
+    with IggyProxy(int(iggy_url.rpartition(":")[2])) as proxy:
+        program.configure(
+            iggy={"url": f"iggy://iggy:iggy@127.0.0.1:{proxy.port}", "linger_time": "0ms", "batch_length": 20},
+            input={"format": "jsonl", "queue_records": 100},
+            runner={"engine": "local", "tasks_max": tasks},
+        )
+        fault = WireFault(kind="before", skip=25)  # it may hit a save: one that is stored unanswered is not known
+        proxy.arm(fault)
+        running = program.start("--once")
+        for _ in range(2):
+            assert proxy.fired.wait(60)
+            proxy.arm(fault)
+        assert proxy.fired.wait(60)
+        ended = running.wait(60)
+    assert ended.code == 0, ended.err
+    assert ended.err.count("work broke off") == 3
+    wait_for_exactly(program, 3000)
+    assert "sent 3,000 records of 150 objects" in ended.err
 
 
 # ---- hints

@@ -22,7 +22,7 @@ import attrs
 
 from framework.discovery.object_feed import Assignment
 from framework.engine.listing_thread import ListingThread
-from framework.engine.reporter import Reporter
+from framework.engine.reporter import Reporter, found_by
 from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job
@@ -79,12 +79,12 @@ class _Running:
     Attributes:
         topic_partitions: the partitions that it owns.
         result: awaited in a thread of its own.
-        records: total of its saved positions as last seen: approximately the records that it sent.
+        counts: what its saved positions told so far, of records approximately.
     """
 
     topic_partitions: frozenset[TopicPartition]
     result: Awaited[JobResult]
-    records: int = 0
+    counts: TaskStatistics = attrs.field(factory=TaskStatistics)
 
 
 @attrs.frozen(kw_only=True)
@@ -165,7 +165,8 @@ class SparkGroup:
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, self._live, self._outages()], lambda: listing.counts
+                    lambda: [iterator.statistics, found_by(self._session.partitions), self._live, self._outages()],
+                    lambda: listing.counts,
                 )
                 if ready is not None:
                     self._begin(ready)
@@ -317,9 +318,15 @@ class SparkGroup:
             self._board.give_back(running.topic_partitions)
 
     def _count(self, running: _Running, job: TaskStatistics) -> None:
-        """Add the statistics that a job reports only at its end; objects and commits were counted from its positions."""
-        records = job.records - running.records if job.records else 0  # a lost job reports nothing
-        self._live += attrs.evolve(job.without_state(), records=records, objects=0, object_bytes=0, position_commits=0)
+        """Add the statistics that a job reports only at its end; its positions told a part of them before, and the commits."""
+        told = running.counts
+        self._live += attrs.evolve(
+            job.without_state(),
+            records=job.records - told.records if job.records else 0,  # a lost job reports nothing
+            objects=max(0, job.objects - told.objects),  # more: the connection broke before its last positions came
+            object_bytes=max(0, job.object_bytes - told.object_bytes),
+            position_commits=0,
+        )
 
     def _outages(self) -> TaskStatistics:
         """Return the outages that running jobs tell of; everything else they tell only at their end."""
@@ -333,14 +340,14 @@ class SparkGroup:
         for before, entry in changed:
             # a transform may have filtered them: then only a job's end tells how many were sent
             more = max(0, _good_records(entry) - _good_records(before)) if not self._config.transforms else 0
-            self._live.records += more
-            for running in self._running:
-                if entry.topic_partition in running.topic_partitions:
-                    running.records += more
             completed = listing.complete(entry) if entry.finished else None
-            if completed is not None:
-                self._live.objects += completed.entry.counts_object
-                self._live.object_bytes += completed.size_bytes
+            objects = completed.entry.counts_object if completed is not None else 0
+            object_bytes = completed.size_bytes if completed is not None else 0
+            jobs = (running.counts for running in self._running if entry.topic_partition in running.topic_partitions)
+            for counts in (self._live, *jobs):
+                counts.records += more
+                counts.objects += objects
+                counts.object_bytes += object_bytes
 
 
 def _good_records(entry: OffsetManagerEntry) -> int:

@@ -68,6 +68,7 @@ class FoundPartition:
         saved: position -> records that no crash can take back.
         counts: position -> records in the partition.
         messages: number of messages read.
+        found: how many of them are records that no position counted.
     """
 
     opening: PartitionOpening
@@ -76,6 +77,7 @@ class FoundPartition:
     saved: Mapping[OffsetManagerKey, int]
     counts: Mapping[OffsetManagerKey, int]
     messages: int = 0
+    found: int = 0
 
 
 def hold_back_of(info: TopicInfo) -> int:
@@ -306,7 +308,7 @@ class PartitionReader:
         reached: dict[OffsetManagerKey, int] = {}
         saved: dict[OffsetManagerKey, int] = {}
         unsaved: deque[UnsavedCount] = deque()
-        messages = 0
+        messages = new = 0
         counted = self._state.counted.get(topic_partition)
         start = last.offset + 1 if last is not None else 0
         for message in self._read(topic_partition, start):
@@ -318,6 +320,7 @@ class PartitionReader:
                 below = counted is not None and message.offset <= counted.offset
                 if below and 0 < entry.records_done < parts.record:
                     raise self._written_after_purge(entry, message, parts.record)
+                new += parts.record > entry.records_done
                 key = entry.get_manager_key()
                 lowest.setdefault(key, parts.record)
                 reached[key] = max(parts.record, reached.get(key, entry.records_saved))
@@ -344,6 +347,7 @@ class PartitionReader:
             saved=saved,
             counts=counts,
             messages=messages,
+            found=new,
         )
 
     def _written_after_purge(

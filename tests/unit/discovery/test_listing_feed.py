@@ -467,6 +467,79 @@ def test_what_is_left_out_is_counted_for_each_listing():
     assert rig.feed.counts.total_chosen == 1
 
 
+def left(rig):
+    counts = rig.feed.counts
+    return counts.total_chosen, counts.total_chosen_bytes, counts.given_back
+
+
+def test_an_object_that_is_given_back_counts_once_however_often_it_is_chosen():
+    rig = Rig(native("a"), native("b"))
+    a, _ = rig.take_all()
+    for _ in range(3):
+        rig.feed.release(a)
+        assert left(rig) == (2, 20, 1)
+        rig.clock.advance(5)
+        (a,) = rig.take_all()
+        assert left(rig) == (2, 20, 0)
+
+
+def test_an_object_that_is_given_back_is_left_to_do_while_no_listing_ends():
+    rig = Rig(native("a"), native("b"))
+    a, _ = rig.take_all()
+    rig.feed.release(a)
+    rig.objects = [StoreUnavailableError("away")]
+    for _ in range(2):
+        rig.clock.advance(5)
+        with pytest.raises(StoreUnavailableError):
+            rig.feed.take()
+        assert left(rig) == (2, 20, 1)
+
+
+def test_an_overwritten_object_counts_once_with_the_size_it_has_now():
+    rig = Rig(native("a"), native("b"))
+    a, _ = rig.take_all()
+    rig.feed.release(a)
+    rig.objects = [native("a", "v2", size=300, modified_ms=2), native("b")]
+    assert rig.next_pass() == ["a"]
+    assert left(rig) == (2, 310, 0)
+
+
+def test_what_no_listing_shows_again_is_not_left_to_do():
+    rig = Rig(native("a"), native("b"), native("c"))
+    a, b, c = rig.take_all()
+    rig.feed.release(a, gone=True)
+    assert left(rig) == (2, 20, 0)
+    rig.feed.release(attrs.evolve(b, archived=True), gone=True)
+    assert left(rig) == (1, 10, 0)
+    assert rig.next_pass() == ["a", "b"]
+    assert left(rig) == (3, 30, 0)
+    rig.feed.release(c)
+    rig.objects = [native("a"), native("b")]
+    assert rig.next_pass() == []
+    assert left(rig) == (2, 20, 0)
+
+
+def test_what_is_given_back_while_a_listing_goes_on_waits_for_the_next_one():
+    rig = Rig(native("a"), native("b"), native("c"))
+    a = rig.feed.take()
+    rig.feed.release(a)
+    assert rig.keys() == ["b", "c"]
+    assert left(rig) == (3, 30, 1)
+    assert rig.next_pass() == ["a"]
+    assert left(rig) == (3, 30, 0)
+
+
+def test_the_splits_of_an_object_count_when_each_is_given_back():
+    rig = Rig(native("a", size=100), split_policy=SplitPolicy(split_size=40, can_split=lambda _: True))
+    splits = rig.take_all()
+    for split in splits[:2]:
+        rig.feed.release(split)
+    assert left(rig) == (3, 100, 2)
+    rig.clock.advance(5)
+    assert len(rig.take_all()) == 2
+    assert left(rig) == (3, 100, 0)
+
+
 def test_a_name_without_a_partition_stops_or_is_counted():
     with pytest.raises(ObjectError, match="no partition"):
         Rig(native("?a")).feed.take()

@@ -137,6 +137,30 @@ def test_everything_is_stored_in_order_and_then_committed():
         assert [delta for delta in run.saved if delta] == run.kept.saves
 
 
+def test_what_is_confirmed_is_unsaved_until_positions_are_saved():
+    with Run(store_of(a=7, b=5), commit_interval=0.01, linger_time=0, batch_length=4) as run:
+        seen, flush = [], run.sender._flush
+
+        def noted(**options):
+            statistics = run.sender.statistics
+            before = statistics.unsaved_records, statistics.unsaved_objects, statistics.unsaved_object_bytes
+            flush(**options)
+            seen.append(before)
+            assert statistics.saved() == statistics
+
+        run.sender._flush = noted
+        run.sender.run()
+        statistics = run.sender.statistics
+        assert tuple(map(sum, zip(*seen, strict=True))) == (12, 2, statistics.object_bytes)
+        assert (statistics.records, statistics.objects) == (12, 2)
+        run.kept.failures = 1
+        statistics.unsaved_records = 3
+        run.kept.save = run.kept.begin  # it refuses
+        with pytest.raises(StoreUnavailableError):
+            flush(closing=True)
+        assert statistics.unsaved_records == 3
+
+
 def test_a_second_run_sends_nothing_and_opens_nothing():
     store = store_of(a=7, b=5)
     with Run(store) as first:

@@ -26,11 +26,6 @@ def test_every_figure_adds_up():
     assert pickle.loads(pickle.dumps(both)) == both
 
 
-def test_objects_are_done_when_confirmed_deleted_or_archived():
-    task = TaskStatistics(objects=5, vanished=2, archived=1, object_bytes=50, bytes_vanished=20, bytes_archived=10)
-    assert (task.objects_done, task.bytes_done) == (8, 80)
-
-
 def test_work_stays_when_a_task_ends_and_its_state_does_not():
     ended = numbered(100).without_state()
     assert (ended.store_away, ended.queue_records, ended.queue_bytes) == (0, 0, 0)

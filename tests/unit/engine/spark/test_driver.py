@@ -18,8 +18,10 @@ from framework.errors import (
     EXIT_TRY_AGAIN,
     FatalError,
     IggyUnavailableError,
+    ObjectChangedError,
     SparkUnavailableError,
     TooManySkippedError,
+    UnknownOutcomeError,
 )
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -86,10 +88,10 @@ def world(monkeypatch):
     )
     monkeypatch.setattr(executor, "set_up_process", lambda: None)
 
-    def run(store, *, await_spark=None, page_size=1000, **options):
+    def run(store, *, await_spark=None, page_size=1000, reporter=None, **options):
         config = source_config(engine="spark", **options)
         session = Session.begin(server.connect(), config, several_writers=True)
-        reporter = Reporter(None, skipped_per_hour=1000)
+        reporter = reporter or Reporter(None, skipped_per_hour=1000)
         ready = ReadySpark(context=spark, use_stop_channel=False)
         group = SparkGroup(
             lambda: MemorySourceTask(store, page_size=page_size),
@@ -114,6 +116,51 @@ def test_everything_is_sent_and_counted(world):
     assert ended is None
     assert sum(len(server.messages("kit", "records", number)) for number in range(3)) == 5
     assert (reporter.progress().records, reporter.progress().objects) == (5, 2)
+
+
+def test_an_object_that_is_given_back_counts_once(world):
+    _, _, run = world
+    store = store_of(a=2, b=3)
+    store.fail("open", ObjectChangedError("overwritten", location="memory://bucket/b"), key="b", times=1)
+    reporter, ended = run(store)
+    progress = reporter.progress()
+    assert ended is None
+    assert progress.changed == 1
+    assert (progress.records, progress.objects, progress.objects_total) == (5, 2, 2)
+    assert (progress.lag_objects, progress.lag_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize("event", ["send", "ack", "append"])
+@pytest.mark.parametrize("commit_interval", [0.01, 60.0])
+@pytest.mark.parametrize(("broken", "tasks_max"), [("job", 2), ("all", 1)])
+def test_breaks_change_nothing_about_the_figures(world, event, commit_interval, broken, tasks_max):
+    """Of a job's connection, or of the driver's, too: it then learns of no position that the job has saved."""
+    server, _, run = world
+    store, numbers = store_of(**{f"k{number:02}": 5 for number in range(40)}), itertools.count(1)
+
+    def at(name):
+        in_job = threading.current_thread() is not driver
+        if in_job and name == event and next(numbers) == 6:
+            if broken == "all":
+                server.break_connections()
+            raise UnknownOutcomeError("broke")
+
+    driver = threading.current_thread()
+    server.on_event = at
+    options = {"commit_interval": commit_interval, "linger_time": 0.0, "batch_length": 7, "tasks_max": tasks_max}
+    reporter, ended = run(store, **options)
+    broke = reporter.progress()
+    assert ended is not None or event == "append"
+    if ended is not None:
+        assert isinstance(ended, IggyUnavailableError)
+        reporter.recovered()
+        server.break_connections()
+        assert run(store, reporter=reporter, **options)[1] is None
+    last = reporter.progress()
+    stored = sum(len(server.messages("kit", "records", number)) for number in range(3))
+    assert stored == 200
+    assert (last.records, last.objects, last.objects_total, last.lag_bytes) == (stored, 40, 40, 0)
+    assert (broke.records <= last.records, broke.objects <= last.objects) == (True, True)
 
 
 def test_executors_that_join_late_are_used(world, monkeypatch):

@@ -281,6 +281,7 @@ def test_of_what_is_left_behind_expired_messages_a_crash_takes_the_last_ones_alo
         dict(zip((key("a"), key("b")), saved, strict=True)),
     )
     assert [item.records for item in found.state.unsaved] == held
+    assert (found.messages, found.found) == (4, 0), "positions count them all, whatever a crash may still take"
 
 
 @pytest.mark.parametrize(("hold_back", "saved", "held"), [(0, 7, []), (2, 7, []), (3, 2, [7]), (1024, 1, [2, 7])])
@@ -404,6 +405,7 @@ def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     assert found.counts == {key("a"): 5, key("b", 3): 1, key("c"): 1}
     assert found.saved == found.counts
     assert found.messages == len(rig.server.messages("kit", "records", 0))
+    assert found.found == 5, "records 3 to 5 of a, and one of each of the others"
     identity = rig.state.identity
     assert found.opening.counts == {identity(a): 5, identity(split): 1, identity(later): 1}
 
