@@ -52,7 +52,7 @@ EXHIBITS = {
     "accepted_without_anchors": ("accepted", 100, 32),
     "replayed_before_it_is_sent": ("replays", 1200, 281),
     "replayed_anew": ("replays", 100, 38),
-    "divided_in_any_way": ("changed_transforms", 300, 141),
+    "divided_in_any_way": ("changed_transforms", 300, 130),
     "trimmed_with_others_in_it": ("neighbours", 600, 12),
     "sent_beside_what_is_begun": ("late_requests", 1500, 246),
     "confirmed_at_any_offset": ("by_hand", 100, 18),
