@@ -100,6 +100,7 @@ class Reporter:
         self.state = "starting"
         self.waiting_for = ""
         self._epoch = _Epoch()
+        self._delivered = 0
         self._idle = False
         self._recoveries = 0
         self._ended = threading.Event()
@@ -180,8 +181,10 @@ class Reporter:
         fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
         for name in _COUNTED_AGAIN:
             fields[name] = max(fields[name], getattr(before, name))
+        self._delivered = max(self._delivered, fields["objects"] - fields["failed"])
         return RunStatistics(
             **fields,
+            delivered=self._delivered,
             listed=feed.listed,
             filtered=dict(feed.filtered),
             state=state,

@@ -24,6 +24,7 @@ class RunStatistics(TaskStatistics):
         waiting_for: for whom a standby waits, or for what a start; empty in other states.
         objects_total: objects that were new or unfinished, and neither deleted nor archived when they were read.
         bytes_total: their listed sizes.
+        delivered: objects of which every record is confirmed. Never falls: an object fails when it is read, and is finished later.
         done_before: objects that were finished before this run, as its first complete listing showed.
         listed: objects of the current or last listing.
         filtered: reason -> objects filtered in the last listing.
@@ -35,6 +36,7 @@ class RunStatistics(TaskStatistics):
     waiting_for: str = ""
     objects_total: int = 0
     bytes_total: int = 0
+    delivered: int = 0
     done_before: int = 0
     listed: int = 0
     filtered: dict[str, int] = attrs.field(factory=dict)
@@ -55,11 +57,6 @@ class RunStatistics(TaskStatistics):
     def store_up(self) -> bool:
         """Whether the store answers every task."""
         return not self.store_away
-
-    @property
-    def delivered(self) -> int:
-        """Number of objects of which every record is confirmed."""
-        return self.objects - self.failed
 
     @property
     def objects_done(self) -> int:

@@ -43,6 +43,16 @@ def test_the_end_of_an_epoch_counts_nothing_twice():
     assert seen == [None, 12]
 
 
+def test_delivered_objects_do_not_fall_while_one_that_failed_is_not_finished():
+    """Prometheus takes a counter that falls for one that has begun again, and adds it all."""
+    reporter, figures = Reporter(None, skipped_per_hour=9), TaskStatistics(objects=5)
+    reporter.watch_statistics(lambda: [figures], lambda: None)
+    seen = [reporter.progress().delivered]
+    for figures.failed, figures.objects in ((1, 5), (1, 6), (1, 7)):
+        seen.append(reporter.progress().delivered)
+    assert seen == [5, 5, 5, 6]
+
+
 def test_what_a_broken_epoch_skipped_counts_once_towards_the_hourly_limit():
     """Seven were skipped by a reader that was ahead, four of them saved; the next epoch reads the other three again."""
     reporter = Reporter(None, skipped_per_hour=9)
