@@ -268,7 +268,7 @@ class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-ar
         self.stopping = False
         self._seconds_left = LAST_SECONDS
         self._room = None
-        with contextlib.suppress(OSError, ValueError):  # no file: it takes everything at once
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no file: it takes everything at once
             descriptor = stream.fileno()
             self._room = select.poll()
             self._room.register(descriptor, select.POLLOUT)

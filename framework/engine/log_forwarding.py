@@ -12,7 +12,7 @@ import attrs
 from typing_extensions import override
 
 from framework.engine.python_messages import unwritable
-from framework.errors import OWN_PACKAGES
+from framework.errors import OWN_PACKAGES, SourceError
 from framework.model.secret_masking import without_secrets
 from framework.pipeline.sender import OBJECTS_LOGGER
 
@@ -40,7 +40,12 @@ def text_of(record: logging.LogRecord) -> str:
     """Return a record's message, then class and message of its exception, without secrets."""
     error = record.exc_info[1] if record.exc_info else None
     text = message_of(record)
-    return text if error is None else f"{text}: {type(error).__name__}: {without_secrets(str(error))}"
+    if error is None:
+        return text
+    said = (
+        str(error) if isinstance(error, SourceError) else without_secrets(str(error))
+    )  # ours has masked what others wrote
+    return f"{text}: {type(error).__name__}: {said}"
 
 
 @attrs.frozen(slots=True)

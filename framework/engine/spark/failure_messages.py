@@ -80,5 +80,10 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
+_OWN = re.compile(r"\bframework\.errors\.\w+: ")
+"""An error of this project: it has masked what others wrote, and its keys and options are to be read."""
+
+
 def _short(cause: str) -> str:
-    return without_secrets(_WORDY.sub("", cause.strip()).rstrip("."))
+    text = _WORDY.sub("", cause.strip()).rstrip(".")
+    return text if _OWN.search(cause) else without_secrets(text)

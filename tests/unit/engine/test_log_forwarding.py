@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from framework.engine.log_forwarding import TRACE, LogForwarder, LogLine
+from framework.engine.log_forwarding import TRACE, LogForwarder, LogLine, text_of
+from framework.errors import ConfigError
 from framework.pipeline.sender import OBJECTS_LOGGER
 
 
@@ -92,3 +93,9 @@ def test_a_line_that_cannot_be_formatted_disturbs_nobody(told, capsys):
     assert said.level == logging.ERROR
     assert said.text.startswith("a line of the log framework.of_a_task could not be written: TypeError: %d format")
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_of_our_own_names_its_option_and_key():
+    record = logging.LogRecord("framework.x", logging.WARNING, "", 0, "failed", (), None)
+    record.exc_info = (ConfigError, ConfigError("s3.secret_access_key: is missing"), None)
+    assert text_of(record) == "failed: ConfigError: s3.secret_access_key: is missing"

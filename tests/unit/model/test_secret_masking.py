@@ -56,6 +56,17 @@ def test_an_answer_that_gives_credentials_out_shows_none_wherever_it_is_cut(answ
         "iggy://ann:hunter22@h:1 refused",
         PEM,
         "eyJhbGciOiJIUzUxMiJ9.hunter22.hunter22",
+        "secret-access-key=hunter22",
+        "client_assertion=hunter22",
+        "?sig=hunter22",
+        "X-Goog-Signature=hunter22",
+        "x-api-key: hunter22",
+        "sent with bearer hunter22hunter22",
+        "client_secret%3Dhunter22",
+        f"key=hunter22{KEY}"[:44],
+        "<SessionToken>\nA\nhunter22</SessionToken>",
+        PEM.replace("\n", "\nProc-Type: 4,ENCRYPTED\n\n", 1),
+        repr(PEM.splitlines()),
     ],
 )
 def test_a_secret_is_known_by_the_name_before_it_or_by_its_form(text):
@@ -73,6 +84,9 @@ def test_a_secret_is_known_by_the_name_before_it_or_by_its_form(text):
         'File "/usr/lib/python3/dist-packages/botocore/credentials.py", line 41, in refresh',
         "da39a3ee5e6b4b0d3255bfef95601890afd80709",
         "<Code>ExpiredToken</Code><Message>The token has expired</Message>",
+        f"s3://logs/{'region=eu-central-1/' * 8}part-00000.snappy.parquet",
+        f'File "/home/user/{"a_long_folder_name/" * 8}module.py", line 3',
+        "https://store.example:9000?prefix=a@b",
     ],
 )
 def test_a_text_without_secrets_stays_as_it_is(text):
@@ -85,4 +99,21 @@ def test_a_text_without_secrets_stays_as_it_is(text):
 def test_a_long_text_costs_no_more_than_its_length(part):
     watch = Stopwatch()
     without_secrets(part * (262_144 // len(part)))
+    assert watch.seconds < 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'"token":{" " * 262_144}}}',
+        f'token":{chr(92) * 131_072}"{chr(92) * 131_072}',
+        "-eyJéééééééé" * 20_000,
+        f"secret ={' ' * 262_144}}}",
+        f"token>{' ' * 262_144}<",
+        "-----BEGIN PRIVATE KEY-----" * 10_000,
+    ],
+)
+def test_so_does_one_in_which_something_repeats_without_end(text):
+    watch = Stopwatch()
+    without_secrets(text)
     assert watch.seconds < 2
