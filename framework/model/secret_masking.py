@@ -1,6 +1,6 @@
 """Secrets of texts that others wrote: an answer of a server, an error of a library.
 
-Nobody configured these: a role's keys, tokens, signatures. They are known by the name before them, or by their form.
+No configuration names these: keys of a role, tokens, signatures. They are known by the name before them, or by their form.
 """
 
 from __future__ import annotations
