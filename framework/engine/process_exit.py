@@ -10,7 +10,10 @@ import signal
 import sys
 import threading
 import warnings
-from typing import NoReturn
+from typing import NoReturn, TextIO
+
+LAST_SECONDS = 1.0
+"""How long the end waits for whoever reads the log."""
 
 
 def leave(code: int) -> NoReturn:
@@ -27,10 +30,22 @@ def leave(code: int) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Such a thread may drop a connection after the pool that would have closed it; the system closes it now.
     warnings.simplefilter("ignore", ResourceWarning)
+    atexit.unregister(logging.shutdown)  # below
     with contextlib.suppress(Exception):
         atexit._run_exitfuncs()  # noqa: SLF001 - the function that the interpreter itself calls
-    logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or no longer read
-            stream.flush()
+    _flush(sys.stdout)
+    # such a thread may also write a line that nothing reads, with the locks that this needs
+    flushing = threading.Thread(target=_flush_log, daemon=True)
+    flushing.start()
+    flushing.join(LAST_SECONDS)
     os._exit(code)
+
+
+def _flush_log() -> None:
+    logging.shutdown()
+    _flush(sys.stderr)
+
+
+def _flush(stream: TextIO) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # none, closed, or no longer read
+        stream.flush()

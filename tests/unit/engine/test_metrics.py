@@ -44,7 +44,7 @@ def test_a_scrape_gives_every_figure_as_it_is_now():
     with serve(("127.0.0.1", 0), lambda: progress, source=source[1]) as server:
         seen = scrape(server.port)
         assert seen["iggy_source_records_total", (source,)] == progress.records
-        assert seen["iggy_source_objects_total", (source,)] == progress.objects - progress.failed
+        assert seen["iggy_source_objects_total", (source,)] == progress.delivered
         assert seen["iggy_source_skipped_total", (source, ("what", "record"))] == progress.skipped
         assert seen["iggy_source_skipped_total", (source, ("what", "object"))] == progress.failed
         assert seen["iggy_source_vanished_objects_total", (source,)] == progress.vanished
