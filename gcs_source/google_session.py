@@ -209,7 +209,7 @@ def _is_of_this_machine(host: str) -> bool:
 class _TokenRequest:
     """google-auth's way to ask for a token, with the limits of any request. Deep copies are threads' own: google-auth makes them.
 
-    Its own retries are left out: `framework.storage.retry` makes those, and ends them when the source stops.
+    Its own retries are off: `framework.storage.retry` makes those, and ends them when the source stops.
 
     Raises:
         SourceError: no answer came, or one that says nothing about the credentials.

@@ -1,7 +1,7 @@
 """Output of a running command: log lines, plain or JSON, and on a terminal a progress bar below them.
 
     with Output(format="auto", level="info") as output:
-        output.update(RunStatistics(objects_done=3, objects_total=40))
+        output.update(RunStatistics(objects=3, objects_total=40))
 
 Lines and bar go to stderr; stdout is for results. Lines appear above the bar, never through it. Without a
 bar, the progress is logged as a line every few seconds, when it changed.
@@ -26,6 +26,7 @@ from framework.cli.progress_text import Rate, figures, filters_everything, progr
 from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of, message_of, text_of
+from framework.engine.process_exit import LAST_SECONDS
 from framework.engine.python_messages import log_python_messages, unwritable
 from framework.engine.run_statistics import RunStatistics, state_text
 from framework.errors import OWN_PACKAGES
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
-LAST_SECONDS = 1.0
-"""How long a line waits, once the run stops, for whoever reads the log and does not; the ones after it do not wait."""
-
 _SLICE_SECONDS = 0.1
 _PIECE = 1000
 """Characters: less than the 4096 bytes that a pipe takes at once when it takes any."""
@@ -261,7 +259,7 @@ class _OneSentence:
 
 
 class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-arg]  # no subscript before 3.11
-    """Writes lines to a stream, and waits while a pipe is full: until `stopping`, for as long as it takes."""
+    """Writes lines to a stream, and waits while a pipe is full; once `stopping`, for `LAST_SECONDS` in all."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)

@@ -13,7 +13,7 @@ import warnings
 from typing import NoReturn, TextIO
 
 LAST_SECONDS = 1.0
-"""How long the end waits for whoever reads the log."""
+"""How long a stop, and then the end, waits for whoever reads the log and does not."""
 
 
 def leave(code: int) -> NoReturn:

@@ -79,7 +79,7 @@ class _Running:
     Attributes:
         topic_partitions: the partitions that it owns.
         result: awaited in a thread of its own.
-        counts: what its saved positions told so far, of records approximately.
+        counts: what its saved positions have shown so far, of records approximately.
     """
 
     topic_partitions: frozenset[TopicPartition]
@@ -318,13 +318,13 @@ class SparkGroup:
             self._board.give_back(running.topic_partitions)
 
     def _count(self, running: _Running, job: TaskStatistics) -> None:
-        """Add the statistics that a job reports only at its end; its positions told a part of them before, and the commits."""
-        told = running.counts
+        """Add the statistics that a job reports only at its end; its positions have shown a part before, and the commits."""
+        counted = running.counts
         self._live += attrs.evolve(
             job.without_state(),
-            records=job.records - told.records if job.records else 0,  # a lost job reports nothing
-            objects=max(0, job.objects - told.objects),  # more: the connection broke before its last positions came
-            object_bytes=max(0, job.object_bytes - told.object_bytes),
+            records=job.records - counted.records if job.records else 0,  # a lost job reports nothing
+            objects=max(0, job.objects - counted.objects),  # more: the connection broke before its last positions came
+            object_bytes=max(0, job.object_bytes - counted.object_bytes),
             position_commits=0,
         )
 
