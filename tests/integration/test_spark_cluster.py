@@ -91,7 +91,7 @@ class Meanwhile(threading.Thread):
             self.failure = error
 
     def ended(self):
-        self.join(SECONDS)
+        self.join(SECONDS + 10)
         assert not self.is_alive()
         if self.failure is not None:
             raise self.failure

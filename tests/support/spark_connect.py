@@ -92,9 +92,12 @@ class SparkConnectServer:
                 self._process.wait()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def connect_server(tmp_path_factory, spark_cluster, executor_python):
-    """A server of Spark Connect whose executors are those of the cluster."""
+    """A server of Spark Connect whose executors are those of the cluster; it ends with the module.
+
+    The cluster has room for two applications: with a third one that stays, a driver of another module waits without end.
+    """
     server = SparkConnectServer(tmp_path_factory.mktemp("spark-connect"), spark_cluster, executor_python)
     try:
         yield server.start()
