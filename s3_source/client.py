@@ -56,13 +56,10 @@ from s3_source.boto_session import (
     renew,
     warn_in_the_clear,
 )
+from s3_source.conditions_without_etag import VersionConditions
 from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
-from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
-from s3_source.repeated_fields import Repeats
-from s3_source.signing import Credentials, Signer, error_fields, template_of
-from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
-from s3_source.version_check import (
+from s3_source.object_version import (
     CHECKSUM_HEADERS,
     bare_etag,
     check_version,
@@ -72,7 +69,10 @@ from s3_source.version_check import (
     may_be_unpacked,
     version_of,
 )
-from s3_source.version_conditions import VersionConditions
+from s3_source.pages import REPLACEMENT, checked_size, parse_page, text_of
+from s3_source.repeated_fields import Repeats
+from s3_source.signing import Credentials, Signer, error_fields, template_of
+from s3_source.transport import ACCEPT_ENCODING, BODY, CHECKSUM_MODE, Transport
 
 if TYPE_CHECKING:
     from boto3.session import Session

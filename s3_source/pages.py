@@ -22,8 +22,8 @@ from framework.errors import ListingError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE, NativeObject, size_of
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
+from s3_source.object_version import version_of
 from s3_source.page_items import PlainItems, plain_items
-from s3_source.version_check import version_of
 
 Decode = Callable[[str], str]
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.iggy_target import IggyTarget
+from framework.engine.reconnect_policy import ReconnectPolicy
 from framework.engine.reporter import Reporter
-from framework.engine.restart_policy import RestartPolicy
 from framework.engine.run_statistics import RunStatistics
 from framework.engine.session import Session
 from framework.engine.standby import Standby
@@ -37,7 +37,7 @@ STOP_SECONDS = 3.0
 Report = Callable[[RunStatistics], None]
 
 
-def _log_cut_short(policy: RestartPolicy, how: str, error: Exception) -> None:
+def _log_cut_short(policy: ReconnectPolicy, how: str, error: Exception) -> None:
     """Warn that a stop did not wait for Iggy; not of a start that waited for its turn and has sent nothing."""
     if policy.began:
         log.warning("stopped %s: %s", how, error)
@@ -162,7 +162,7 @@ class LocalEngine:
             self._woken.get(timeout=seconds)
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        policy = RestartPolicy(self._reporter.work_done, first_answer_seconds=target.startup_seconds)
+        policy = ReconnectPolicy(self._reporter.work_done, first_answer_seconds=target.startup_seconds)
         own_epochs: set[int] = set()
         while not self._stopping.is_set():
             try:
@@ -197,7 +197,7 @@ class LocalEngine:
             else:
                 return
 
-    def _run_epoch(self, connection: IggyConnection, policy: RestartPolicy, own_epochs: set[int]) -> None:
+    def _run_epoch(self, connection: IggyConnection, policy: ReconnectPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
         take_over = self._take_over and not policy.began
         with self._stops(connection.close):  # nothing was sent yet, so a stop need not wait for its requests

@@ -12,7 +12,7 @@ import attrs
 from typing_extensions import Self
 
 from framework.discovery.object_feed import FeedCounts
-from framework.engine.restart_policy import WorkDone
+from framework.engine.reconnect_policy import WorkDone
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import ObjectArchivedError
 from framework.offsets.skip_history import SkippedCount

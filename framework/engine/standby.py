@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.restart_policy import RestartPolicy, WorkDone
+from framework.engine.reconnect_policy import ReconnectPolicy, WorkDone
 from framework.errors import IggyUnavailableError, TaskClosedError, drop_tracebacks
 from framework.iggy.offset_log.running_instances import RunningInstances
 
@@ -71,7 +71,7 @@ class Standby:
             SourceError: what would also end a start: the log cannot be read, or Iggy is away for too long.
         """
         nothing = WorkDone(count=0, idle=True)
-        policy = RestartPolicy(lambda: nothing, first_answer_seconds=self._target.startup_seconds)
+        policy = ReconnectPolicy(lambda: nothing, first_answer_seconds=self._target.startup_seconds)
         self._shown = ""
         self._reporter.state = "standby"
         while not self._stopping.is_set():
@@ -93,7 +93,7 @@ class Standby:
                 self._pause(pause)
         return False
 
-    def _watch(self, connection: IggyConnection, policy: RestartPolicy) -> bool:
+    def _watch(self, connection: IggyConnection, policy: ReconnectPolicy) -> bool:
         """Look until no instance runs; False when a stop came first."""
         instances = RunningInstances(connection, self._config)
         absent_since: float | None = None

@@ -2,7 +2,7 @@
 
 A few objects that cannot be read while nothing else fails are no outage: they are tried again at each listing.
 
-The wait is the same as for Iggy (`framework.engine.restart_policy`): five minutes, once the store has answered. A store
+The wait is the same as for Iggy (`framework.engine.reconnect_policy`): five minutes, once the store has answered. A store
 that has never answered in this run is most often misspelt, and the user is waiting: the run fails at once.
 """
 

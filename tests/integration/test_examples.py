@@ -81,7 +81,7 @@ def test_a_library_that_ends_the_process_leaves_the_stack_of_each_thread(tasks, 
     """With several tasks it is a worker that ends; what is started in its place would end likewise."""
     (tmp_path / "program.py").write_text(
         "from examples.shelf import *\nShelfStore.open = lambda *_: os.abort()\n"
-        "from framework.engine import restart_policy\nrestart_policy.FRUITLESS_RECOVERIES = 0\n"
+        "from framework.engine import reconnect_policy\nreconnect_policy.FRUITLESS_RECOVERIES = 0\n"
         "if __name__ == '__main__':\n    main(ShelfTask)\n"
     )
     arguments = ("--config", EXAMPLES / "shelf.toml", "--set", f"runner.tasks_max={tasks}", "--once")

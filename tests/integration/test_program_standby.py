@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from framework.engine import restart_policy
+from framework.engine import reconnect_policy
 from framework.engine import standby as standby_of_the_engine
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import (
@@ -28,7 +28,7 @@ QUICK = {
     "framework.engine.standby.LOOK_SECONDS": 0.2,
     "framework.engine.standby.ABSENT_SECONDS": 0.6,
     "framework.engine.standby.RETURN_SECONDS": 4.0,
-    "framework.engine.restart_policy.RECONNECT_PAUSES": [0.1, 0.25, 0.5, 1.0],
+    "framework.engine.reconnect_policy.RECONNECT_PAUSES": [0.1, 0.25, 0.5, 1.0],
 }
 """A fifth of what it takes, in the same proportions: how long an instance must be away, and how soon it comes back when Iggy
 does. Why they are so long is in framework/engine/standby.py."""
@@ -123,7 +123,7 @@ def test_a_clean_stop_and_the_first_one_comes_back_as_the_standby(program, bucke
 
 
 def test_it_waits_over_restarts_of_iggy(program, bucket, server):
-    assert 2 * restart_policy.RECONNECT_PAUSES[-1] < standby_of_the_engine.RETURN_SECONDS, "as it is in `QUICK`"
+    assert 2 * reconnect_policy.RECONNECT_PAUSES[-1] < standby_of_the_engine.RETURN_SECONDS, "as it is in `QUICK`"
     first = at_work(program)
     standby = waiting(program)
     expected = {}

@@ -437,8 +437,8 @@ class DyingTask(S3SourceTask):
 
 @pytest.mark.parametrize("engine", ["spark", "local"])
 def test_workers_that_die_for_ever_end_the_run(bucket, iggy_url, stream_name, engine, request, monkeypatch):
-    monkeypatch.setattr("framework.engine.restart_policy.RECONNECT_PAUSES", (0.01,))
-    monkeypatch.setattr("framework.engine.restart_policy.FRUITLESS_RECOVERIES", 2)
+    monkeypatch.setattr("framework.engine.reconnect_policy.RECONNECT_PAUSES", (0.01,))
+    monkeypatch.setattr("framework.engine.reconnect_policy.FRUITLESS_RECOVERIES", 2)
     config = configured(bucket, iggy_url, stream_name, name="dying", engine=engine)
     if engine == "spark":
         from framework.engine.spark.engine import SparkEngine

@@ -16,8 +16,8 @@ from framework.storage.http.http_store import ObjectGet
 from framework.store import ListPage
 from s3_source.client import S3Store
 from s3_source.config import S3Config
+from s3_source.object_version import condition_of
 from s3_source.transport import BODY
-from s3_source.version_check import condition_of
 from tests.support.listing import native
 
 

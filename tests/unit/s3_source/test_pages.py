@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from framework.errors import ListingError, StoreUnavailableError
 from framework.model.objects import is_older_form
 from framework.storage.timestamps import milliseconds
+from s3_source.object_version import check_version, listed_etag
 from s3_source.page_items import plain_items
 from s3_source.pages import parse_page
-from s3_source.version_check import check_version, listed_etag
 from tests.support.listing import native
 
 NAMESPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'

@@ -55,7 +55,7 @@ class WorkDone:
 
 
 @attrs.define(eq=False, repr=False, slots=False)
-class RestartPolicy:
+class ReconnectPolicy:
     """Counts the breaks of one run. Not thread-safe.
 
     Args:

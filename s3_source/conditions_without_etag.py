@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from framework.errors import ObjectChangedError
 from framework.model.objects import NativeObject
-from s3_source.version_check import condition_of
+from s3_source.object_version import condition_of
 
 MAX_PINS = 4096
 

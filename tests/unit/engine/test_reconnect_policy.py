@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.discovery.object_feed import FeedCounts
-from framework.engine.reporter import Reporter
-from framework.engine.restart_policy import (
+from framework.engine.reconnect_policy import (
     FIRST_ANSWER_SECONDS,
     FRUITLESS_RECOVERIES,
     RECONNECT_PAUSES,
     RECONNECT_SECONDS,
-    RestartPolicy,
+    ReconnectPolicy,
     WorkDone,
 )
+from framework.engine.reporter import Reporter
 from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
 from framework.pipeline.task_statistics import TaskStatistics
 
@@ -32,10 +32,10 @@ class Run:
     idle: bool = False
     now: float = 0.0
     stored: int = 0
-    policy: RestartPolicy = attrs.field(init=False)
+    policy: ReconnectPolicy = attrs.field(init=False)
 
     def __attrs_post_init__(self):
-        self.policy = RestartPolicy(lambda: WorkDone(self.count, self.idle), clock=lambda: self.now)
+        self.policy = ReconnectPolicy(lambda: WorkDone(self.count, self.idle), clock=lambda: self.now)
 
     def epoch(self, *, records=0, unseen=0, idle=False):
         """An epoch that confirms so many records, of which `unseen` are only found by the next recovery, and breaks."""
