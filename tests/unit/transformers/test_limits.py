@@ -1,5 +1,6 @@
 """Objects that unfold to much, between two good ones: each costs itself, and less than 400 MB of memory at its peak."""
 
+import fcntl
 import gzip
 import json
 import os
@@ -75,14 +76,18 @@ ENDS = {
 
 
 @pytest.fixture(scope="module")
-def outcomes():
-    root = Path(__file__).parents[3]
-    command = [sys.executable, "-m", "tests.support.bombs"]
-    done = subprocess.run(
-        command, cwd=root, env=os.environ | {"PYTHONPATH": str(root)}, capture_output=True, text=True, check=True
-    )
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return {outcome["name"]: outcome for outcome in found}
+def outcomes(tmp_path_factory, worker_id):
+    """What became of each, worked out once for all workers of the run: it takes some 40 seconds of CPU."""
+    base = tmp_path_factory.getbasetemp()
+    found = (base if worker_id == "master" else base.parent) / "bombs.jsonl"
+    with found.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            root = Path(__file__).parents[3]
+            command, environment = [sys.executable, "-m", "tests.support.bombs"], os.environ | {"PYTHONPATH": str(root)}
+            done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=True)
+            found.write_text(done.stdout)
+    return {outcome["name"]: outcome for outcome in map(json.loads, found.read_text().splitlines())}
 
 
 @pytest.mark.timeout(600)
