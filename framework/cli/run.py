@@ -28,7 +28,7 @@ from framework.model.text import counted
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.engine.local import LocalEngine
+    from framework.engine.epoch_loop import Engine
     from framework.engine.metrics_server import MetricsServer
     from framework.iggy.connection import IggyConnection
     from framework.runtime.child_channel import ChildChannel
@@ -209,7 +209,7 @@ def run_engine(
     return attrs.evolve(last, state="stopped") if engine.stop_requested else last
 
 
-def _engine_class(config: SourceCommonConfig) -> type[LocalEngine]:
+def _engine_class(config: SourceCommonConfig) -> type[Engine]:
     if config.runner.engine != "spark":
         from framework.engine.local import LocalEngine  # noqa: PLC0415 - loads the door to Iggy
 
@@ -361,7 +361,7 @@ class _Metrics:
         self._take_over = take_over
         self._server: MetricsServer | None = None
 
-    def open(self, engine: LocalEngine, *, standby: bool = False) -> None:
+    def open(self, engine: Engine, *, standby: bool = False) -> None:
         """Open the port, if an address is configured; once.
 
         Args:

@@ -1,4 +1,4 @@
-"""Restart policy: how long a run recovers after its work broke off, and when it fails.
+"""Reconnect policy: how long a run recovers after its work broke off, and when it fails.
 
 There are three limits. Iggy may be away for five minutes, once it has answered, also for processes that send while this
 one reaches it; a break during a start's recovery counts like any other. A server that has never answered gets some

@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 MODULES = (
     "boto3.session",
     "framework.cli.app",
+    "framework.engine.epoch_loop",
     "framework.engine.local",
     "framework.engine.process_group",
     "framework.iggy.connection",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.engine.local import LocalEngine
+from framework.engine.epoch_loop import Engine
 from framework.engine.spark import jvm
 from framework.engine.spark.driver import ReadySpark, SparkGroup
 from framework.engine.spark.packages import require_packages
@@ -28,8 +28,8 @@ JAVA_SECONDS = 10.0
 """Time after a stop before a JVM that does not answer is killed. Usually it ends within 5 seconds."""
 
 
-class SparkEngine(LocalEngine):
-    """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of the local engine.
+class SparkEngine(Engine):
+    """Runs a source on Spark, continuously or once. Epochs, positions and guarantee are those of every engine.
 
     Spark starts in a thread, in which it takes seconds. Meanwhile the run connects to Iggy, recovers and begins to list.
     """

@@ -16,7 +16,7 @@ import pytest
 
 from framework import BucketConfig, StoreSourceTask
 from framework.cli.signals import stopped_by_signals
-from framework.engine import iggy_target, local
+from framework.engine import epoch_loop, iggy_target, local
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
 from framework.engine.session import Session
@@ -54,7 +54,7 @@ def test_a_stop_does_not_wait_for_positions_that_are_being_loaded(monkeypatch, c
         assert closed.wait(20)
         raise IggyUnavailableError("read: it was closed")
 
-    monkeypatch.setattr(local, "STOP_SECONDS", 3600)
+    monkeypatch.setattr(epoch_loop, "STOP_SECONDS", 3600)
     monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=closed.set))
     monkeypatch.setattr(Session, "begin", begin)
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)
@@ -212,7 +212,7 @@ class StoppedAt:
         return self.look
 
 
-WAITS = {threading.__file__, LocalEngine._run_epochs.__code__.co_filename}
+WAITS = {threading.__file__, epoch_loop.__file__, local.__file__}
 
 
 def _is_below(frame):

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from framework.engine import local
+from framework.engine import epoch_loop
+from framework.engine.epoch_loop import Engine
 from framework.engine.run_statistics import state_text
 from framework.engine.spark import engine as engines
 from framework.errors import FatalError, IggyUnavailableError, SourceRunningError, SparkUnavailableError
@@ -45,8 +46,8 @@ def made(monkeypatch):
 
     monkeypatch.setattr(engines, "spark_context", context)
     monkeypatch.setattr(engines, "require_packages", lambda *_, **__: True)
-    monkeypatch.setattr(local, "Standby", Standby)
-    monkeypatch.setattr(local.LocalEngine, "_run_epochs", run_epochs)
+    monkeypatch.setattr(epoch_loop, "Standby", Standby)
+    monkeypatch.setattr(Engine, "_run_epochs", run_epochs)
     return happened, turns, runs
 
 
@@ -107,7 +108,7 @@ def slow(monkeypatch):
 
     monkeypatch.setattr(engines, "spark_context", context)
     monkeypatch.setattr(engines, "require_packages", lambda *_, **__: True)
-    monkeypatch.setattr(local.LocalEngine, "_run_epochs", lambda self, _: meanwhile[0](self))
+    monkeypatch.setattr(Engine, "_run_epochs", lambda self, _: meanwhile[0](self))
     return go, stopped, meanwhile.append
 
 
@@ -258,7 +259,7 @@ def test_a_standby_starts_it_again_when_the_former_start_has_ended(slow, monkeyp
         assert engine._await_spark().context == "context"
 
     monkeypatch.setattr(engines, "spark_context", context)
-    monkeypatch.setattr(local, "Standby", Standby)
+    monkeypatch.setattr(epoch_loop, "Standby", Standby)
     begin(work)
     run(standby=True)
     assert happened == ["start", "stopped", "start", "stopped"]
