@@ -23,6 +23,11 @@ def test_an_id_is_the_same_for_ever():
     assert object_hash64("orders", "lake", "events/a.jsonl", "etag@1") == 0x2DF4DF91F9CD850B
     assert object_hash64("orders", "lake", "events/a.jsonl", "etag@1", 64, generation=9) == 0x8E1A59BC4CB30CD8
     assert message_id(0x0102030405060708, 3, 7) == 0x0102030405060708_000003_0000000007
+    assert dead_letter_hash64("orders", "lake", "events/a.jsonl", "etag@1") == 0x361D2FC2098BB217
+    of_object = dead_letter_hash64("orders", "lake", "events/a.jsonl", "etag@1", kind="dead object")
+    assert of_object == 0x78D2D7872F6CD952
+    replayed = dead_letter_hash64("orders", "lake", "events/a.jsonl", "etag@1", 64, generation=9, kind="replayed")
+    assert replayed == 0xC5646E632D38EC59
 
 
 def test_a_position_has_the_hash_of_its_generation():
@@ -61,6 +66,7 @@ def test_fields_do_not_run_into_each_other(other):
 
 def test_a_name_that_is_no_unicode_has_a_hash_of_its_own():
     assert object_hash64("s", "b", "\udcff", "v") != object_hash64("s", "b", "\udcfe", "v")
+    assert object_hash64("s", "b", "k", "\udcff") != object_hash64("s", "b", "k", "\udcfe")
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, MAX_SPLIT), st.integers(0, MAX_RECORD))
@@ -68,6 +74,10 @@ def test_the_parts_come_back(object_hash, split_number, record):
     made = message_id(object_hash, split_number, record)
     assert 0 <= made < 2**128
     assert parse_message_id(made) == MessageId(object_hash, split_number, record)
+
+
+def test_the_largest_parts_fit():
+    assert message_id(2**64 - 1, MAX_SPLIT, MAX_RECORD) == 2**128 - 1
 
 
 @pytest.mark.parametrize(
