@@ -26,11 +26,15 @@ def write_starting_file(program: str, root: type, path: Path, *, command: str) -
             try:
                 file.write(text)
                 file.flush()
-            except OSError:
+            except (OSError, UnicodeEncodeError):
                 path.unlink()  # a part of a file would be in the way of the next try
                 raise
     except FileExistsError:
         raise ConfigError("exists already, and config init overwrites nothing", origin=str(path)) from None
+    except UnicodeEncodeError:
+        raise ConfigError(
+            "its name is not valid UTF-8, and the file itself shows it: choose another", origin=ascii(str(path))
+        ) from None
     except OSError as exc:
         raise ConfigError(f"cannot be written: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
     sys.stdout.write(

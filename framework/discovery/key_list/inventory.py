@@ -130,6 +130,10 @@ def _data_file(cells: Mapping[str, Any]) -> DataFile:
     key = cells["key"]
     if not isinstance(key, str) or not key:
         raise ValueError("a data file without a key")
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"the key {shown(ascii(key))} of a data file is not valid Unicode") from None
     size = cells.get("size")
     return DataFile(key=key, size=None if size is None else int(size), md5=str(cells.get("MD5checksum") or "").lower())
 

@@ -38,6 +38,8 @@ def key_list_of(address: str, lookups: Lookups, *, form: str, encoding: str) -> 
         ConfigError: the address belongs to another store, or names no object.
     """
     options = {"form": form, "encoding": encoding, "source_bucket": lookups.store.bucket}
+    if "\0" in address:
+        raise ConfigError("[discovery] keys: has a null byte, which no path and no key has")
     if "://" not in address:
         return FileKeyList(Path(address), **options)
     found = _ADDRESS.fullmatch(address)
@@ -81,7 +83,12 @@ class FileKeyList(KeyList):
 
     @override
     def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
-        path = self._find(data)
+        try:
+            path = self._find(data)
+        except OSError as error:  # such as a name that is too long
+            raise KeyListError(
+                f"{self.name}: the data file {data.key} cannot be looked for ({error.strerror})"
+            ) from error
         if path is None:
             raise KeyListError(
                 f"{self.name}: the data file {data.key} lies neither beside it nor in a folder data or ../data; copy it there, "

@@ -3,8 +3,8 @@
     list -> rows -> [filters: bucket, versions, prefix] -> trusted, or looked up -> objects, in list order
 
 A row with size, ETag and last-modified replaces a line of a listing and costs no request. Any other row
-is looked up in the store, several in parallel. So is a row that must be outdated: of an object that a
-read found overwritten, or one with a position of another version.
+is looked up in the store, several in parallel. So is a row that may be outdated: of an object that a
+read found overwritten, one with a position of another version, or one that was empty.
 
 While the list is unchanged, a listing covers only released and deferred objects, until `read_again`.
 """
@@ -156,7 +156,7 @@ class KeyListResolver:
 
     def _believed(self, row: KeyRow) -> _Wanted | None:
         version = None
-        if row.size is not None and row.modified_ms is not None:
+        if row.size and row.modified_ms is not None:  # an empty object is filtered, unless it was written since
             version = self._lookups.store.listed_version(etag=row.etag, modified_ms=row.modified_ms)
         native = NativeObject(
             scheme=self._lookups.store.scheme,

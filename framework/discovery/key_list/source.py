@@ -89,7 +89,7 @@ class KeyList(abc.ABC):
 
     def _inventory(self) -> Inventory:
         name = self.name
-        with self.open() as file:
+        with self.open() as packed, unpacked(packed, name) as file:
             content = file.read(MAX_MANIFEST_BYTES + 1)
         if len(content) > MAX_MANIFEST_BYTES:
             raise KeyListError(f"{name}: longer than the manifest of an inventory can be; is it a manifest.json?")

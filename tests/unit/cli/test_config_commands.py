@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import resource
 import sys
@@ -96,6 +97,14 @@ def test_init_where_nothing_can_be_written(told, tmp_path, place):
     code, out, err = told("config", "init", tmp_path / place)
     assert (code, out) == (2, "")
     assert err.startswith("error: ")
+
+
+def test_init_under_a_name_that_is_not_utf_8_leaves_nothing_in_the_way(told, tmp_path):
+    path = tmp_path / os.fsdecode(b"x\xff.toml")
+    code, _, err = told("config", "init", path)
+    assert code == 2
+    assert "x\\udcff.toml': its name is not valid UTF-8, and the file itself shows it: choose another" in err
+    assert not path.exists()
 
 
 def test_init_on_a_full_disk_leaves_nothing_in_the_way(told, tmp_path):

@@ -372,6 +372,37 @@ def test_an_inventory_may_be_copied_to_this_machine(rig, store, tmp_path, layout
         rig.open(keys=str(folder / "manifest.json")).read()
 
 
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("x" * 300, r"the data file x{300} cannot be looked for \(File name too long\)"),
+        ("a\ud800b", r"no manifest of an S3 Inventory \(the key .*ud800b.* of a data file is not valid Unicode\)"),
+    ],
+)
+def test_a_data_file_whose_name_cannot_be(rig, tmp_path, key, said):
+    manifest = {"sourceBucket": "lake", "fileFormat": "CSV", "fileSchema": "Bucket, Key", "files": [{"key": key}]}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(KeyListError, match=said):
+        rig.open(keys=str(tmp_path / "manifest.json")).read()
+
+
+def test_a_manifest_may_be_compressed(rig, store):
+    native = put_lines(store, "a", 2)
+    rig.inventory([line_of(native)])
+    key = rig.options["keys"].removeprefix("memory://reports/")
+    rig.write(gzip.compress(rig.reports._objects[key].data), f"{key}.gz")
+    assert list(rig.open(keys=f"memory://reports/{key}.gz").read()) == ["a"]
+
+
+def test_an_object_that_was_empty_when_the_list_was_made_is_looked_up(rig, store):
+    was = store.put("a", b"")
+    store.put("b", b"")
+    rig.inventory([line_of(was), line_of(store.stat("b"))])
+    put_lines(store, "a", 2)
+    assert list(rig.open().read()) == ["a"]
+    assert rig.counts.filtered == {"empty": 1}
+
+
 def test_a_manifest_cannot_name_a_bucket_to_read_with_our_credentials(rig, store):
     native = put_lines(store, "a", 2)
     rig.inventory([line_of(native)], destinationBucket="arn:aws:s3:::secrets")
@@ -437,6 +468,9 @@ def test_no_list_is_an_error_that_names_the_place(rig, tmp_path):
     assert "nothing.txt: the list of keys cannot be read (No such file" in failure_of(rig)
     rig.options["keys"] = str(tmp_path)
     assert "Is a directory" in failure_of(rig)
+    rig.options["keys"] = "a\0b"
+    with pytest.raises(ConfigError, match="has a null byte"):
+        rig.open()
     os.mkfifo(tmp_path / "pipe.txt")
     rig.options["keys"] = str(tmp_path / "pipe.txt")
     assert "pipe.txt: the list of keys cannot be read (it is a pipe, not a file)" in failure_of(rig)
