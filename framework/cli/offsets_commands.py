@@ -79,9 +79,9 @@ def reset_offsets(
             objects, records = objects + watermark.objects, records + watermark.records
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
         least = "at least " if unfinished else ""
-        what = f"after the reset the next run sends again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
+        what = f"after the reset the next run reads again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
         if choice.everything and not objects:
-            what = f'no positions are stored in topic "{found.topic}": the next run sends every object whole'
+            what = f'no positions are stored in topic "{found.topic}": the next run reads every object whole'
         elif opened and not choice.everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         write_lines([what])
@@ -137,7 +137,7 @@ def _outcome(entry: OffsetManagerEntry, change: SetPosition) -> str:
         return f"{place}: nothing more is read; {counted(count, 'record')} of it count as sent"
     again = entry.records_done - count
     least = "at least " if not entry.final else ""
-    then = f"sends again {least}{counted(again, 'record')}" if again >= 0 else f"skips {counted(-again, 'record')}"
+    then = f"reads again {least}{counted(again, 'record')}" if again >= 0 else f"skips {counted(-again, 'record')}"
     return f"{place}: the next run {then}, and goes on with record {count + 1:,}"
 
 

@@ -65,7 +65,7 @@ def test_status_shows_no_lag_and_a_changed_filter_ends_the_start(program, expect
     assert "FAIL positions      [discovery] exclude changed since" in checked.out
     assert "offsets accept-data-loss" in ended.said
     reset = program.run("offsets", "reset", "--all", "--yes", "--config", str(program.path), config=False)
-    assert f"sends again: {len(COUNTS)} objects, {sum(COUNTS.values())} records" in reset.out
+    assert f"reads again: {len(COUNTS)} objects, {sum(COUNTS.values())} records" in reset.out
     program.once()
     assert program.count() == 2 * sum(COUNTS.values()) - COUNTS["other.jsonl"]
 

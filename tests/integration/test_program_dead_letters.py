@@ -285,7 +285,7 @@ def test_a_reset_that_was_killed_behind_its_snapshot_is_finished_by_the_same_com
         killed.setattr("framework.engine.positions_admin.void_dead_letters", lambda *_: 0)
         assert program.run("offsets", "reset", *choice, "--yes").code == 0
     assert program.run("dead-letter", "show").out.endswith("1 dead letter\n")
-    told = "sends every object whole" if choice == ("--all",) else "sends again: 0 objects"
+    told = "reads every object whole" if choice == ("--all",) else "reads again: 0 objects"
     assert told in program.run("offsets", "reset", *choice, "--yes").out
     assert program.run("dead-letter", "show").out.endswith("0 dead letters\n")
 

@@ -115,7 +115,7 @@ def test_positions_are_shown_while_the_source_runs_and_who_runs_it_is_not_distur
 def test_a_reset_reads_again_what_it_says_and_nothing_else(program, expected, engine):
     using(program, engine).once()
     said = offsets(program, "reset", "--key", "in/b c.jsonl", "--dry-run").out
-    assert "the next run sends again: 1 object, 31 records" in said
+    assert "the next run reads again: 1 object, 31 records" in said
     program.once()
     assert set(times(program).values()) == {1}
     offsets(program, "reset", "--key", "in/b c.jsonl", "--yes")
@@ -151,7 +151,7 @@ def numbers_of(program, key):
 def test_a_set_position_goes_on_behind_its_record_and_nothing_else_is_sent_again(program, expected, engine):
     using(program, engine).once()
     said = offsets(program, "set", "--key", "in/b c.jsonl", "--records", "21", "--dry-run").out
-    assert "in/b c.jsonl: the next run sends again 10 records, and goes on with record 22" in said
+    assert "in/b c.jsonl: the next run reads again 10 records, and goes on with record 22" in said
     program.once()
     assert set(times(program).values()) == {1}
     offsets(program, "set", "--key", "in/b c.jsonl", "--records", "21", "--yes")
@@ -238,7 +238,7 @@ def test_a_position_is_set_in_the_bucket_of_the_source_after_a_move_to_another_o
         moved.put(key, jsonl(payloads))
     program.store(bucket=moved.name).once()
     said = offsets(program, "set", "--key", "in/a.jsonl", "--records", "19", "--yes").out
-    assert f"{moved.name}/in/a.jsonl: the next run sends again 1 record, and goes on with record 20" in said
+    assert f"{moved.name}/in/a.jsonl: the next run reads again 1 record, and goes on with record 20" in said
     program.once()
     assert numbers_of(program, "in/a.jsonl") == {number: 2 + (number > 19) for number in range(1, 21)}
     program.store(bucket=moto_bucket.name)
@@ -252,7 +252,7 @@ def test_a_reset_after_the_offsets_topic_was_lost_says_that_everything_is_sent_a
     with_client(program.url, lambda client: client.delete_topic(program.stream, topic))
     assert program.run("--once").code == 3
     said = offsets(program, "reset", "--all", "--yes").out
-    assert said.startswith(f'no positions are stored in topic "{topic}": the next run sends every object whole\n')
+    assert said.startswith(f'no positions are stored in topic "{topic}": the next run reads every object whole\n')
     program.once()
     assert set(times(program).values()) == {2}
 
@@ -268,7 +268,7 @@ def test_on_a_terminal_a_reset_says_what_will_come_of_it_and_asks(program, expec
     out, err = running.communicate(timeout=60)
     os.close(master)
     assert running.returncode == (0 if again else 1), err
-    assert b"the next run sends again: 4 objects, 70 records" in out
+    assert b"the next run reads again: 4 objects, 70 records" in out
     program.once()
     assert set(times(program).values()) == {1 + again}
 
