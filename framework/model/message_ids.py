@@ -72,10 +72,10 @@ def dead_letter_hash64(
     bucket: str,
     key: str,
     version: str,
-    split_size: int = 0,
+    split_size: int,
     *,
-    generation: int = 1,
-    kind: Literal["dead letter", "dead object", "replayed"] = "dead letter",
+    generation: int,
+    kind: Literal["dead letter", "dead object", "replayed"],
 ) -> int:
     """Return the 64-bit hash for the dead letters of an object version, or for records replayed from them.
 

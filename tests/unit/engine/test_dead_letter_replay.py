@@ -148,7 +148,7 @@ def test_a_replayed_record_lies_in_its_partition_under_its_own_id_with_a_mark():
     replay(source, validate=False)
     (message,) = marked(source)
     entry = source.entries["a", 0]
-    of_object = dead_letter_hash64("kit", entry.bucket, "a", entry.version, kind="replayed")
+    of_object = dead_letter_hash64("kit", entry.bucket, "a", entry.version, 0, generation=1, kind="replayed")
     assert message.message_id == message_id(of_object, 0, 2)
     assert all(
         message.message_id >> 64 != other.message_id >> 64

@@ -24,4 +24,10 @@ def test_what_a_position_stores_tells_splits_from_parts():
 def test_ids_of_an_object_differ_by_how_it_is_divided():
     of = ("source", "bucket", "key", "version")
     sizes = (0, 4, -4, -5, 64)
-    assert len({object_hash64(*of, size) for size in sizes} | {dead_letter_hash64(*of, size) for size in sizes}) == 10
+    assert (
+        len(
+            {object_hash64(*of, size) for size in sizes}
+            | {dead_letter_hash64(*of, size, generation=1, kind="dead letter") for size in sizes}
+        )
+        == 10
+    )

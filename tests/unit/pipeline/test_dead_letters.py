@@ -142,7 +142,7 @@ def test_a_dead_letter_says_where_what_and_why():
     assert dead_letter.length == len(dead_letter.raw) == len(message.payload)
     assert "not JSON" in dead_letter.text
     assert "bad 2" not in " ".join(join_provenance(message.headers).values())
-    of_object = dead_letter_hash64("kit", entry.bucket, "events/a", entry.version)
+    of_object = dead_letter_hash64("kit", entry.bucket, "events/a", entry.version, 0, generation=1, kind="dead letter")
     assert message.message_id == message_id(of_object, 0, 2)
     assert of_object != object_hash64("kit", entry.bucket, "events/a", entry.version)
 
@@ -274,7 +274,7 @@ def rest_failed(**options):
 
 def dead_hash(source, key):
     entry = source.entries[key, 0]
-    return dead_letter_hash64("kit", entry.bucket, key, entry.version, kind="dead object")
+    return dead_letter_hash64("kit", entry.bucket, key, entry.version, 0, generation=1, kind="dead object")
 
 
 @pytest.mark.parametrize("lost", [0, 2])
