@@ -114,7 +114,7 @@ def _lines(command: str, root: type, path: Path, converted: Converted) -> Iterat
     yield ""
     yield "# Property by property:"
     rows = [
-        (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", row.note)
+        (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", printable(row.note))
         for row in converted.rows
     ]
     yield from (f"#   {line}" for line in in_columns(rows))

@@ -568,3 +568,37 @@ def test_json_with_a_byte_order_mark_and_a_null(convert):
     assert code == 0
     assert tomllib.loads(out)["s3"]["bucket"] == "lake"
     assert rows(out)["aws.s3.prefix"].endswith("empty")
+
+
+SECTION = "\n[iggy.tls]\nenabled = false\n#"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aws.s3.prefix": f"${{vault{SECTION}:k}}"},
+        {"aws.s3.prefix": f"a${{vault{SECTION}:k}}"},
+        {"aws.s3.prefix": f"${{env:A{SECTION}}}"},
+        {"aws.s3.prefix": f"${{dir:/a{SECTION}:b}}"},
+        {"aws.s3.prefix": f'"""{SECTION}'},
+        {"aws.s3.prefix": f"\"\r\x85\u2028\u2029\x0b{SECTION}'"},
+        {"aws.s3.endpoint": f"https://store{SECTION}"},
+        {"aws.secret.access.key": f"${{vault{SECTION}:k}}"},
+        {"tasks.max": f"${{vault{SECTION}:k}}"},
+        {"tasks.max": f"1{SECTION}"},
+        {"aws.s3.backoff.delay.ms": f"${{vault{SECTION}:k}}"},
+        {"errors.tolerance": f"all{SECTION}"},
+        {"file.name.template": f"a{SECTION}("},
+        {"file.name.template": f"a{SECTION}"},
+        {"topics": f"a,b{SECTION}"},
+        {f"my.own{SECTION}": SECTION},
+    ],
+)
+@pytest.mark.parametrize("program", ["s3_source", "gcs_source"])
+def test_no_text_of_the_input_leaves_its_comment_or_string(convert, given, program):
+    config = {"aws.s3.bucket.name": "lake", "gcs.bucket.name": "lake", **given}
+    code, out, err = convert(json.dumps({"name": "x", "config": config}), program=program)
+    assert code == 0
+    assert "tls" not in tomllib.loads(out)["iggy"]
+    assert all(character.isprintable() for character in (out + err).replace("\n", ""))
+    assert not any(line.startswith(("[iggy.tls]", "enabled")) for line in (out + err).splitlines())
