@@ -37,13 +37,13 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.s3.fetch.buffer.size": ConnectorOption(note=_BUFFER),
     "aws.s3.sse.algorithm": ConnectorOption(note=_UPLOADS),
     "aws.s3.part.size.bytes": ConnectorOption(note=_UPLOADS),
-    "aws_s3_bucket": ConnectorOption(to="s3.bucket", note="the former name of aws.s3.bucket.name"),
-    "aws_s3_region": ConnectorOption(to="s3.region", note="the former name of aws.s3.region"),
+    "aws_s3_bucket": ConnectorOption(to="s3.bucket", note="the former name of aws.s3.bucket.name", yields=True),
+    "aws_s3_region": ConnectorOption(to="s3.region", note="the former name of aws.s3.region", yields=True),
     "aws_s3_endpoint": ConnectorOption(
-        to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}"
+        to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}", yields=True
     ),
-    "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix"),
-    "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID"),
-    "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY"),
+    "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix", yields=True),
+    "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID", yields=True),
+    "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY", yields=True),
 }
 """Names as of Aiven's S3 source connector 3.4."""

@@ -49,6 +49,9 @@ def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path)
         )
     for name in repeated:
         _warn(f"{name} is given more than once; the last value counts")
+    for row in converted.rows:
+        if row.warning:
+            _warn(row.warning)
     try:
         structure(converted.sections, root, environment=_EveryVariable())
     except ConfigError as exc:

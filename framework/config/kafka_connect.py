@@ -33,12 +33,14 @@ class ConnectorOption:
         read: the value from its text; raises ValueError.
         variable: for a secret, the environment variable that will hold it.
         note: what differs, or why there is no counterpart.
+        yields: whether another property of the same option counts if both are given, as over a former name.
     """
 
     to: str = ""
     read: Callable[[str], object] = str
     variable: str = ""
     note: str = ""
+    yields: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -49,11 +51,13 @@ class ConvertedProperty:
         name: the property; empty for an option that the file does not contain.
         to: the option that it became; empty without one.
         note: what differs, or why there is no counterpart.
+        warning: what the user must know or correct; empty for nothing.
     """
 
     name: str
     to: str
     note: str
+    warning: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -114,12 +118,12 @@ COMMON: Mapping[str, ConnectorOption] = {
     "connector.class": _none("the program is the connector"),
     "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
     "topic": ConnectorOption(to="iggy.topic"),
-    "topics": ConnectorOption(to="iggy.topic", note="the former name of topic"),
+    "topics": ConnectorOption(to="iggy.topic", note="the former name of topic", yields=True),
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
-    "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format"),
+    "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format", yields=True),
     "format.output.type": ConnectorOption(
-        to="input.format", read=_lower, note="what the sink wrote; [input] envelope takes its envelope off"
+        to="input.format", read=_lower, note="what the sink wrote; [input] envelope takes its envelope off", yields=True
     ),
     "transformer.max.buffer.size": ConnectorOption(
         to="input.chunk_size", read=whole_number, note="of input.format=bytes"
@@ -190,15 +194,21 @@ def convert_properties(
         to=f"{section}.start_after", note="only the first listing starts there; finished objects are remembered"
     )
     known = {**COMMON, START_KEY: start, **store}
-    result = Converted(sections={}, rows=[])
-    for name, text in properties.items():
+    sections: dict[str, dict[str, object]] = {}
+    options = {name: known.get(name) or _by_prefix(name) for name in properties}
+    counting: dict[str, str] = {}  # option -> the property that gives it
+    rows: dict[str, ConvertedProperty] = {}
+    for name in sorted(properties, key=lambda name: _yields(options[name])):
         if name == TEMPLATE:
-            result.rows.extend(_template(text, result.sections))
-            continue
-        option = known.get(name) or _by_prefix(name)
-        result.rows.append(_converted(name, text, option, result.sections))
-    result.rows.extend(_completed(result.sections, section))
-    return result
+            rows[name] = _template(properties[name], sections)
+        else:
+            rows[name] = _converted(name, properties[name], options[name], sections, counting)
+    in_order = [rows[name] for name in properties]
+    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section)])
+
+
+def _yields(option: ConnectorOption | None) -> bool:
+    return option is not None and option.yields
 
 
 def _by_prefix(name: str) -> ConnectorOption | None:
@@ -207,7 +217,11 @@ def _by_prefix(name: str) -> ConnectorOption | None:
 
 
 def _converted(
-    name: str, text: str, option: ConnectorOption | None, sections: dict[str, dict[str, object]]
+    name: str,
+    text: str,
+    option: ConnectorOption | None,
+    sections: dict[str, dict[str, object]],
+    counting: dict[str, str],
 ) -> ConvertedProperty:
     if option is None:
         return ConvertedProperty(name=name, to="", note="unknown: neither Kafka Connect's nor this connector's")
@@ -215,12 +229,14 @@ def _converted(
         return ConvertedProperty(name=name, to="", note=option.note)
     if not text.strip():
         return ConvertedProperty(name=name, to="", note="empty")
-    section, _, key = option.to.partition(".")
-    if key in sections.get(section, {}):
-        return ConvertedProperty(name=name, to="", note=f"{shown(option.to)} is set by another property, which counts")
+    first = counting.setdefault(option.to, name)
+    if first != name:
+        note = f"left out: {shown(option.to)} is set by {first}, which counts"
+        return ConvertedProperty(name=name, to="", note=note, warning=f"{name} is {note}")
     value, note = _value(text, option)
     if value is None:
-        return ConvertedProperty(name=name, to="", note=note)
+        return ConvertedProperty(name=name, to="", note=note, warning=f"to correct: {name}: {note}")
+    section, _, key = option.to.partition(".")
     sections.setdefault(section, {})[key] = value
     return ConvertedProperty(name=name, to=option.to, note=note)
 
@@ -267,19 +283,17 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
     return value, f"was a reference of the config provider {names}: set this variable"
 
 
-def _template(text: str, sections: dict[str, dict[str, object]]) -> Iterator[ConvertedProperty]:
+def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if text.strip() in {".*", ".+", ""}:
-        yield ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
-        return
+        return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
     template = f".*?(?:{text}).*"
     try:
         NameTemplate.parse(template, regex=True)
     except ConfigError:
         note = "not a valid expression here (Python's syntax): write it as [naming] template"
-        yield ConvertedProperty(name=TEMPLATE, to="", note=note)
-        return
+        return ConvertedProperty(name=TEMPLATE, to="", note=note, warning=f"to correct: {TEMPLATE}: {note}")
     sections.setdefault("naming", {}).update(template=template.replace("${", "$${"), regex=True)
-    yield ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 
 
 def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[ConvertedProperty]:

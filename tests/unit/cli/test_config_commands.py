@@ -602,3 +602,34 @@ def test_no_text_of_the_input_leaves_its_comment_or_string(convert, given, progr
     assert "tls" not in tomllib.loads(out)["iggy"]
     assert all(character.isprintable() for character in (out + err).replace("\n", ""))
     assert not any(line.startswith(("[iggy.tls]", "enabled")) for line in (out + err).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("former", "current", "option"),
+    [
+        ("aws_s3_bucket=old", "aws.s3.bucket.name=new", "s3.bucket"),
+        ("aws_s3_prefix=old", "aws.s3.prefix=new", "s3.prefix"),
+        ("aws_s3_region=old", "aws.s3.region=new", "s3.region"),
+        ("aws_s3_endpoint=https://old", "aws.s3.endpoint=new", "s3.endpoint"),
+        ("aws_access_key_id=${env:old}", "aws.access.key.id=${env:new}", "s3.access_key_id"),
+        ("aws_secret_access_key=${env:old}", "aws.secret.access.key=${env:new}", "s3.secret_access_key"),
+        ("input.type=old", "input.format=new", "input.format"),
+        ("format.output.type=old", "input.format=new", "input.format"),
+        ("topics=old", "topic=new", "iggy.topic"),
+    ],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_current_name_counts_over_the_former_one(convert, former, current, option, reverse):
+    lines = [former, current][:: -1 if reverse else 1]
+    _, out, err = convert("\n".join(["connector.class=a.b", *lines]))
+    section, _, key = option.partition(".")
+    name, counts = former.partition("=")[0], current.partition("=")[0]
+    assert tomllib.loads(out)[section][key].strip("${}") in {"new", "env:new"}
+    assert rows(out)[name] == f"no counterpart left out: [{section}] {key} is set by {counts}, which counts"
+    assert f"warning: {name} is left out: [{section}] {key} is set by {counts}, which counts\n" in err
+    assert list(rows(out))[1:3] == [line.partition("=")[0] for line in lines]
+
+
+def test_a_current_name_without_a_value_leaves_the_former_one(convert):
+    out = convert("aws_s3_bucket=old\naws.s3.bucket.name=\n")[1]
+    assert tomllib.loads(out)["s3"]["bucket"] == "old"
