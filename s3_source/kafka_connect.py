@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, milliseconds, seconds, whole_number
+from framework.config.kafka_connect import (
+    NO_LOGIN,
+    ConnectorOption,
+    address,
+    duration_of_milliseconds,
+    seconds,
+    whole_number,
+)
 
 
 def _attempts(text: str) -> int:
@@ -28,10 +35,13 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.sts.role.session.name": ConnectorOption(to="s3.role_session_name"),
     "aws.sts.role.session.duration": ConnectorOption(to="s3.role_duration", read=seconds),
     "aws.sts.config.endpoint": ConnectorOption(to="s3.sts_endpoint", read=address, note=NO_LOGIN),
-    "aws.s3.backoff.delay.ms": ConnectorOption(to="s3.retry_base", read=milliseconds),
-    "aws.s3.backoff.max.delay.ms": ConnectorOption(to="s3.retry_cap", read=milliseconds),
+    "aws.s3.backoff.delay.ms": duration_of_milliseconds("s3.retry_base"),
+    "aws.s3.backoff.max.delay.ms": duration_of_milliseconds("s3.retry_cap"),
     "aws.s3.backoff.max.retries": ConnectorOption(
-        to="s3.max_attempts", read=_attempts, note="attempts include the first, so one more"
+        to="s3.max_attempts",
+        read=_attempts,
+        note="attempts include the first, so one more",
+        by_hand="attempts include the first: write max_attempts = one more than it holds",
     ),
     "aws.s3.fetch.page.size": ConnectorOption(note="pages have 1,000 keys: [s3] page_size"),
     "aws.s3.fetch.buffer.size": ConnectorOption(note=_BUFFER),

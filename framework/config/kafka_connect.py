@@ -33,6 +33,7 @@ class ConnectorOption:
         read: the value from its text; raises ValueError.
         variable: for a secret, the environment variable that will hold it.
         note: what differs, or why there is no counterpart.
+        by_hand: what to write if the value is a reference, `{}`, and the option cannot take it as it is; empty if it can.
         yields: whether another property of the same option counts if both are given, as over a former name.
     """
 
@@ -40,6 +41,7 @@ class ConnectorOption:
     read: Callable[[str], object] = str
     variable: str = ""
     note: str = ""
+    by_hand: str = ""
     yields: bool = False
 
 
@@ -78,6 +80,12 @@ def whole_number(text: str) -> int:
 def milliseconds(text: str) -> str:
     """Return a number of milliseconds as a duration."""
     return f"{whole_number(text)}ms"
+
+
+def duration_of_milliseconds(to: str) -> ConnectorOption:
+    """Return what becomes of a property in milliseconds: a duration, which has its unit beside the number."""
+    name = to.partition(".")[2]
+    return ConnectorOption(to=to, read=milliseconds, by_hand=f'it holds milliseconds: write {name} = "{{}}ms"')
 
 
 def seconds(text: str) -> str:
@@ -134,7 +142,10 @@ COMMON: Mapping[str, ConnectorOption] = {
     "distribution.type": ConnectorOption(to="naming.distribution", read=_lower),
     "file.compression.type": ConnectorOption(to="input.compression", read=_compression),
     "errors.tolerance": ConnectorOption(
-        to="errors.tolerance", read=_tolerance, note="all is skip_record: skipped records are counted and logged"
+        to="errors.tolerance",
+        read=_tolerance,
+        note="all is skip_record: skipped records are counted and logged",
+        by_hand='write tolerance = "none", or "skip_record" if it holds all',
     ),
     "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
     "errors.log.enable": _none("errors are always logged"),
@@ -249,6 +260,9 @@ def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
     if _KAFKA_REFERENCE.search(text):
         if not whole and option.read is not str:
             return None, "its value holds a reference beside other text: write it by hand"
+        if option.by_hand:
+            reference, _ = _with_references(text.strip(), option)
+            return None, f"its value is a reference, to be written by hand: {option.by_hand.format(reference)}"
         return _with_references(text.strip() if whole else text, option)
     try:
         value = option.read(text)
@@ -286,6 +300,9 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
 def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if text.strip() in {".*", ".+", ""}:
         return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
+    if _KAFKA_REFERENCE.search(text):
+        note = "its value holds a reference, which no expression can: write it as [naming] template"
+        return ConvertedProperty(name=TEMPLATE, to="", note=note, warning=f"to correct: {TEMPLATE}: {note}")
     template = f".*?(?:{text}).*"
     try:
         NameTemplate.parse(template, regex=True)

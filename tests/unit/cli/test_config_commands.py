@@ -633,3 +633,53 @@ def test_the_current_name_counts_over_the_former_one(convert, former, current, o
 def test_a_current_name_without_a_value_leaves_the_former_one(convert):
     out = convert("aws_s3_bucket=old\naws.s3.bucket.name=\n")[1]
     assert tomllib.loads(out)["s3"]["bucket"] == "old"
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "option", "advice"),
+    [
+        ("s3_source", "aws.s3.backoff.delay.ms", "s3.retry_base", 'it holds milliseconds: write retry_base = "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.delay.ms", "s3.retry_cap", 'it holds milliseconds: write retry_cap = "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.retries", "s3.max_attempts", "write max_attempts = one more than it holds"),
+        (
+            "s3_source",
+            "errors.tolerance",
+            "errors.tolerance",
+            'write tolerance = "none", or "skip_record" if it holds all',
+        ),
+        ("gcs_source", "gcs.retry.backoff.initial.delay.ms", "gcs.retry_base", 'write retry_base = "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.max.delay.ms", "gcs.retry_cap", 'write retry_cap = "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.total.timeout.ms", "gcs.retry_budget", 'write retry_budget = "{}ms"'),
+        ("s3_source", "file.name.template", "naming.template", "write it as [naming] template"),
+        ("gcs_source", "file.name.template", "naming.template", "write it as [naming] template"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("reference", "ours"),
+    [("${env:LATER}", "${env:LATER}"), ("${dir:/run/x:k}", "${file:/run/x/k}"), (" ${vault:a:k} ", None)],
+)
+def test_a_reference_to_what_must_be_read_is_to_be_written_by_hand(
+    convert, program, name, option, advice, reference, ours
+):
+    """The option would take its text as another value: milliseconds as seconds, retries as attempts."""
+    out, err = convert(f"connector.class=a.b\n{name}={reference}\n", program=program)[1:]
+    section, _, key = option.partition(".")
+    assert key not in tomllib.loads(out).get(section, {})
+    advice = advice.format(ours or f"${{env:{section.upper()}_{key.upper()}}}")
+    assert rows(out)[name].startswith("no counterpart its value ")
+    assert rows(out)[name].endswith(advice)
+    assert re.search(rf"(?m)^warning: to correct: {re.escape(name)}: .*{re.escape(advice)}$", err)
+
+
+def test_what_a_reference_to_milliseconds_is_told_to_become_is_read_so(convert):
+    values = tomllib.loads(convert("name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\n")[1])
+    values["s3"]["retry_base"] = "${env:DELAY}ms"
+    environment = {"DELAY": "50", "IGGY_PASSWORD": "x"}
+    assert structure(values, S3SourceConfig, environment=environment).s3.retry_base == 0.05
+
+
+@pytest.mark.parametrize("template", ["a-${env:TPL}", "${file:/x:k}{{topic}}"])
+def test_a_template_with_a_reference_is_to_be_written_by_hand(convert, template):
+    out, err = convert(f"aws.s3.bucket.name=lake\nfile.name.template={template}\n")[1:]
+    assert "naming" not in tomllib.loads(out)
+    assert "warning: to correct: file.name.template: its value holds a reference" in err
