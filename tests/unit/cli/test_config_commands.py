@@ -683,3 +683,35 @@ def test_a_template_with_a_reference_is_to_be_written_by_hand(convert, template)
     out, err = convert(f"aws.s3.bucket.name=lake\nfile.name.template={template}\n")[1:]
     assert "naming" not in tomllib.loads(out)
     assert "warning: to correct: file.name.template: its value holds a reference" in err
+
+
+@pytest.mark.parametrize("reference", ["${env:LATER}", "${dir:/no/such/folder:k}", "${vault:a:k}"])
+def test_a_value_that_is_known_later_is_not_called_wrong(convert, reference):
+    of_both = ["tasks.max", "input.format", "file.compression.type", "distribution.type", "transformer.max.buffer.size"]
+    of_both += ["expected.max.message.size", "topic", "errors.deadletterqueue.topic.name", "name", "native.start.key"]
+    of_both += ["topic.creation.default.partitions"]
+    s3 = ["endpoint", "region", "prefix", "bucket.name"]
+    sts = ["config.endpoint", "role.arn", "role.external.id", "role.session.name", "role.session.duration"]
+    gcs = ["endpoint", "bucket.name", "credentials.path", "retry.backoff.max.attempts"]
+    names = {
+        "s3_source": [f"aws.s3.{name}" for name in s3] + [f"aws.sts.{name}" for name in sts],
+        "gcs_source": [f"gcs.{name}" for name in gcs] + ["file.name.prefix"],
+    }
+    for program, own in names.items():
+        code, out, err = convert("".join(f"{name}={reference}\n" for name in of_both + own), program=program)
+        assert (code, err) == (0, "")
+        assert [row for row in rows(out).values() if row.startswith("no counterpart")] == []
+
+
+def test_a_duration_in_seconds_by_reference_is_read_as_seconds(convert):
+    text = "name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\naws.sts.role.session.duration=${env:D}\n"
+    values = tomllib.loads(convert(f"{text}aws.sts.role.arn=arn:aws:iam::123456789012:role/reader\n")[1])
+    assert structure(values, S3SourceConfig, environment={"D": "1800", "IGGY_PASSWORD": "x"}).s3.role_duration == 1800
+
+
+def test_mistakes_beside_a_value_that_is_known_later_are_told(convert):
+    err = convert("aws.s3.bucket.name=Not A Bucket\ntasks.max=${env:N}\ninput.format=xml\naws.s3.prefix=${env:}\n")[2]
+    assert "warning: to correct: [s3] bucket" in err
+    assert "warning: to correct: [input] format" in err
+    assert "warning: to correct: [s3] prefix: ${env:} must be ${env:NAME} or ${file:PATH}" in err
+    assert "tasks_max" not in err
