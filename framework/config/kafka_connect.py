@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from framework.config.key_template import NameTemplate
+from framework.config.values import is_unicode
 from framework.errors import ConfigError
 
 _KAFKA = "where records go is [iggy]; no Kafka is involved"
 _CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Parquet and CSV"
 _SINK = "an option of sinks, which write objects"
 _SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
+_NO_UNICODE = "its value is not valid Unicode: write it by hand"
 _NOT_COPIED = "the value is not copied: set this variable"
 NO_LOGIN = "a login or a query in it is not copied: keys go into their own options"
 _NUMBER = re.compile(r"\s*[+-]?\d{1,99}\s*", re.ASCII)
@@ -246,7 +248,7 @@ def _converted(
         return ConvertedProperty(name=name, to="", note=note, warning=f"{name} is {note}")
     value, note = _value(text, option)
     if value is None:
-        return ConvertedProperty(name=name, to="", note=note, warning=f"to correct: {name}: {note}")
+        return _to_correct(name, note)
     section, _, key = option.to.partition(".")
     sections.setdefault(section, {})[key] = value
     return ConvertedProperty(name=name, to=option.to, note=note)
@@ -254,21 +256,33 @@ def _converted(
 
 def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
     """Return the value and the note of a property; None and the reason when it cannot be used."""
-    whole = _KAFKA_REFERENCE.fullmatch(text.strip()) is not None
-    if option.variable and not whole:
+    if not is_unicode(text):
+        return None, _NO_UNICODE
+    if option.variable and not _is_reference(text):
         return f"${{env:{option.variable}}}", _NOT_COPIED
     if _KAFKA_REFERENCE.search(text):
-        if not whole and option.read is not str:
-            return None, "its value holds a reference beside other text: write it by hand"
-        if option.by_hand:
-            reference, _ = _with_references(text.strip(), option)
-            return None, f"its value is a reference, to be written by hand: {option.by_hand.format(reference)}"
-        return _with_references(text.strip() if whole else text, option)
+        return _referred(text, option)
     try:
         value = option.read(text)
     except ValueError as exc:
         return None, f"its value {exc}"
     return value.replace("${", "$${") if isinstance(value, str) else value, option.note
+
+
+def _is_reference(text: str) -> bool:
+    return _KAFKA_REFERENCE.fullmatch(text.strip()) is not None
+
+
+def _referred(text: str, option: ConnectorOption) -> tuple[object, str]:
+    """Return the value and the note of a property that holds references; None and the reason as above."""
+    if not _is_reference(text):
+        if option.read is not str:
+            return None, "its value holds a reference beside other text: write it by hand"
+        return _with_references(text, option)
+    value, note = _with_references(text.strip(), option)
+    if option.by_hand:
+        return None, f"its value is a reference, to be written by hand: {option.by_hand.format(value)}"
+    return value, note
 
 
 def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
@@ -297,18 +311,24 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
     return value, f"was a reference of the config provider {names}: set this variable"
 
 
+def _to_correct(name: str, note: str) -> ConvertedProperty:
+    return ConvertedProperty(name=name, to="", note=note, warning=f"to correct: {name}: {note}")
+
+
 def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if text.strip() in {".*", ".+", ""}:
         return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
+    if not is_unicode(text):
+        return _to_correct(TEMPLATE, _NO_UNICODE)
     if _KAFKA_REFERENCE.search(text):
         note = "its value holds a reference, which no expression can: write it as [naming] template"
-        return ConvertedProperty(name=TEMPLATE, to="", note=note, warning=f"to correct: {TEMPLATE}: {note}")
+        return _to_correct(TEMPLATE, note)
     template = f".*?(?:{text}).*"
     try:
         NameTemplate.parse(template, regex=True)
     except ConfigError:
         note = "not a valid expression here (Python's syntax): write it as [naming] template"
-        return ConvertedProperty(name=TEMPLATE, to="", note=note, warning=f"to correct: {TEMPLATE}: {note}")
+        return _to_correct(TEMPLATE, note)
     sections.setdefault("naming", {}).update(template=template.replace("${", "$${"), regex=True)
     return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 

@@ -715,3 +715,27 @@ def test_mistakes_beside_a_value_that_is_known_later_are_told(convert):
     assert "warning: to correct: [input] format" in err
     assert "warning: to correct: [s3] prefix: ${env:} must be ${env:NAME} or ${file:PATH}" in err
     assert "tasks_max" not in err
+
+
+@pytest.mark.parametrize(
+    "name", ["aws.s3.prefix", "name", "input.format", "file.name.template", "aws.secret.access.key"]
+)
+@pytest.mark.parametrize("text", ["a\ud800b", "${vault:\udfff:k}", "${env:\ud83d}"])
+def test_half_a_character_is_to_be_corrected(convert, name, text):
+    code, out, err = convert(json.dumps({"config": {"aws.s3.bucket.name": "lake", name: text, "x\ud800": "y"}}))
+    assert code == 0
+    tomllib.loads(out)
+    assert rows(out)[name] == "no counterpart its value is not valid Unicode: write it by hand"
+    assert f"warning: to correct: {name}: its value is not valid Unicode: write it by hand\n" in err
+    assert rows(out)["x\\ud800"].startswith("no counterpart unknown")
+
+
+def test_half_a_character_in_a_file_of_properties_is_to_be_corrected(convert):
+    out, err = convert("aws.s3.bucket.name=lake\naws.s3.prefix=a\\ud800b\n")[1:]
+    assert "prefix" not in tomllib.loads(out)["s3"]
+    assert "warning: to correct: aws.s3.prefix: its value is not valid Unicode" in err
+
+
+def test_two_halves_of_a_character_in_json_are_one(convert):
+    out = convert('{"config": {"aws.s3.bucket.name": "lake", "aws.s3.prefix": "\\ud83d\\ude00"}}')[1]
+    assert tomllib.loads(out)["s3"]["prefix"] == "\U0001f600"
