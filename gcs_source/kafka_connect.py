@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, duration_of_milliseconds, whole_number
 
 OPTIONS: Mapping[str, ConnectorOption] = {
-    "gcs.bucket.name": ConnectorOption(to="gcs.bucket"),
+    "gcs.bucket.name": ConnectorOption(to="gcs.bucket", of_sink=True),
     "gcs.endpoint": ConnectorOption(to="gcs.endpoint", read=address, note=NO_LOGIN),
     "gcs.credentials.path": ConnectorOption(to="gcs.credentials_file"),
     "gcs.credentials.json": ConnectorOption(

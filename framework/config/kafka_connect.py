@@ -18,6 +18,7 @@ from framework.errors import ConfigError
 _KAFKA = "where records go is [iggy]; no Kafka is involved"
 _CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Parquet and CSV"
 _SINK = "an option of sinks, which write objects"
+_ENVELOPE = "[input] envelope takes its envelope off"
 _SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
 _NO_UNICODE = "its value is not valid Unicode: write it by hand"
 _NOT_COPIED = "the value is not copied: set this variable"
@@ -37,6 +38,7 @@ class ConnectorOption:
         note: what differs, or why there is no counterpart.
         by_hand: what to write if the value is a reference, `{}`, and the option cannot take it as it is; empty if it can.
         yields: whether another property of the same option counts if both are given, as over a former name.
+        of_sink: whether only sinks have it.
     """
 
     to: str = ""
@@ -45,6 +47,7 @@ class ConnectorOption:
     note: str = ""
     by_hand: str = ""
     yields: bool = False
+    of_sink: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -123,17 +126,31 @@ def _none(note: str) -> ConnectorOption:
     return ConnectorOption(note=note)
 
 
+TEMPLATE = "file.name.template"
+START_KEY = "native.start.key"
+TOPICS = "topics"
+_TEMPLATE_NOTE = "found anywhere in the key, as there"
+_SINK_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*(?::[^{}]*)?\}\}", re.ASCII)
+
 COMMON: Mapping[str, ConnectorOption] = {
     "name": ConnectorOption(to="source.name", read=_source_name, note="identifies the positions: keep it"),
     "connector.class": _none("the program is the connector"),
     "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
     "topic": ConnectorOption(to="iggy.topic"),
-    "topics": ConnectorOption(to="iggy.topic", note="the former name of topic", yields=True),
+    TOPICS: ConnectorOption(
+        to="iggy.topic",
+        note="the former name of topic",
+        by_hand='write topic = "{}" if it holds one topic',
+        yields=True,
+    ),
+    "topics.regex": _none(
+        "what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template"
+    ),
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
     "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format", yields=True),
     "format.output.type": ConnectorOption(
-        to="input.format", read=_lower, note="what the sink wrote; [input] envelope takes its envelope off", yields=True
+        to="input.format", read=_lower, note=f"what the sink wrote; {_ENVELOPE}", yields=True, of_sink=True
     ),
     "transformer.max.buffer.size": ConnectorOption(
         to="input.chunk_size", read=whole_number, note="of input.format=bytes"
@@ -188,10 +205,6 @@ PREFIXES: Mapping[str, str] = {
 }
 """Beginnings of properties without a counterpart."""
 
-TEMPLATE = "file.name.template"
-START_KEY = "native.start.key"
-_TEMPLATE_NOTE = "found anywhere in the key, as there"
-
 
 def convert_properties(
     properties: Mapping[str, str], store: Mapping[str, ConnectorOption], *, section: str
@@ -211,17 +224,32 @@ def convert_properties(
     options = {name: known.get(name) or _by_prefix(name) for name in properties}
     counting: dict[str, str] = {}  # option -> the property that gives it
     rows: dict[str, ConvertedProperty] = {}
-    for name in sorted(properties, key=lambda name: _yields(options[name])):
+    sink = _is_sink(properties, known)
+    for name in sorted(properties, key=lambda name: _turn(name, options[name])):
+        text = properties[name]
         if name == TEMPLATE:
-            rows[name] = _template(properties[name], sections)
+            rows[name] = _sink_template(text, sections, section) if sink else _template(text, sections)
+        elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
+            rows[name] = _several_topics(sections)
         else:
-            rows[name] = _converted(name, properties[name], options[name], sections, counting)
+            rows[name] = _converted(name, text, options[name], sections, counting)
     in_order = [rows[name] for name in properties]
-    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section)])
+    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section, sink=sink)])
 
 
-def _yields(option: ConnectorOption | None) -> bool:
-    return option is not None and option.yields
+def _is_sink(properties: Mapping[str, str], known: Mapping[str, ConnectorOption]) -> bool:
+    """Return whether the connector writes to the store: by its class, otherwise by its properties."""
+    kind = properties.get("connector.class", "").rpartition(".")[2].lower()
+    if ("sink" in kind) != ("source" in kind):
+        return "sink" in kind
+    return any(name in known and known[name].of_sink for name in properties)
+
+
+def _turn(name: str, option: ConnectorOption | None) -> int:
+    """Return when a property has its turn: former names after current ones, what needs other values last."""
+    if name in {TEMPLATE, TOPICS}:
+        return 2 if name == TEMPLATE else 3
+    return int(option is not None and option.yields)
 
 
 def _by_prefix(name: str) -> ConnectorOption | None:
@@ -333,7 +361,37 @@ def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedPro
     return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 
 
-def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[ConvertedProperty]:
+def _sink_template(text: str, sections: dict[str, dict[str, object]], store: str) -> ConvertedProperty:
+    """Add the template of a sink, which is literal and follows the prefix; `{{partition:padding=true}}` are digits too."""
+    if not text.strip():
+        return ConvertedProperty(name=TEMPLATE, to="", note="empty")
+    if not is_unicode(text):
+        return _to_correct(TEMPLATE, _NO_UNICODE)
+    prefix = str(sections.get(store, {}).get("prefix", ""))
+    template = _SINK_VARIABLE.sub(r"{{\1}}", text)
+    if _KAFKA_REFERENCE.search(text):
+        return _to_correct(TEMPLATE, "its value holds a reference: write it as [naming] template")
+    if "{{" in prefix:
+        return _to_correct(TEMPLATE, "its prefix holds {{, which begins a placeholder: write both as [naming] template")
+    try:
+        NameTemplate.parse(template)
+    except ConfigError as exc:
+        reasons = "; ".join(mistake.removeprefix(f'template = "{template}": ') for mistake in exc.mistakes)
+        return _to_correct(TEMPLATE, f"not a valid template here: {reasons}")
+    sections.setdefault("naming", {})["template"] = prefix + template.replace("${", "$${")
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
+
+
+def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty:
+    if "{{topic}}" in str(sections.get("naming", {}).get("template", "")):
+        note = "several topics: records go to the topic that their key names"
+        return ConvertedProperty(name=TOPICS, to="naming.template", note=note)
+    return _to_correct(
+        TOPICS, "holds several topics: write the one to write to as topic, or {{topic}} in [naming] template"
+    )
+
+
+def _completed(sections: dict[str, dict[str, object]], store: str, *, sink: bool) -> Iterator[ConvertedProperty]:
     """Add what the properties do not say: their defaults where ours differ, and placeholders."""
 
     def add(to: str, value: object, note: str) -> Iterator[ConvertedProperty]:
@@ -344,7 +402,11 @@ def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[C
 
     yield from add("source.name", "converted", "choose a name, and keep it")
     yield from add(f"{store}.bucket", "CHANGE-ME", "to fill in")
+    if sink:
+        yield from add("input.format", "csv", f"the default there; {_ENVELOPE}")
     yield from add("input.format", "bytes", "the default there")
+    if sink and str(sections["input"]["format"]).startswith(("csv", "${")):
+        yield from add("input.csv_header", value=False, note="a sink writes no header")
     yield from add("input.compression", "none", 'the default there; "auto" goes by suffix and first bytes')
     yield from add("iggy.address", "localhost:8090", "to fill in")
     yield from add("iggy.username", "iggy", "to fill in")

@@ -550,15 +550,17 @@ def test_the_properties_of_another_stores_connector_are_doubted(told, tmp_path):
     [
         ("jsonl", "jsonl", "what the sink wrote"),
         ("Parquet", "parquet", "what the sink wrote"),
-        (None, "bytes", "the default there"),
+        ("csv", "csv", "what the sink wrote"),
+        (None, "csv", "the default there"),
     ],
 )
 def test_the_format_that_a_sink_wrote_is_the_format_to_read(convert, form, format_, note):
     lines = ["connector.class=io.aiven.kafka.connect.gcs.GcsSinkConnector", "gcs.bucket.name=lake", "topics=orders"]
     _, out, err = convert("\n".join([*lines, *([f"format.output.type={form}"] if form else [])]), program="gcs_source")
-    assert tomllib.loads(out)["input"]["format"] == format_
+    made = tomllib.loads(out)["input"]
+    assert (made["format"], made.get("csv_header")) == (format_, False if format_ == "csv" else None)
     assert re.search(rf"\[input\] format +{note}", out)
-    assert ("[input] envelope" in out) is (form is not None)
+    assert "[input] envelope" in out
     assert err == ""
 
 
@@ -739,3 +741,86 @@ def test_half_a_character_in_a_file_of_properties_is_to_be_corrected(convert):
 def test_two_halves_of_a_character_in_json_are_one(convert):
     out = convert('{"config": {"aws.s3.bucket.name": "lake", "aws.s3.prefix": "\\ud83d\\ude00"}}')[1]
     assert tomllib.loads(out)["s3"]["prefix"] == "\U0001f600"
+
+
+SINK = "connector.class=io.aiven.kafka.connect.gcs.GcsSinkConnector\ngcs.bucket.name=lake\nname=x\n"
+
+
+def test_the_defaults_of_a_source_are_not_those_of_a_sink(convert):
+    made = tomllib.loads(convert("connector.class=a.b.S3SourceConnector\naws.s3.bucket.name=lake\n")[1])
+    assert (made["input"]["format"], made["input"].get("csv_header")) == ("bytes", None)
+    assert tomllib.loads(convert("gcs.bucket.name=lake\n", program="gcs_source")[1])["input"]["format"] == "csv"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "topic", "partition"),
+    [
+        ("{{topic}}(v1)+{{partition}}-{{start_offset}}.gz", "pre/orders(v1)+3-12.gz", "orders", 3),
+        (
+            "{{ topic }}/{{partition:padding=true}}-{{start_offset:padding=true}}",
+            "pre/orders/0000000003-012",
+            "orders",
+            3,
+        ),
+        (
+            "{{topic}}/{{timestamp:unit=yyyy}}{{ timestamp:unit=MM }}-{{ partition }}",
+            "pre/orders/202401-3",
+            "orders",
+            3,
+        ),
+        ("all.{{key}}", "pre/all.k", None, None),
+    ],
+)
+def test_the_template_of_a_sink_is_literal_text_behind_its_prefix(convert, given, key, topic, partition):
+    from framework.config.key_template import NameTemplate
+
+    text = f"{SINK}file.name.template={given}\nfile.name.prefix=pre/\n"
+    _, out, err = convert(text, program="gcs_source")
+    naming = tomllib.loads(out)["naming"]
+    assert ("regex" in naming, err) == (False, "")
+    match = NameTemplate.parse(naming["template"]).match(key)
+    assert (match.topic, match.partition) == (topic, partition)
+    assert NameTemplate.parse(naming["template"]).match(f"x{key}") is None
+
+
+def test_a_prefix_by_reference_stays_one_in_the_template_of_a_sink(convert):
+    text = f"{SINK}file.name.prefix=a${{env:P}}\nfile.name.template={{{{topic}}}}-${{b}}\n"
+    assert tomllib.loads(convert(text, program="gcs_source")[1])["naming"]["template"] == "a${env:P}{{topic}}-$${b}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "file.name.template={{topic}}/{{topic}}",
+            "not a valid template here: {{topic}} stands twice; it may stand once",
+        ),
+        ("file.name.template={{nothing}}", "not a valid template here: unknown placeholder {{nothing}}; known are "),
+        ("file.name.template={{topic}}\nfile.name.prefix={{a", "its prefix holds {{, which begins a placeholder"),
+    ],
+)
+def test_a_template_of_a_sink_that_is_none_here_is_to_be_corrected(convert, lines, said):
+    _, out, err = convert(f"{SINK}{lines}\n", program="gcs_source")
+    assert "naming" not in tomllib.loads(out)
+    assert f"warning: to correct: file.name.template: {said}" in err
+
+
+def test_several_topics_are_not_one(convert):
+    text = f"{SINK}topics=orders, clicks\n"
+    _, out, err = convert(text, program="gcs_source")
+    assert tomllib.loads(out)["iggy"]["topic"] == "records"
+    assert "warning: to correct: topics: holds several topics: write " in err
+    _, out, err = convert(f"{text}file.name.template={{{{topic}}}}-{{{{partition}}}}\n", program="gcs_source")
+    assert ("topic" in tomllib.loads(out)["iggy"], err) == (False, "")
+    assert rows(out)["topics"] == "[naming] template several topics: records go to the topic that their key names"
+    assert structure(tomllib.loads(out), GcsSourceConfig, environment={"IGGY_PASSWORD": "x"}).iggy.topic is None
+    _, out, _ = convert(f"{text}topic=one\n", program="gcs_source")
+    assert tomllib.loads(out)["iggy"]["topic"] == "one"
+
+
+def test_topics_by_reference_are_to_be_written_by_hand(convert):
+    err = convert("aws.s3.bucket.name=lake\ntopics=${env:TOPICS}\n")[2]
+    assert (
+        'warning: to correct: topics: its value is a reference, to be written by hand: write topic = "${env:TOPICS}" if'
+        in err
+    )
