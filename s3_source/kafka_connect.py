@@ -41,7 +41,7 @@ OPTIONS: Mapping[str, ConnectorOption] = {
         to="s3.max_attempts",
         read=_attempts,
         note="attempts include the first, so one more",
-        by_hand="attempts include the first: write max_attempts = one more than it holds",
+        by_hand="write one more than it holds",
     ),
     "aws.s3.fetch.page.size": ConnectorOption(note="pages have 1,000 keys: [s3] page_size"),
     "aws.s3.fetch.buffer.size": ConnectorOption(note=_BUFFER),

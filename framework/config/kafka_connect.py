@@ -89,8 +89,7 @@ def milliseconds(text: str) -> str:
 
 def duration_of_milliseconds(to: str) -> ConnectorOption:
     """Return what becomes of a property in milliseconds: a duration, which has its unit beside the number."""
-    name = to.partition(".")[2]
-    return ConnectorOption(to=to, read=milliseconds, by_hand=f'it holds milliseconds: write {name} = "{{}}ms"')
+    return ConnectorOption(to=to, read=milliseconds, by_hand='it holds milliseconds: write "{}ms"')
 
 
 def seconds(text: str) -> str:
@@ -140,7 +139,7 @@ COMMON: Mapping[str, ConnectorOption] = {
     TOPICS: ConnectorOption(
         to="iggy.topic",
         note="the former name of topic",
-        by_hand='write topic = "{}" if it holds one topic',
+        by_hand='write "{}" if it holds one topic',
         yields=True,
     ),
     "topics.regex": _none(
@@ -164,7 +163,7 @@ COMMON: Mapping[str, ConnectorOption] = {
         to="errors.tolerance",
         read=_tolerance,
         note="all is skip_record: skipped records are counted and logged",
-        by_hand='write tolerance = "none", or "skip_record" if it holds all',
+        by_hand='write "none", or "skip_record" if it holds all',
     ),
     "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
     "errors.log.enable": _none("errors are always logged"),
@@ -309,7 +308,10 @@ def _referred(text: str, option: ConnectorOption) -> tuple[object, str]:
         return _with_references(text, option)
     value, note = _with_references(text.strip(), option)
     if option.by_hand:
-        return None, f"its value is a reference, to be written by hand: {option.by_hand.format(value)}"
+        return (
+            None,
+            f"its value is a reference, which {shown(option.to)} cannot take as it is: {option.by_hand.format(value)}",
+        )
     return value, note
 
 

@@ -640,18 +640,18 @@ def test_a_current_name_without_a_value_leaves_the_former_one(convert):
 @pytest.mark.parametrize(
     ("program", "name", "option", "advice"),
     [
-        ("s3_source", "aws.s3.backoff.delay.ms", "s3.retry_base", 'it holds milliseconds: write retry_base = "{}ms"'),
-        ("s3_source", "aws.s3.backoff.max.delay.ms", "s3.retry_cap", 'it holds milliseconds: write retry_cap = "{}ms"'),
-        ("s3_source", "aws.s3.backoff.max.retries", "s3.max_attempts", "write max_attempts = one more than it holds"),
+        ("s3_source", "aws.s3.backoff.delay.ms", "s3.retry_base", 'it holds milliseconds: write "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.delay.ms", "s3.retry_cap", 'it holds milliseconds: write "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.retries", "s3.max_attempts", "write one more than it holds"),
         (
             "s3_source",
             "errors.tolerance",
             "errors.tolerance",
-            'write tolerance = "none", or "skip_record" if it holds all',
+            'write "none", or "skip_record" if it holds all',
         ),
-        ("gcs_source", "gcs.retry.backoff.initial.delay.ms", "gcs.retry_base", 'write retry_base = "{}ms"'),
-        ("gcs_source", "gcs.retry.backoff.max.delay.ms", "gcs.retry_cap", 'write retry_cap = "{}ms"'),
-        ("gcs_source", "gcs.retry.backoff.total.timeout.ms", "gcs.retry_budget", 'write retry_budget = "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.initial.delay.ms", "gcs.retry_base", 'it holds milliseconds: write "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.max.delay.ms", "gcs.retry_cap", 'it holds milliseconds: write "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.total.timeout.ms", "gcs.retry_budget", 'it holds milliseconds: write "{}ms"'),
         ("s3_source", "file.name.template", "naming.template", "write it as [naming] template"),
         ("gcs_source", "file.name.template", "naming.template", "write it as [naming] template"),
     ],
@@ -669,6 +669,7 @@ def test_a_reference_to_what_must_be_read_is_to_be_written_by_hand(
     assert key not in tomllib.loads(out).get(section, {})
     advice = advice.format(ours or f"${{env:{section.upper()}_{key.upper()}}}")
     assert rows(out)[name].startswith("no counterpart its value ")
+    assert f"[{section}] {key}" in rows(out)[name]
     assert rows(out)[name].endswith(advice)
     assert re.search(rf"(?m)^warning: to correct: {re.escape(name)}: .*{re.escape(advice)}$", err)
 
@@ -821,6 +822,6 @@ def test_several_topics_are_not_one(convert):
 def test_topics_by_reference_are_to_be_written_by_hand(convert):
     err = convert("aws.s3.bucket.name=lake\ntopics=${env:TOPICS}\n")[2]
     assert (
-        'warning: to correct: topics: its value is a reference, to be written by hand: write topic = "${env:TOPICS}" if'
+        'warning: to correct: topics: its value is a reference, which [iggy] topic cannot take as it is: write "${env:TOPICS}"'
         in err
     )
