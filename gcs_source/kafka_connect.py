@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, milliseconds, whole_number
+from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, duration_of_milliseconds, whole_number
 
 OPTIONS: Mapping[str, ConnectorOption] = {
-    "gcs.bucket.name": ConnectorOption(to="gcs.bucket"),
+    "gcs.bucket.name": ConnectorOption(to="gcs.bucket", of_sink=True),
     "gcs.endpoint": ConnectorOption(to="gcs.endpoint", read=address, note=NO_LOGIN),
     "gcs.credentials.path": ConnectorOption(to="gcs.credentials_file"),
     "gcs.credentials.json": ConnectorOption(
         note="not copied: write the JSON to a file, and name it in [gcs] credentials_file"
     ),
     "gcs.credentials.default": ConnectorOption(note="without credentials_file the application default is used"),
-    "gcs.retry.backoff.initial.delay.ms": ConnectorOption(to="gcs.retry_base", read=milliseconds),
-    "gcs.retry.backoff.max.delay.ms": ConnectorOption(to="gcs.retry_cap", read=milliseconds),
-    "gcs.retry.backoff.total.timeout.ms": ConnectorOption(to="gcs.retry_budget", read=milliseconds),
+    "gcs.retry.backoff.initial.delay.ms": duration_of_milliseconds("gcs.retry_base"),
+    "gcs.retry.backoff.max.delay.ms": duration_of_milliseconds("gcs.retry_cap"),
+    "gcs.retry.backoff.total.timeout.ms": duration_of_milliseconds("gcs.retry_budget"),
     "gcs.retry.backoff.max.attempts": ConnectorOption(to="gcs.max_attempts", read=whole_number),
     "gcs.retry.backoff.delay.multiplier": ConnectorOption(note="each wait is twice the last"),
     "gcs.object.content.encoding": ConnectorOption(note="for uploads; a source only reads"),

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, milliseconds, seconds, whole_number
+from framework.config.kafka_connect import (
+    NO_LOGIN,
+    ConnectorOption,
+    address,
+    duration_of_milliseconds,
+    seconds,
+    whole_number,
+)
 
 
 def _attempts(text: str) -> int:
@@ -28,22 +35,25 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.sts.role.session.name": ConnectorOption(to="s3.role_session_name"),
     "aws.sts.role.session.duration": ConnectorOption(to="s3.role_duration", read=seconds),
     "aws.sts.config.endpoint": ConnectorOption(to="s3.sts_endpoint", read=address, note=NO_LOGIN),
-    "aws.s3.backoff.delay.ms": ConnectorOption(to="s3.retry_base", read=milliseconds),
-    "aws.s3.backoff.max.delay.ms": ConnectorOption(to="s3.retry_cap", read=milliseconds),
+    "aws.s3.backoff.delay.ms": duration_of_milliseconds("s3.retry_base"),
+    "aws.s3.backoff.max.delay.ms": duration_of_milliseconds("s3.retry_cap"),
     "aws.s3.backoff.max.retries": ConnectorOption(
-        to="s3.max_attempts", read=_attempts, note="attempts include the first, so one more"
+        to="s3.max_attempts",
+        read=_attempts,
+        note="attempts include the first, so one more",
+        by_hand="write one more than it holds",
     ),
     "aws.s3.fetch.page.size": ConnectorOption(note="pages have 1,000 keys: [s3] page_size"),
     "aws.s3.fetch.buffer.size": ConnectorOption(note=_BUFFER),
     "aws.s3.sse.algorithm": ConnectorOption(note=_UPLOADS),
     "aws.s3.part.size.bytes": ConnectorOption(note=_UPLOADS),
-    "aws_s3_bucket": ConnectorOption(to="s3.bucket", note="the former name of aws.s3.bucket.name"),
-    "aws_s3_region": ConnectorOption(to="s3.region", note="the former name of aws.s3.region"),
+    "aws_s3_bucket": ConnectorOption(to="s3.bucket", note="the former name of aws.s3.bucket.name", yields=True),
+    "aws_s3_region": ConnectorOption(to="s3.region", note="the former name of aws.s3.region", yields=True),
     "aws_s3_endpoint": ConnectorOption(
-        to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}"
+        to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}", yields=True
     ),
-    "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix"),
-    "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID"),
-    "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY"),
+    "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix", yields=True),
+    "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID", yields=True),
+    "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY", yields=True),
 }
 """Names as of Aiven's S3 source connector 3.4."""

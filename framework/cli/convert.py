@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from typing_extensions import override
 
 from framework.cli.text import in_columns, printable
 from framework.config.files import read_file
@@ -24,6 +23,9 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 _MAX_BYTES = 1 << 20
+_LATER = "LATER"
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:env|file):[^}]+\}")
+_PLACES = re.compile(r"\[([\w.]+)\] (\w+(?:, \w+)*)")
 
 
 def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path) -> int:
@@ -49,24 +51,40 @@ def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path)
         )
     for name in repeated:
         _warn(f"{name} is given more than once; the last value counts")
-    try:
-        structure(converted.sections, root, environment=_EveryVariable())
-    except ConfigError as exc:
-        for mistake in exc.mistakes:
-            _warn(f"to correct: {mistake}")
+    for row in converted.rows:
+        if row.warning:
+            _warn(row.warning)
+    for mistake in _mistakes(converted.sections, root):
+        _warn(f"to correct: {mistake}")
     return EXIT_DONE
 
 
-class _EveryVariable(dict[str, str]):
-    """An environment in which every variable is set."""
+def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Iterator[str]:
+    """Yield the mistakes, except those that depend on a value behind a reference: it is known where the source runs."""
+    later = {
+        (section, name)
+        for section, options in sections.items()
+        for name, value in options.items()
+        if isinstance(value, str) and any(found[0] != "$${" for found in _REFERENCE.finditer(value))
+    }
+    values = {
+        section: {
+            name: _without_references(value) if isinstance(value, str) else value for name, value in options.items()
+        }
+        for section, options in sections.items()
+    }
+    try:
+        structure(values, root, environment={_LATER: "set-later"})
+    except ConfigError as exc:
+        for mistake in exc.mistakes:
+            named = {(found[1], name) for found in _PLACES.finditer(mistake) for name in found[2].split(", ")}
+            if not named & later:
+                yield mistake
 
-    @override
-    def __contains__(self, _name: object) -> bool:
-        return True
 
-    @override
-    def __getitem__(self, _name: str) -> str:
-        return "set-later"
+def _without_references(text: str) -> str:
+    """Return the text with one variable in place of each reference: no file and no variable of this machine is read."""
+    return _REFERENCE.sub(lambda found: found[0] if found[0] == "$${" else f"${{env:{_LATER}}}", text)
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:
@@ -114,7 +132,7 @@ def _lines(command: str, root: type, path: Path, converted: Converted) -> Iterat
     yield ""
     yield "# Property by property:"
     rows = [
-        (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", row.note)
+        (printable(row.name) or "(absent)", shown(row.to) if row.to else "no counterpart", printable(row.note))
         for row in converted.rows
     ]
     yield from (f"#   {line}" for line in in_columns(rows))

@@ -77,5 +77,5 @@ def _unescaped(text: str) -> str:
         return _ESCAPES.get(found["char"], found["char"])
 
     replaced = _ESCAPE.sub(character, text)
-    # two halves of a character beyond the first 65,536, written as Java does
-    return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    # two halves of a character beyond the first 65,536, written as Java does; one alone remains, as there
+    return replaced.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

@@ -12,12 +12,15 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from framework.config.key_template import NameTemplate
+from framework.config.values import is_unicode
 from framework.errors import ConfigError
 
 _KAFKA = "where records go is [iggy]; no Kafka is involved"
 _CONVERTER = "a record's payload is the bytes of the line, or JSON for Avro, Parquet and CSV"
 _SINK = "an option of sinks, which write objects"
+_ENVELOPE = "[input] envelope takes its envelope off"
 _SMT = "single message transforms are classes of Kafka Connect; see [[transforms]]"
+_NO_UNICODE = "its value is not valid Unicode: write it by hand"
 _NOT_COPIED = "the value is not copied: set this variable"
 NO_LOGIN = "a login or a query in it is not copied: keys go into their own options"
 _NUMBER = re.compile(r"\s*[+-]?\d{1,99}\s*", re.ASCII)
@@ -33,12 +36,18 @@ class ConnectorOption:
         read: the value from its text; raises ValueError.
         variable: for a secret, the environment variable that will hold it.
         note: what differs, or why there is no counterpart.
+        by_hand: what to write if the value is a reference, `{}`, and the option cannot take it as it is; empty if it can.
+        yields: whether another property of the same option counts if both are given, as over a former name.
+        of_sink: whether only sinks have it.
     """
 
     to: str = ""
     read: Callable[[str], object] = str
     variable: str = ""
     note: str = ""
+    by_hand: str = ""
+    yields: bool = False
+    of_sink: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -49,11 +58,13 @@ class ConvertedProperty:
         name: the property; empty for an option that the file does not contain.
         to: the option that it became; empty without one.
         note: what differs, or why there is no counterpart.
+        warning: what the user must know or correct; empty for nothing.
     """
 
     name: str
     to: str
     note: str
+    warning: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -74,6 +85,11 @@ def whole_number(text: str) -> int:
 def milliseconds(text: str) -> str:
     """Return a number of milliseconds as a duration."""
     return f"{whole_number(text)}ms"
+
+
+def duration_of_milliseconds(to: str) -> ConnectorOption:
+    """Return what becomes of a property in milliseconds: a duration, which has its unit beside the number."""
+    return ConnectorOption(to=to, read=milliseconds, by_hand='it holds milliseconds: write "{}ms"')
 
 
 def seconds(text: str) -> str:
@@ -109,17 +125,31 @@ def _none(note: str) -> ConnectorOption:
     return ConnectorOption(note=note)
 
 
+TEMPLATE = "file.name.template"
+START_KEY = "native.start.key"
+TOPICS = "topics"
+_TEMPLATE_NOTE = "found anywhere in the key, as there"
+_SINK_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*(?::[^{}]*)?\}\}", re.ASCII)
+
 COMMON: Mapping[str, ConnectorOption] = {
     "name": ConnectorOption(to="source.name", read=_source_name, note="identifies the positions: keep it"),
     "connector.class": _none("the program is the connector"),
     "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
     "topic": ConnectorOption(to="iggy.topic"),
-    "topics": ConnectorOption(to="iggy.topic", note="the former name of topic"),
+    TOPICS: ConnectorOption(
+        to="iggy.topic",
+        note="the former name of topic",
+        by_hand='write "{}" if it holds one topic',
+        yields=True,
+    ),
+    "topics.regex": _none(
+        "what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template"
+    ),
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
-    "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format"),
+    "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format", yields=True),
     "format.output.type": ConnectorOption(
-        to="input.format", read=_lower, note="what the sink wrote; [input] envelope takes its envelope off"
+        to="input.format", read=_lower, note=f"what the sink wrote; {_ENVELOPE}", yields=True, of_sink=True
     ),
     "transformer.max.buffer.size": ConnectorOption(
         to="input.chunk_size", read=whole_number, note="of input.format=bytes"
@@ -130,7 +160,10 @@ COMMON: Mapping[str, ConnectorOption] = {
     "distribution.type": ConnectorOption(to="naming.distribution", read=_lower),
     "file.compression.type": ConnectorOption(to="input.compression", read=_compression),
     "errors.tolerance": ConnectorOption(
-        to="errors.tolerance", read=_tolerance, note="all is skip_record: skipped records are counted and logged"
+        to="errors.tolerance",
+        read=_tolerance,
+        note="all is skip_record: skipped records are counted and logged",
+        by_hand='write "none", or "skip_record" if it holds all',
     ),
     "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
     "errors.log.enable": _none("errors are always logged"),
@@ -171,10 +204,6 @@ PREFIXES: Mapping[str, str] = {
 }
 """Beginnings of properties without a counterpart."""
 
-TEMPLATE = "file.name.template"
-START_KEY = "native.start.key"
-_TEMPLATE_NOTE = "found anywhere in the key, as there"
-
 
 def convert_properties(
     properties: Mapping[str, str], store: Mapping[str, ConnectorOption], *, section: str
@@ -190,15 +219,36 @@ def convert_properties(
         to=f"{section}.start_after", note="only the first listing starts there; finished objects are remembered"
     )
     known = {**COMMON, START_KEY: start, **store}
-    result = Converted(sections={}, rows=[])
-    for name, text in properties.items():
+    sections: dict[str, dict[str, object]] = {}
+    options = {name: known.get(name) or _by_prefix(name) for name in properties}
+    counting: dict[str, str] = {}  # option -> the property that gives it
+    rows: dict[str, ConvertedProperty] = {}
+    sink = _is_sink(properties, known)
+    for name in sorted(properties, key=lambda name: _turn(name, options[name])):
+        text = properties[name]
         if name == TEMPLATE:
-            result.rows.extend(_template(text, result.sections))
-            continue
-        option = known.get(name) or _by_prefix(name)
-        result.rows.append(_converted(name, text, option, result.sections))
-    result.rows.extend(_completed(result.sections, section))
-    return result
+            rows[name] = _sink_template(text, sections, section) if sink else _template(text, sections)
+        elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
+            rows[name] = _several_topics(sections)
+        else:
+            rows[name] = _converted(name, text, options[name], sections, counting)
+    in_order = [rows[name] for name in properties]
+    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section, sink=sink)])
+
+
+def _is_sink(properties: Mapping[str, str], known: Mapping[str, ConnectorOption]) -> bool:
+    """Return whether the connector writes to the store: by its class, otherwise by its properties."""
+    kind = properties.get("connector.class", "").rpartition(".")[2].lower()
+    if ("sink" in kind) != ("source" in kind):
+        return "sink" in kind
+    return any(name in known and known[name].of_sink for name in properties)
+
+
+def _turn(name: str, option: ConnectorOption | None) -> int:
+    """Return when a property has its turn: former names after current ones, what needs other values last."""
+    if name in {TEMPLATE, TOPICS}:
+        return 2 if name == TEMPLATE else 3
+    return int(option is not None and option.yields)
 
 
 def _by_prefix(name: str) -> ConnectorOption | None:
@@ -207,7 +257,11 @@ def _by_prefix(name: str) -> ConnectorOption | None:
 
 
 def _converted(
-    name: str, text: str, option: ConnectorOption | None, sections: dict[str, dict[str, object]]
+    name: str,
+    text: str,
+    option: ConnectorOption | None,
+    sections: dict[str, dict[str, object]],
+    counting: dict[str, str],
 ) -> ConvertedProperty:
     if option is None:
         return ConvertedProperty(name=name, to="", note="unknown: neither Kafka Connect's nor this connector's")
@@ -215,30 +269,50 @@ def _converted(
         return ConvertedProperty(name=name, to="", note=option.note)
     if not text.strip():
         return ConvertedProperty(name=name, to="", note="empty")
-    section, _, key = option.to.partition(".")
-    if key in sections.get(section, {}):
-        return ConvertedProperty(name=name, to="", note=f"{shown(option.to)} is set by another property, which counts")
+    first = counting.setdefault(option.to, name)
+    if first != name:
+        note = f"left out: {shown(option.to)} is set by {first}, which counts"
+        return ConvertedProperty(name=name, to="", note=note, warning=f"{name} is {note}")
     value, note = _value(text, option)
     if value is None:
-        return ConvertedProperty(name=name, to="", note=note)
+        return _to_correct(name, note)
+    section, _, key = option.to.partition(".")
     sections.setdefault(section, {})[key] = value
     return ConvertedProperty(name=name, to=option.to, note=note)
 
 
 def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
     """Return the value and the note of a property; None and the reason when it cannot be used."""
-    whole = _KAFKA_REFERENCE.fullmatch(text.strip()) is not None
-    if option.variable and not whole:
+    if not is_unicode(text):
+        return None, _NO_UNICODE
+    if option.variable and not _is_reference(text):
         return f"${{env:{option.variable}}}", _NOT_COPIED
     if _KAFKA_REFERENCE.search(text):
-        if not whole and option.read is not str:
-            return None, "its value holds a reference beside other text: write it by hand"
-        return _with_references(text.strip() if whole else text, option)
+        return _referred(text, option)
     try:
         value = option.read(text)
     except ValueError as exc:
         return None, f"its value {exc}"
     return value.replace("${", "$${") if isinstance(value, str) else value, option.note
+
+
+def _is_reference(text: str) -> bool:
+    return _KAFKA_REFERENCE.fullmatch(text.strip()) is not None
+
+
+def _referred(text: str, option: ConnectorOption) -> tuple[object, str]:
+    """Return the value and the note of a property that holds references; None and the reason as above."""
+    if not _is_reference(text):
+        if option.read is not str:
+            return None, "its value holds a reference beside other text: write it by hand"
+        return _with_references(text, option)
+    value, note = _with_references(text.strip(), option)
+    if option.by_hand:
+        return (
+            None,
+            f"its value is a reference, which {shown(option.to)} cannot take as it is: {option.by_hand.format(value)}",
+        )
+    return value, note
 
 
 def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
@@ -267,22 +341,59 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
     return value, f"was a reference of the config provider {names}: set this variable"
 
 
-def _template(text: str, sections: dict[str, dict[str, object]]) -> Iterator[ConvertedProperty]:
+def _to_correct(name: str, note: str) -> ConvertedProperty:
+    return ConvertedProperty(name=name, to="", note=note, warning=f"to correct: {name}: {note}")
+
+
+def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if text.strip() in {".*", ".+", ""}:
-        yield ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
-        return
+        return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
+    if not is_unicode(text):
+        return _to_correct(TEMPLATE, _NO_UNICODE)
+    if _KAFKA_REFERENCE.search(text):
+        note = "its value holds a reference, which no expression can: write it as [naming] template"
+        return _to_correct(TEMPLATE, note)
     template = f".*?(?:{text}).*"
     try:
         NameTemplate.parse(template, regex=True)
     except ConfigError:
         note = "not a valid expression here (Python's syntax): write it as [naming] template"
-        yield ConvertedProperty(name=TEMPLATE, to="", note=note)
-        return
+        return _to_correct(TEMPLATE, note)
     sections.setdefault("naming", {}).update(template=template.replace("${", "$${"), regex=True)
-    yield ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 
 
-def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[ConvertedProperty]:
+def _sink_template(text: str, sections: dict[str, dict[str, object]], store: str) -> ConvertedProperty:
+    """Add the template of a sink, which is literal and follows the prefix; `{{partition:padding=true}}` are digits too."""
+    if not text.strip():
+        return ConvertedProperty(name=TEMPLATE, to="", note="empty")
+    if not is_unicode(text):
+        return _to_correct(TEMPLATE, _NO_UNICODE)
+    prefix = str(sections.get(store, {}).get("prefix", ""))
+    template = _SINK_VARIABLE.sub(r"{{\1}}", text)
+    if _KAFKA_REFERENCE.search(text):
+        return _to_correct(TEMPLATE, "its value holds a reference: write it as [naming] template")
+    if "{{" in prefix:
+        return _to_correct(TEMPLATE, "its prefix holds {{, which begins a placeholder: write both as [naming] template")
+    try:
+        NameTemplate.parse(template)
+    except ConfigError as exc:
+        reasons = "; ".join(mistake.removeprefix(f'template = "{template}": ') for mistake in exc.mistakes)
+        return _to_correct(TEMPLATE, f"not a valid template here: {reasons}")
+    sections.setdefault("naming", {})["template"] = prefix + template.replace("${", "$${")
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
+
+
+def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty:
+    if "{{topic}}" in str(sections.get("naming", {}).get("template", "")):
+        note = "several topics: records go to the topic that their key names"
+        return ConvertedProperty(name=TOPICS, to="naming.template", note=note)
+    return _to_correct(
+        TOPICS, "holds several topics: write the one to write to as topic, or {{topic}} in [naming] template"
+    )
+
+
+def _completed(sections: dict[str, dict[str, object]], store: str, *, sink: bool) -> Iterator[ConvertedProperty]:
     """Add what the properties do not say: their defaults where ours differ, and placeholders."""
 
     def add(to: str, value: object, note: str) -> Iterator[ConvertedProperty]:
@@ -293,7 +404,11 @@ def _completed(sections: dict[str, dict[str, object]], store: str) -> Iterator[C
 
     yield from add("source.name", "converted", "choose a name, and keep it")
     yield from add(f"{store}.bucket", "CHANGE-ME", "to fill in")
+    if sink:
+        yield from add("input.format", "csv", f"the default there; {_ENVELOPE}")
     yield from add("input.format", "bytes", "the default there")
+    if sink and str(sections["input"]["format"]).startswith(("csv", "${")):
+        yield from add("input.csv_header", value=False, note="a sink writes no header")
     yield from add("input.compression", "none", 'the default there; "auto" goes by suffix and first bytes')
     yield from add("iggy.address", "localhost:8090", "to fill in")
     yield from add("iggy.username", "iggy", "to fill in")

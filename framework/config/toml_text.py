@@ -32,8 +32,10 @@ def toml_string(text: str) -> str:
     """Return a text as a TOML string: literal where that saves escapes, otherwise a basic string."""
     if ('"' in text or "\\" in text) and "'" not in text and text.isprintable():
         return f"'{text}'"
-    # JSON's escapes are TOML's, except that JSON leaves DEL as it is
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
+    # JSON's escapes are TOML's, except that JSON leaves DEL, and what else a terminal may obey, as it is
+    return "".join(
+        char if char.isprintable() else f"\\U{ord(char):08X}" for char in json.dumps(text, ensure_ascii=False)
+    )
 
 
 def toml_name(name: str) -> str:

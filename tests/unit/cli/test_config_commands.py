@@ -559,15 +559,17 @@ def test_the_properties_of_another_stores_connector_are_doubted(told, tmp_path):
     [
         ("jsonl", "jsonl", "what the sink wrote"),
         ("Parquet", "parquet", "what the sink wrote"),
-        (None, "bytes", "the default there"),
+        ("csv", "csv", "what the sink wrote"),
+        (None, "csv", "the default there"),
     ],
 )
 def test_the_format_that_a_sink_wrote_is_the_format_to_read(convert, form, format_, note):
     lines = ["connector.class=io.aiven.kafka.connect.gcs.GcsSinkConnector", "gcs.bucket.name=lake", "topics=orders"]
     _, out, err = convert("\n".join([*lines, *([f"format.output.type={form}"] if form else [])]), program="gcs_source")
-    assert tomllib.loads(out)["input"]["format"] == format_
+    made = tomllib.loads(out)["input"]
+    assert (made["format"], made.get("csv_header")) == (format_, False if format_ == "csv" else None)
     assert re.search(rf"\[input\] format +{note}", out)
-    assert ("[input] envelope" in out) is (form is not None)
+    assert "[input] envelope" in out
     assert err == ""
 
 
@@ -577,3 +579,258 @@ def test_json_with_a_byte_order_mark_and_a_null(convert):
     assert code == 0
     assert tomllib.loads(out)["s3"]["bucket"] == "lake"
     assert rows(out)["aws.s3.prefix"].endswith("empty")
+
+
+SECTION = "\n[iggy.tls]\nenabled = false\n#"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"aws.s3.prefix": f"${{vault{SECTION}:k}}"},
+        {"aws.s3.prefix": f"a${{vault{SECTION}:k}}"},
+        {"aws.s3.prefix": f"${{env:A{SECTION}}}"},
+        {"aws.s3.prefix": f"${{dir:/a{SECTION}:b}}"},
+        {"aws.s3.prefix": f'"""{SECTION}'},
+        {"aws.s3.prefix": f"\"\r\x85\u2028\u2029\x0b{SECTION}'"},
+        {"aws.s3.endpoint": f"https://store{SECTION}"},
+        {"aws.secret.access.key": f"${{vault{SECTION}:k}}"},
+        {"tasks.max": f"${{vault{SECTION}:k}}"},
+        {"tasks.max": f"1{SECTION}"},
+        {"aws.s3.backoff.delay.ms": f"${{vault{SECTION}:k}}"},
+        {"errors.tolerance": f"all{SECTION}"},
+        {"file.name.template": f"a{SECTION}("},
+        {"file.name.template": f"a{SECTION}"},
+        {"topics": f"a,b{SECTION}"},
+        {f"my.own{SECTION}": SECTION},
+    ],
+)
+@pytest.mark.parametrize("program", ["s3_source", "gcs_source"])
+def test_no_text_of_the_input_leaves_its_comment_or_string(convert, given, program):
+    config = {"aws.s3.bucket.name": "lake", "gcs.bucket.name": "lake", **given}
+    code, out, err = convert(json.dumps({"name": "x", "config": config}), program=program)
+    assert code == 0
+    assert "tls" not in tomllib.loads(out)["iggy"]
+    assert all(character.isprintable() for character in (out + err).replace("\n", ""))
+    assert not any(line.startswith(("[iggy.tls]", "enabled")) for line in (out + err).splitlines())
+
+
+@pytest.mark.parametrize(
+    ("former", "current", "option"),
+    [
+        ("aws_s3_bucket=old", "aws.s3.bucket.name=new", "s3.bucket"),
+        ("aws_s3_prefix=old", "aws.s3.prefix=new", "s3.prefix"),
+        ("aws_s3_region=old", "aws.s3.region=new", "s3.region"),
+        ("aws_s3_endpoint=https://old", "aws.s3.endpoint=new", "s3.endpoint"),
+        ("aws_access_key_id=${env:old}", "aws.access.key.id=${env:new}", "s3.access_key_id"),
+        ("aws_secret_access_key=${env:old}", "aws.secret.access.key=${env:new}", "s3.secret_access_key"),
+        ("input.type=old", "input.format=new", "input.format"),
+        ("format.output.type=old", "input.format=new", "input.format"),
+        ("topics=old", "topic=new", "iggy.topic"),
+    ],
+)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_current_name_counts_over_the_former_one(convert, former, current, option, reverse):
+    lines = [former, current][:: -1 if reverse else 1]
+    _, out, err = convert("\n".join(["connector.class=a.b", *lines]))
+    section, _, key = option.partition(".")
+    name, counts = former.partition("=")[0], current.partition("=")[0]
+    assert tomllib.loads(out)[section][key].strip("${}") in {"new", "env:new"}
+    assert rows(out)[name] == f"no counterpart left out: [{section}] {key} is set by {counts}, which counts"
+    assert f"warning: {name} is left out: [{section}] {key} is set by {counts}, which counts\n" in err
+    assert list(rows(out))[1:3] == [line.partition("=")[0] for line in lines]
+
+
+def test_a_current_name_without_a_value_leaves_the_former_one(convert):
+    out = convert("aws_s3_bucket=old\naws.s3.bucket.name=\n")[1]
+    assert tomllib.loads(out)["s3"]["bucket"] == "old"
+
+
+@pytest.mark.parametrize(
+    ("program", "name", "option", "advice"),
+    [
+        ("s3_source", "aws.s3.backoff.delay.ms", "s3.retry_base", 'it holds milliseconds: write "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.delay.ms", "s3.retry_cap", 'it holds milliseconds: write "{}ms"'),
+        ("s3_source", "aws.s3.backoff.max.retries", "s3.max_attempts", "write one more than it holds"),
+        (
+            "s3_source",
+            "errors.tolerance",
+            "errors.tolerance",
+            'write "none", or "skip_record" if it holds all',
+        ),
+        ("gcs_source", "gcs.retry.backoff.initial.delay.ms", "gcs.retry_base", 'it holds milliseconds: write "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.max.delay.ms", "gcs.retry_cap", 'it holds milliseconds: write "{}ms"'),
+        ("gcs_source", "gcs.retry.backoff.total.timeout.ms", "gcs.retry_budget", 'it holds milliseconds: write "{}ms"'),
+        ("s3_source", "file.name.template", "naming.template", "write it as [naming] template"),
+        ("gcs_source", "file.name.template", "naming.template", "write it as [naming] template"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("reference", "ours"),
+    [("${env:LATER}", "${env:LATER}"), ("${dir:/run/x:k}", "${file:/run/x/k}"), (" ${vault:a:k} ", None)],
+)
+def test_a_reference_to_what_must_be_read_is_to_be_written_by_hand(
+    convert, program, name, option, advice, reference, ours
+):
+    """The option would take its text as another value: milliseconds as seconds, retries as attempts."""
+    out, err = convert(f"connector.class=a.b\n{name}={reference}\n", program=program)[1:]
+    section, _, key = option.partition(".")
+    assert key not in tomllib.loads(out).get(section, {})
+    advice = advice.format(ours or f"${{env:{section.upper()}_{key.upper()}}}")
+    assert rows(out)[name].startswith("no counterpart its value ")
+    assert f"[{section}] {key}" in rows(out)[name]
+    assert rows(out)[name].endswith(advice)
+    assert re.search(rf"(?m)^warning: to correct: {re.escape(name)}: .*{re.escape(advice)}$", err)
+
+
+def test_what_a_reference_to_milliseconds_is_told_to_become_is_read_so(convert):
+    values = tomllib.loads(convert("name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\n")[1])
+    values["s3"]["retry_base"] = "${env:DELAY}ms"
+    environment = {"DELAY": "50", "IGGY_PASSWORD": "x"}
+    assert structure(values, S3SourceConfig, environment=environment).s3.retry_base == 0.05
+
+
+@pytest.mark.parametrize("template", ["a-${env:TPL}", "${file:/x:k}{{topic}}"])
+def test_a_template_with_a_reference_is_to_be_written_by_hand(convert, template):
+    out, err = convert(f"aws.s3.bucket.name=lake\nfile.name.template={template}\n")[1:]
+    assert "naming" not in tomllib.loads(out)
+    assert "warning: to correct: file.name.template: its value holds a reference" in err
+
+
+@pytest.mark.parametrize("reference", ["${env:LATER}", "${dir:/no/such/folder:k}", "${vault:a:k}"])
+def test_a_value_that_is_known_later_is_not_called_wrong(convert, reference):
+    of_both = ["tasks.max", "input.format", "file.compression.type", "distribution.type", "transformer.max.buffer.size"]
+    of_both += ["expected.max.message.size", "topic", "errors.deadletterqueue.topic.name", "name", "native.start.key"]
+    of_both += ["topic.creation.default.partitions"]
+    s3 = ["endpoint", "region", "prefix", "bucket.name"]
+    sts = ["config.endpoint", "role.arn", "role.external.id", "role.session.name", "role.session.duration"]
+    gcs = ["endpoint", "bucket.name", "credentials.path", "retry.backoff.max.attempts"]
+    names = {
+        "s3_source": [f"aws.s3.{name}" for name in s3] + [f"aws.sts.{name}" for name in sts],
+        "gcs_source": [f"gcs.{name}" for name in gcs] + ["file.name.prefix"],
+    }
+    for program, own in names.items():
+        code, out, err = convert("".join(f"{name}={reference}\n" for name in of_both + own), program=program)
+        assert (code, err) == (0, "")
+        assert [row for row in rows(out).values() if row.startswith("no counterpart")] == []
+
+
+def test_a_duration_in_seconds_by_reference_is_read_as_seconds(convert):
+    text = "name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\naws.sts.role.session.duration=${env:D}\n"
+    values = tomllib.loads(convert(f"{text}aws.sts.role.arn=arn:aws:iam::123456789012:role/reader\n")[1])
+    assert structure(values, S3SourceConfig, environment={"D": "1800", "IGGY_PASSWORD": "x"}).s3.role_duration == 1800
+
+
+def test_mistakes_beside_a_value_that_is_known_later_are_told(convert):
+    err = convert("aws.s3.bucket.name=Not A Bucket\ntasks.max=${env:N}\ninput.format=xml\naws.s3.prefix=${env:}\n")[2]
+    assert "warning: to correct: [s3] bucket" in err
+    assert "warning: to correct: [input] format" in err
+    assert "warning: to correct: [s3] prefix: ${env:} must be ${env:NAME} or ${file:PATH}" in err
+    assert "tasks_max" not in err
+
+
+@pytest.mark.parametrize(
+    "name", ["aws.s3.prefix", "name", "input.format", "file.name.template", "aws.secret.access.key"]
+)
+@pytest.mark.parametrize("text", ["a\ud800b", "${vault:\udfff:k}", "${env:\ud83d}"])
+def test_half_a_character_is_to_be_corrected(convert, name, text):
+    code, out, err = convert(json.dumps({"config": {"aws.s3.bucket.name": "lake", name: text, "x\ud800": "y"}}))
+    assert code == 0
+    tomllib.loads(out)
+    assert rows(out)[name] == "no counterpart its value is not valid Unicode: write it by hand"
+    assert f"warning: to correct: {name}: its value is not valid Unicode: write it by hand\n" in err
+    assert rows(out)["x\\ud800"].startswith("no counterpart unknown")
+
+
+def test_half_a_character_in_a_file_of_properties_is_to_be_corrected(convert):
+    out, err = convert("aws.s3.bucket.name=lake\naws.s3.prefix=a\\ud800b\n")[1:]
+    assert "prefix" not in tomllib.loads(out)["s3"]
+    assert "warning: to correct: aws.s3.prefix: its value is not valid Unicode" in err
+
+
+def test_two_halves_of_a_character_in_json_are_one(convert):
+    out = convert('{"config": {"aws.s3.bucket.name": "lake", "aws.s3.prefix": "\\ud83d\\ude00"}}')[1]
+    assert tomllib.loads(out)["s3"]["prefix"] == "\U0001f600"
+
+
+SINK = "connector.class=io.aiven.kafka.connect.gcs.GcsSinkConnector\ngcs.bucket.name=lake\nname=x\n"
+
+
+def test_the_defaults_of_a_source_are_not_those_of_a_sink(convert):
+    made = tomllib.loads(convert("connector.class=a.b.S3SourceConnector\naws.s3.bucket.name=lake\n")[1])
+    assert (made["input"]["format"], made["input"].get("csv_header")) == ("bytes", None)
+    assert tomllib.loads(convert("gcs.bucket.name=lake\n", program="gcs_source")[1])["input"]["format"] == "csv"
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "topic", "partition"),
+    [
+        ("{{topic}}(v1)+{{partition}}-{{start_offset}}.gz", "pre/orders(v1)+3-12.gz", "orders", 3),
+        (
+            "{{ topic }}/{{partition:padding=true}}-{{start_offset:padding=true}}",
+            "pre/orders/0000000003-012",
+            "orders",
+            3,
+        ),
+        (
+            "{{topic}}/{{timestamp:unit=yyyy}}{{ timestamp:unit=MM }}-{{ partition }}",
+            "pre/orders/202401-3",
+            "orders",
+            3,
+        ),
+        ("all.{{key}}", "pre/all.k", None, None),
+    ],
+)
+def test_the_template_of_a_sink_is_literal_text_behind_its_prefix(convert, given, key, topic, partition):
+    from framework.config.key_template import NameTemplate
+
+    text = f"{SINK}file.name.template={given}\nfile.name.prefix=pre/\n"
+    _, out, err = convert(text, program="gcs_source")
+    naming = tomllib.loads(out)["naming"]
+    assert ("regex" in naming, err) == (False, "")
+    match = NameTemplate.parse(naming["template"]).match(key)
+    assert (match.topic, match.partition) == (topic, partition)
+    assert NameTemplate.parse(naming["template"]).match(f"x{key}") is None
+
+
+def test_a_prefix_by_reference_stays_one_in_the_template_of_a_sink(convert):
+    text = f"{SINK}file.name.prefix=a${{env:P}}\nfile.name.template={{{{topic}}}}-${{b}}\n"
+    assert tomllib.loads(convert(text, program="gcs_source")[1])["naming"]["template"] == "a${env:P}{{topic}}-$${b}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            "file.name.template={{topic}}/{{topic}}",
+            "not a valid template here: {{topic}} stands twice; it may stand once",
+        ),
+        ("file.name.template={{nothing}}", "not a valid template here: unknown placeholder {{nothing}}; known are "),
+        ("file.name.template={{topic}}\nfile.name.prefix={{a", "its prefix holds {{, which begins a placeholder"),
+    ],
+)
+def test_a_template_of_a_sink_that_is_none_here_is_to_be_corrected(convert, lines, said):
+    _, out, err = convert(f"{SINK}{lines}\n", program="gcs_source")
+    assert "naming" not in tomllib.loads(out)
+    assert f"warning: to correct: file.name.template: {said}" in err
+
+
+def test_several_topics_are_not_one(convert):
+    text = f"{SINK}topics=orders, clicks\n"
+    _, out, err = convert(text, program="gcs_source")
+    assert tomllib.loads(out)["iggy"]["topic"] == "records"
+    assert "warning: to correct: topics: holds several topics: write " in err
+    _, out, err = convert(f"{text}file.name.template={{{{topic}}}}-{{{{partition}}}}\n", program="gcs_source")
+    assert ("topic" in tomllib.loads(out)["iggy"], err) == (False, "")
+    assert rows(out)["topics"] == "[naming] template several topics: records go to the topic that their key names"
+    assert structure(tomllib.loads(out), GcsSourceConfig, environment={"IGGY_PASSWORD": "x"}).iggy.topic is None
+    _, out, _ = convert(f"{text}topic=one\n", program="gcs_source")
+    assert tomllib.loads(out)["iggy"]["topic"] == "one"
+
+
+def test_topics_by_reference_are_to_be_written_by_hand(convert):
+    err = convert("aws.s3.bucket.name=lake\ntopics=${env:TOPICS}\n")[2]
+    assert (
+        'warning: to correct: topics: its value is a reference, which [iggy] topic cannot take as it is: write "${env:TOPICS}"'
+        in err
+    )
