@@ -15,7 +15,8 @@ from pathlib import Path
 from framework.config.files import read_file
 from framework.config.values import InvalidValueError, SubstitutedText, is_unicode
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+# The first "${" without an end takes the rest of the text with it, or each one after it would look for that end again.
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -56,7 +57,7 @@ class Substitution:
 
         def replace(found: re.Match[str]) -> str:
             if found[1] is None:
-                return "${"
+                return found[0].replace("$${", "${")
             try:
                 values.append(self._value_of(found[1]))
             except InvalidValueError as mistake:
