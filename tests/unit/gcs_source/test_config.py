@@ -40,7 +40,8 @@ def test_nothing_is_wrong_with(good):
     ("bad", "words"),
     [
         ({"bucket": ""}, "bucket: must not be empty"),
-        ({"bucket": "gs://lake/x"}, "bucket: give the bare name, not an address ('lake')"),
+        ({"bucket": "gs://lake/x"}, "bucket: give the bare name, not an address"),
+        ({"bucket": "http://user:word@host/lake"}, "bucket: give the bare name, not an address"),
         ({"bucket": "Lake"}, "bucket: 'Lake' cannot be"),
         ({"bucket": "la"}, "bucket: 'la' cannot be"),
         ({"bucket": "a" * 64}, "cannot be a bucket's name"),
