@@ -1,6 +1,6 @@
 """References `${env:NAME}` and `${file:PATH}` in a configuration: secrets stay out of the file.
 
-`$${` is a literal `${`. A file's final line break is not part of the value. Substituted text is
+`$${` is a literal `${`. A file's byte order mark and its final line break are not part of the value. Substituted text is
 remembered, so that no message shows it. It is not parsed again: a password that contains `${` remains
 unchanged.
 """
@@ -98,7 +98,7 @@ def _content(path: str, *, may_wait: bool) -> str:
     if len(data) > _MAX_FILE_BYTES:
         raise InvalidValueError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidValueError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

@@ -258,6 +258,12 @@ def test_substitution_from_variables_and_files(tmp_path):
     assert config.store.globs == ("one", "${env:A}")
 
 
+def test_a_byte_order_mark_of_a_file_is_not_part_of_its_value(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"\xef\xbb\xbfhunter\xef\xbb\xbf\r\n")
+    assert read(password=f"${{file:{secret}}}").store.password == "hunter\ufeff"
+
+
 def test_substitution_mistakes_name_what_is_missing(tmp_path):
     assert mistake(bucket="${env:NOPE}") == "[store] bucket: the environment variable NOPE is not set"
     assert "cannot be read: No such file" in mistake(bucket=f"${{file:{tmp_path}/none}}")
