@@ -83,5 +83,5 @@ def _identity(config: GcsConfig) -> Iterator[str]:
         for name, value in others.items():
             if value:
                 yield f"anonymous: requests without an identity have no use for {name}"
-    if config.impersonate and re.fullmatch(r"[^@\s]+@[^@\s]+\.[^@\s]+", config.impersonate) is None:
+    if config.impersonate and re.fullmatch(r"[^@\s]+@[^@\s][^@\s.]*\.[^@\s]+", config.impersonate) is None:
         yield "impersonate: must look like reader@project.iam.gserviceaccount.com"

@@ -104,7 +104,7 @@ def bucket_errors(config: BucketConfig, bucket: str) -> Iterator[str]:
     if not bucket:
         yield "bucket: must not be empty"
     elif "://" in bucket:
-        yield f"bucket: give the bare name, not an address ({bucket.partition('://')[2].partition('/')[0]!r})"
+        yield "bucket: give the bare name, not an address"  # which may hold a login
     if config.prefix and config.prefixes:
         yield "prefix, prefixes: give one of them"
     for prefix in (config.prefix, *config.prefixes):

@@ -38,10 +38,15 @@ def compile_globs(globs: Sequence[str]) -> re.Pattern[str] | None:
     return re.compile(f"(?s:{'|'.join(f'(?:{source})' for source in sources)})\\Z") if sources else None
 
 
-# An unclosed "[" is not in here, so it falls to the last alternative and means itself.
-_TOKEN = re.compile(
-    r"(?P<deep>(?:(?<=/)|\A)\*\*/)|(?P<all>\*{2,})|(?P<star>\*)|\?|\[(?P<set>!?\]?[^\]]*)\]|(?P<text>.)", re.DOTALL
-)
+_FORM = r"(?P<deep>(?:(?<=/)|\A)\*\*/)|(?P<all>\*{2,})|(?P<star>\*)|\?|(?P<set>%s)|(?P<text>.)"
+_TOKENS = re.compile(_FORM % r"\[!?\]?[^\]]*\]", re.DOTALL)
+_WITHOUT_SETS = re.compile(_FORM % r"(?!)", re.DOTALL)
+
+
+def _tokens(glob: str) -> Iterator[re.Match[str]]:
+    """Yield the tokens. A "[" after the last "]" means itself; to look for its end would take the square of the length."""
+    end = glob.rfind("]") + 1
+    return itertools.chain(_TOKENS.finditer(glob, 0, end), _WITHOUT_SETS.finditer(glob, end))
 
 
 def _source(glob: str, groups: Iterator[int]) -> str:
@@ -52,7 +57,7 @@ def _source(glob: str, groups: Iterator[int]) -> str:
     takes the first place for good, as an atomic group. Only the text after the last wildcard must end
     with the key. (Python has atomic groups since 3.11; a lookahead with a back-reference is equivalent.)
     """
-    parts = _split_at(_TOKEN.finditer(glob), {"deep", "all"})
+    parts = _split_at(_tokens(glob), {"deep", "all"})
     source = ""
     for at, (wildcard, tokens) in enumerate(parts):
         is_last = at == len(parts) - 1
@@ -102,6 +107,7 @@ def _single_source(token: re.Match[str]) -> str:
         return "[^/]"
     members = token["set"]
     if members is not None:
+        members = members[1:-1]
         negated = members.startswith("!")
         members = members.removeprefix("!").replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
         members = members.replace("^", "\\^").replace("&&", "&\\&").replace("||", "|\\|").replace("~~", "~\\~")

@@ -22,8 +22,8 @@ OFFSETS_SUFFIX = "-offsets"
 """Suffix of the default name of a source's offsets topic."""
 
 MAX_TOPIC_BYTES = 255
+_MAX_SHOWN = 1000
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
-_PLACEHOLDER = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 # The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
 _CAPTURING = {
     "topic": r"(?P<topic>[A-Za-z0-9._-]{1,255})",
@@ -85,16 +85,18 @@ class NameTemplate:
             ConfigError: an unknown placeholder, a repeated one, two without a separator between them, an
                 invalid regular expression. All mistakes at once.
         """
+        # One of a megabyte may have as many mistakes as characters; each would repeat it.
+        shown = f'template = "{text}"' if len(text) <= _MAX_SHOWN else "template"
         mistakes = _placeholder_errors(text) + ([] if regex else _border_errors(text))
         if mistakes:
-            raise ConfigError([f'template = "{text}": {mistake}' for mistake in mistakes])
+            raise ConfigError([f"{shown}: {mistake}" for mistake in mistakes])
         if not regex:
             literal = re.compile(_literal_source(text), re.DOTALL)
             return cls._made(text, literal.fullmatch, literal.groupindex)
         try:
             pattern = LimitedPattern(_regex_source(text))
         except ValueError as exc:
-            raise ConfigError(f'template = "{text}": no valid regular expression: {exc}') from None
+            raise ConfigError(f"{shown}: no valid regular expression: {exc}") from None
         return cls._made(text, pattern.fullmatch, pattern.groups)
 
     @classmethod
@@ -145,10 +147,20 @@ def topic_name_error(name: str) -> str | None:
     return None if name.isprintable() else "holds control characters"
 
 
+def _split(text: str) -> list[str]:
+    """Return text and names of placeholders in turn: `a{{topic}}b` -> `["a", "topic", "b"]`."""
+    parts: list[str] = []
+    at = 0
+    while (begin := text.find("{{", at)) >= 0 and (end := text.find("}}", begin + 2)) >= 0:
+        parts += [text[at:begin], text[begin + 2 : end]]
+        at = end + 2
+    return [*parts, text[at:]]
+
+
 def _placeholder_errors(text: str) -> list[str]:
     mistakes: list[str] = []
     seen: set[str] = set()
-    for name in _PLACEHOLDER.findall(text):
+    for name in _split(text)[1::2]:
         if name not in _PLACEHOLDERS:
             known = ", ".join(f"{{{{{placeholder}}}}}" for placeholder in _PLACEHOLDERS)
             mistakes.append(f"unknown placeholder {{{{{name}}}}}; known are {known}")
@@ -164,7 +176,7 @@ def _border_errors(text: str) -> list[str]:
     Also for separators that a value can contain, `{{partition}}0{{start_offset}}`. They are ambiguous,
     and they make matching slow.
     """
-    parts = _PLACEHOLDER.split(text)
+    parts = _split(text)
     mistakes: list[str] = []
     for at in range(1, len(parts) - 2, 2):
         first, between, second = parts[at : at + 3]
@@ -180,14 +192,13 @@ def _border_errors(text: str) -> list[str]:
 
 
 def _literal_source(text: str) -> str:
-    parts = _PLACEHOLDER.split(text)
-    source = "".join(_placeholder_source(part) if at % 2 else re.escape(part) for at, part in enumerate(parts))
+    source = "".join(_placeholder_source(part) if at % 2 else re.escape(part) for at, part in enumerate(_split(text)))
     # Years, months and days written side by side are one run of digits, matched in one way only.
     return re.sub(r"(?:\[0-9\]\+){2,}", lambda run: f"[0-9]{{{len(run[0]) // len('[0-9]+')},}}", source)
 
 
 def _regex_source(text: str) -> str:
-    return _PLACEHOLDER.sub(lambda found: _placeholder_source(found[1]), text)
+    return "".join(_placeholder_source(part) if at % 2 else part for at, part in enumerate(_split(text)))
 
 
 def _placeholder_source(name: str) -> str:

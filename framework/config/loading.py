@@ -478,9 +478,19 @@ def _example(cls: type) -> str:
     return f"{{ {', '.join(f'{name} = ...' for name in shown)} }}"
 
 
+def _without_substituted(value: object) -> object:
+    if isinstance(value, SubstitutedText):
+        return "***"
+    if isinstance(value, list):
+        return [_without_substituted(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _without_substituted(item) for name, item in value.items()}
+    return value
+
+
 def _shown(value: object, option: Option) -> str:
-    """Return ` = "many"`, shortened; `***` for a secret."""
+    """Return ` = "many"`, shortened; `***` for a secret, and for text from elsewhere."""
     if option.metadata.secret or isinstance(value, SubstitutedText):
         return " = ***"
-    text = json.dumps(value, default=str, ensure_ascii=False)
+    text = json.dumps(_without_substituted(value), default=str, ensure_ascii=False)
     return f" = {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'}"

@@ -20,6 +20,8 @@ _TRANSFORMS = "transforms"
 """The list of transforms, which is no section."""
 
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
+# The first "${" without an end takes the rest of the text with it, or each one after it would look for that end again.
+_REFERENCE = re.compile(r"\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 
 
 def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:
@@ -105,7 +107,8 @@ def _masked_url(value: object) -> Any:
 def _is_address(url: str) -> bool:
     """Return whether a URL, whose references may be anything, is that of an Iggy server, and says which part is its login."""
     try:
-        host = parse_address(re.sub(r"\$\{[^}]*\}", "1", url), with_login=True).host
+        known = _REFERENCE.sub(lambda found: found[0] if found[1] is None else "1", url)
+        host = parse_address(known, with_login=True).host
     except ConfigError:
         return False
     return not host.startswith(TOKEN_MARK)

@@ -25,8 +25,16 @@ def masked(mistake: str, secrets: Collection[str], cls: type) -> str:
     words = _own_words(cls)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= _SHORTEST_MASKED and secret not in words:
-            mistake = mistake.replace(secret, "***")
+            for form in _forms(secret):
+                mistake = mistake.replace(form, "***")
     return mistake
+
+
+def _forms(text: str) -> Iterator[str]:
+    """Yield a text as messages show it: as it is, and as a part of a repr, where another quote may stand beside it."""
+    yield text
+    yield repr(text)[1:-1]
+    yield repr(f'"{text}')[2:-1]
 
 
 def _own_words(cls: type) -> frozenset[str]:

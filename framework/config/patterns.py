@@ -40,11 +40,17 @@ _OUTSIDE = {
     r"\b": f"(?:(?<=[{_WORD}])(?![{_WORD}])|(?<![{_WORD}])(?=[{_WORD}]))",
     r"\B": rf"(?!\A\Z)(?:(?<=[{_WORD}])(?=[{_WORD}])|(?<![{_WORD}])(?![{_WORD}]))",
 }
-_ESCAPE = r"\\(?:N\{[^}]*\}|.)"
+_ESCAPE = r"\\(?:N\{[^{}\\]*\}|.)"
+_SET = r"\[\^?\]?(?:\\.|[^\]\\])*\]"
 # An escape, a comment, a set, the repeat `{,3}`, and a brace that is no repeat: `regex` takes that for "about so".
-_TOKEN = rf"{_ESCAPE}|\(\?#[^)]*\)|(?P<set>\[\^?\]?(?:{_ESCAPE}|[^\]\\])*\])|\{{,(?=\d*\}})|(?P<brace>\{{(?!\d+(?:,\d*)?\}}))"
-_TOKENS = re.compile(_TOKEN, re.DOTALL)
-_VERBOSE_TOKENS = re.compile(rf"#[^\n]*|{_TOKEN}", re.DOTALL)
+# After a bracket that no set begins with, as in a comment of `(?x:...)`, no set follows; each would look for its end again.
+_TOKEN = (
+    rf"{_ESCAPE}|\(\?#[^)]*\)|(?P<set>%s)|(?P<open>%s)"
+    r"|\{,(?=\d*\})|(?P<brace>\{(?!\d+(?:,\d*)?\}))"
+)
+_TOKENS = re.compile(_TOKEN % (_SET, r"\[.*"), re.DOTALL)
+_VERBOSE_TOKENS = re.compile(r"#[^\n]*|" + _TOKEN % (_SET, r"\[.*"), re.DOTALL)
+_TOKENS_WITHOUT_SETS = re.compile(_TOKEN % (r"(?!)", r"(?!)"), re.DOTALL)
 _REPEAT = re.compile(r"(?<!\()[*+?{]|\\\([*+?{]")  # a few more, never less
 _IN_SET = re.compile(rf"{_ESCAPE}|[\[\]]", re.DOTALL)
 
@@ -129,6 +135,8 @@ def _rewritten(source: str, flags: int) -> str:
         if found["set"]:
             begin = 1 + text.startswith("[^")
             return text[:begin] + _IN_SET.sub(member, text[begin:-1]) + "]"
+        if found["open"]:
+            return "[" + _TOKENS_WITHOUT_SETS.sub(token, text[1:])
         if found["brace"]:
             return r"\{"
         if text == "{,":

@@ -1,6 +1,6 @@
 """References `${env:NAME}` and `${file:PATH}` in a configuration: secrets stay out of the file.
 
-`$${` is a literal `${`. A file's final line break is not part of the value. Substituted text is
+`$${` is a literal `${`. A file's byte order mark and its final line break are not part of the value. Substituted text is
 remembered, so that no message shows it. It is not parsed again: a password that contains `${` remains
 unchanged.
 """
@@ -15,7 +15,8 @@ from pathlib import Path
 from framework.config.files import read_file
 from framework.config.values import InvalidValueError, SubstitutedText, is_unicode
 
-_REFERENCE = re.compile(r"\$\$\{|\$\{([^}]*)\}")
+# The first "${" without an end takes the rest of the text with it, or each one after it would look for that end again.
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -56,7 +57,7 @@ class Substitution:
 
         def replace(found: re.Match[str]) -> str:
             if found[1] is None:
-                return "${"
+                return found[0].replace("$${", "${")
             try:
                 values.append(self._value_of(found[1]))
             except InvalidValueError as mistake:
@@ -97,7 +98,7 @@ def _content(path: str, *, may_wait: bool) -> str:
     if len(data) > _MAX_FILE_BYTES:
         raise InvalidValueError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
     try:
-        text = data.decode()
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise InvalidValueError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

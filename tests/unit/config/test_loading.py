@@ -29,6 +29,7 @@ from framework.config.values import (
     parse_size,
 )
 from framework.errors import ConfigError
+from s3_source.task import S3SourceTask
 
 
 @attrs.frozen(kw_only=True)
@@ -49,6 +50,8 @@ class Store:
     def validate_options(self):
         if self.low > self.high:
             yield "low: must not be above high"
+        if self.low == self.high:
+            yield f"bucket: {self.bucket!r} has no room"
         if self.password == "letmein":
             yield f"password: {self.password} is everybody's"
 
@@ -255,6 +258,12 @@ def test_substitution_from_variables_and_files(tmp_path):
     assert config.store.globs == ("one", "${env:A}")
 
 
+def test_a_byte_order_mark_of_a_file_is_not_part_of_its_value(tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"\xef\xbb\xbfhunter\xef\xbb\xbf\r\n")
+    assert read(password=f"${{file:{secret}}}").store.password == "hunter\ufeff"
+
+
 def test_substitution_mistakes_name_what_is_missing(tmp_path):
     assert mistake(bucket="${env:NOPE}") == "[store] bucket: the environment variable NOPE is not set"
     assert "cannot be read: No such file" in mistake(bucket=f"${{file:{tmp_path}/none}}")
@@ -272,6 +281,38 @@ def test_no_message_and_no_repr_shows_a_secret():
     config = read(password="hunter22")
     assert "hunter22" not in repr(config)
     assert "password=***" in repr(config)
+
+
+AWKWARD = [
+    'quo"te\\SECRET',
+    "two\nlines\tSECRET\x00",
+    "it's a SECRET",
+    "both ' and \" SECRET",
+    "SECRET" * 20,
+    "\u202eSECRET",
+]
+
+
+@pytest.mark.parametrize("secret", [*AWKWARD, "abc"])
+def test_a_list_shows_no_text_from_elsewhere(secret):
+    assert mistake({"P": secret}, globs=["a", "${env:P}", 5]).startswith(
+        '[store] globs = ["a", "***", 5]: every item must'
+    )
+
+
+@pytest.mark.parametrize("secret", AWKWARD)
+@pytest.mark.parametrize("beside", ["", "'", '"', "'\""])
+def test_no_repr_in_a_message_shows_text_from_elsewhere(secret, beside):
+    found = mistake({"P": secret}, bucket=f"{beside}${{env:P}}{beside}", low=9)
+    assert "***" in found
+    assert "SECRET" not in found
+
+
+def test_a_bucket_that_is_an_address_shows_no_login():
+    mapping = {"source": {"name": "x"}, "s3": {"bucket": "${env:B}"}}
+    with pytest.raises(ConfigError) as caught:
+        structure(mapping, S3SourceTask.config_class, environment={"B": "http://user:SECRET@host/lake"})
+    assert "[s3] bucket: give the bare name, not an address" in caught.value.mistakes
 
 
 def test_the_values_as_written_are_in_no_repr(tmp_path):
