@@ -107,10 +107,30 @@ class ManagedSource:
         return _sum(self.past, now) if now is not None else self.past
 
 
+_COUNTED_AGAIN = {"records": "unsaved_records", "objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
+"""What a process reads again of one that was killed: the counter, and how much of it no saved position counts."""
+
+
 def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
-    """Return the figures of all processes so far: work is added up, the state is that of the last."""
-    work = TaskStatistics.total([past, now])
+    """Return the figures of all processes so far: work is added up, state and lag are those of the last.
+
+    As in a run that recovers: no counter falls, and what was not saved does not count again.
+    """
+    work = TaskStatistics.total([past.saved(), now])
     fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
+    for name, unsaved in _COUNTED_AGAIN.items():
+        shown = max(fields[name], getattr(past, name))
+        fields[unsaved] += shown - fields[name]
+        fields[name] = shown
+    lag_objects, lag_bytes = now.lag_objects, now.lag_bytes
+    if not now.listings:  # it has not shown yet what is left to do
+        lag_objects, lag_bytes = max(lag_objects, past.lag_objects), max(lag_bytes, past.lag_bytes)
     return attrs.evolve(
-        now, **fields, listings=past.listings + now.listings, recoveries=past.recoveries + now.recoveries
+        now,
+        **fields,
+        objects_total=fields["objects"] + lag_objects,
+        bytes_total=fields["object_bytes"] + lag_bytes,
+        delivered=max(past.delivered, max(0, past.delivered - past.unsaved_objects) + now.delivered),
+        listings=past.listings + now.listings,
+        recoveries=past.recoveries + now.recoveries,
     )

@@ -247,6 +247,53 @@ def test_figures_of_all_processes_are_added_up(running):
     assert (progress.records, progress.queue_records, progress.state) == (8, 0, "stopped")
 
 
+def again(rig, code=1):
+    """Ends the last process of the source, and starts the next."""
+    rig.children[-1].code = code
+    rig.tick()
+    rig.tick(FIRST_PAUSE_SECONDS * 2 ** len(rig.children))
+    return rig.children[-1]
+
+
+def left(rig):
+    progress = rig.source().progress
+    return progress.lag_objects, progress.lag_bytes
+
+
+def test_the_lag_is_that_of_the_last_process(running):
+    running.children[0].runs(objects=40, object_bytes=400, objects_total=40, bytes_total=400, listings=3)
+    assert left(running) == (0, 0)
+    child = again(running)
+    child.runs(objects=2, object_bytes=20, objects_total=20, bytes_total=200, listings=1)
+    assert left(running) == (18, 180)
+    child = again(running)
+    assert left(running) == (18, 180)  # as the last one has left it
+    child.runs(objects=1, object_bytes=10, objects_total=5, bytes_total=50)
+    assert left(running) == (18, 180)  # its first listing goes on
+    child.runs(objects=1, object_bytes=10, objects_total=18, bytes_total=180, listings=1)
+    assert left(running) == (17, 170)
+
+
+def test_no_counter_falls_at_a_restart_and_unsaved_work_counts_once(running):
+    def figures():
+        progress = running.source().progress
+        return progress.delivered, progress.objects, progress.records
+
+    running.children[0].runs(delivered=10, objects=10, records=100)
+    child = again(running)
+    assert figures() == (10, 10, 100)
+    child.runs(delivered=6, objects=6, records=60, unsaved_objects=4, unsaved_records=40)
+    assert figures() == (16, 16, 160)
+    child = again(running, code=-9)
+    child.runs(delivered=1, objects=1, records=10, unsaved_objects=1, unsaved_records=10)
+    assert figures() == (16, 16, 160)  # they are among the four that were not saved
+    child = again(running, code=-9)
+    child.runs(delivered=4, objects=4, records=40)
+    assert figures() == (16, 16, 160)
+    child.runs(delivered=9, objects=9, records=90)
+    assert figures() == (21, 21, 210)
+
+
 def test_a_change_counts_when_two_looks_agree(running):
     path = running.write(content="[sour")
     running.tick(2)
