@@ -102,9 +102,19 @@ class ManagedSource:
 
     @property
     def progress(self) -> RunStatistics:
-        """The figures over all its processes in this worker."""
+        """The figures over all its processes in this worker.
+
+        Nothing is up when it cannot work: in `error`, between tries, and until a process has begun after them. A source that is
+        `stopped` asks nobody, and has none that does not answer.
+        """
         now = self.child.progress if self.child is not None else None
-        return _sum(self.past, now) if now is not None else self.past
+        if now is not None:
+            return _sum(self.past, now)
+        if self.status == "error":
+            return attrs.evolve(self.past, state="failed", store_away=1)
+        if self.status == "stopped":
+            return attrs.evolve(self.past, state="stopped", store_away=0)
+        return attrs.evolve(self.past, state="starting")
 
 
 _COUNTED_AGAIN = {"records": "unsaved_records", "objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
@@ -125,6 +135,10 @@ def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
     lag_objects, lag_bytes = now.lag_objects, now.lag_bytes
     if not now.listings:  # it has not shown yet what is left to do
         lag_objects, lag_bytes = max(lag_objects, past.lag_objects), max(lag_bytes, past.lag_bytes)
+    if past.store_away and not now.listed and not now.listings:  # the store has not answered since
+        fields["store_away"] = 1
+    else:
+        fields["store_away"] = now.store_away
     return attrs.evolve(
         now,
         **fields,

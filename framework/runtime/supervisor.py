@@ -230,7 +230,7 @@ class Supervisor:
         asked, ran = source.stop_at is not None, self._clock() - source.started_at
         # what it was started with is no longer wanted, or a person has just asked for a restart: then none is waited for
         may_hold = not asked and not source.restart and source.running == source.active
-        source.past = attrs.evolve(source.progress.without_state(), state="stopped")
+        source.past = source.progress.without_state()
         source.child, source.running, source.stop_at = None, None, None
         if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
             code = EXIT_DONE if code in _STOPPED else code
@@ -239,6 +239,7 @@ class Supervisor:
             source.held = may_hold
             log.warning("%s: pid %d ended by itself, exit code 0", source.key, child.pid)
         else:
+            source.past.store_away = 1  # which of the two failed is not known
             source.held = may_hold and code in {EXIT_CONFIGURATION, EXIT_PERSON}
             self._ended_in_error(source, child, code, asked=asked, ran=ran)
         if self._single and (not asked or self._stopping):
