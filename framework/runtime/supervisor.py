@@ -96,6 +96,7 @@ class Supervisor:
     _stopping: bool = attrs.field(default=False, init=False)
     _exit_code: int | None = attrs.field(default=None, init=False)
     started_us: int = attrs.field(factory=lambda: time.time_ns() // 1000, init=False)
+    _started_ns: int = attrs.field(factory=time.monotonic_ns, init=False)
 
     # ---- the loop
 
@@ -112,6 +113,11 @@ class Supervisor:
     def ended(self) -> bool:
         """Whether a single source has ended by itself, or was running when `stop` came."""
         return self._exit_code is not None
+
+    @property
+    def run_time_us(self) -> int:
+        """Microseconds since its creation, whatever the time of day did meanwhile."""
+        return (time.monotonic_ns() - self._started_ns) // 1000
 
     def stop(self) -> None:
         """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
