@@ -14,7 +14,9 @@ import json
 import logging
 import select
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TextIO
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
 _SLICE_SECONDS = 0.1
+_QUEUED_CHARACTERS = 1_000_000
 _PIECE = 1000
 """Characters: less than the 4096 bytes that a pipe takes at once when it takes any."""
 
@@ -56,6 +59,8 @@ class Output:
         stream: destination of lines and bar; stderr by default.
         terminal: whether the stream is a terminal; detected by default.
         source: a field of every line, for a process that shares the stream with others; they have no bar.
+        waits: whether a line without a bar waits for its reader. Otherwise a thread writes it, and nobody is held up: while
+            about a million characters wait, further lines are lost, and their number is a line once there is room.
         clock: monotonic seconds.
     """
 
@@ -67,10 +72,12 @@ class Output:
         stream: TextIO | None = None,
         terminal: bool | None = None,
         source: str = "",
+        waits: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._source = source
+        self._waits = waits
         self._with_bar = format == "auto" and not source and (self._stream.isatty() if terminal is None else terminal)
         self._level = logging.getLevelName(level.upper())
         self._formatter: logging.Formatter = JsonFormatter() if format == "json" else PlainFormatter()
@@ -78,6 +85,7 @@ class Output:
         self._rate = Rate()
         self._console: Console | None = None
         self._lines: _LineHandler | None = None
+        self._queue: _LineQueue | None = None
         self._bar: Bar | None = None
         self._task: TaskID | None = None
         self._last: RunStatistics | None = None
@@ -110,6 +118,9 @@ class Output:
             self._write_line(self._last)
         self._last = None
         self._restore.close()
+        if self._queue is not None:
+            self.stopping()
+            self._queue.close()
 
     def update(self, progress: RunStatistics) -> None:
         """Show the progress. Cheap; call it on every change, from one thread."""
@@ -146,6 +157,8 @@ class Output:
             handler = _ConsoleHandler(self._console)
         else:
             handler = self._lines = _LineHandler(self._stream)
+            if not self._waits:
+                handler = self._queue = _LineQueue(self._lines)
         handler.setFormatter(self._formatter)
         if self._source:
             handler.addFilter(self._add_source)
@@ -274,14 +287,19 @@ class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-ar
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = self.format(record) + self.terminator
-            for start in range(0, len(line), _PIECE):
-                if not self._has_room():
-                    return
-                self.stream.write(line[start : start + _PIECE])
-                self.flush()
+            self.write(self.format(record))
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
             self.handleError(record)
+
+    def write(self, text: str) -> bool:
+        """Write a line; return whether the stream took all of it."""
+        line = text + self.terminator
+        for start in range(0, len(line), _PIECE):
+            if not self._has_room():
+                return False
+            self.stream.write(line[start : start + _PIECE])
+            self.flush()
+        return True
 
     def _has_room(self) -> bool:
         """Wait until the stream takes a piece; return whether it does."""
@@ -291,6 +309,84 @@ class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-ar
             if self.stopping:
                 self._seconds_left -= _SLICE_SECONDS
         return True
+
+
+class _LineQueue(logging.Handler):
+    """Hands lines to a thread that writes them: whoever logs, perhaps under a lock, never waits for the reader of the log."""
+
+    def __init__(self, lines: _LineHandler) -> None:
+        super().__init__()
+        self._lines = lines
+        self._texts: deque[tuple[str, int]] = deque()
+        """Each with the number of lines that are lost with it."""
+        self._characters = 0
+        self._lost = 0
+        self._refused = False
+        """Whether the stream failed, or took no more during a stop: the number of lost lines waits for the next line."""
+        self._ended = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
+            text = self.format(unwritable(record))
+        with self._changed:
+            if self._texts and self._characters + len(text) > _QUEUED_CHARACTERS:
+                self._lost += 1
+                return
+            self._say_lost()
+            self._put(text)
+            self._refused = False
+            self._changed.notify()
+
+    @override
+    def close(self) -> None:
+        """Write what waits, for `LAST_SECONDS` at most."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        self._thread.join(LAST_SECONDS + 2 * _SLICE_SECONDS)
+        super().close()
+
+    def _put(self, text: str, stands_for: int = 1) -> None:
+        self._texts.append((text, stands_for))
+        self._characters += len(text)
+
+    def _say_lost(self) -> None:
+        if self._lost:
+            said = f"lost here, because this log took no more: {counted(self._lost, 'line')}"
+            record = log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None)
+            self._put(self.format(record), self._lost)
+            self._lost = 0
+
+    def _next(self) -> tuple[str, int] | None:
+        """Wait for a line and take it; None at the end."""
+        with self._changed:
+            while True:
+                if not self._texts and not self._refused:
+                    self._say_lost()
+                if self._texts:
+                    taken = self._texts.popleft()
+                    self._characters -= len(taken[0])
+                    return taken
+                if self._ended:
+                    return None
+                self._changed.wait()
+
+    def _write_all(self) -> None:
+        while (taken := self._next()) is not None:
+            text, stands_for = taken
+            written = False
+            with contextlib.suppress(Exception):  # the disk is full, or the reader is gone
+                written = self._lines.write(text)
+            if not written:
+                with self._changed:
+                    self._lost += stands_for
+                    self._refused = True
 
 
 class _ConsoleHandler(_OneSentence, logging.Handler):

@@ -152,9 +152,10 @@ def _own_variables() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _logged(section: LogSection) -> Iterator[Output]:
-    """Log as a file says, without a bar: the lines of several processes mix."""
+    """Log as a file says, without a bar: the lines of several processes mix. Supervision and API wait for no reader."""
     warnings.simplefilter("ignore", ConfigWarning)  # the process of each source says them
-    with Output(format="plain" if section.format == "auto" else section.format, level=section.level) as output:
+    form = "plain" if section.format == "auto" else section.format
+    with Output(format=form, level=section.level, waits=False) as output:
         yield output
 
 

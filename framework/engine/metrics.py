@@ -55,7 +55,10 @@ def _gauge(attribute: str, name: str, doc: str, *, label: str = "", **labels: st
     return Metric(attribute=attribute, kind="gauge", name=name, doc=doc, labels=tuple(labels.items()), label=label)
 
 
-_UP = "1 while the other side answers; 0 while it is away, or the connection is being recovered."
+_UP = (
+    "1 while the other side answers; 0 while it is away, or the connection is being recovered. Of a source of a worker both are 0 "
+    "in `error` and between tries, and 1 while it is paused or stopped."
+)
 _AGAIN = "What is read again, after Iggy was away, counts again."
 _DELIVERED = (
     "Objects, or splits of them, of which every record is confirmed, each once. The last ones of a killed worker, or of a save "

@@ -20,7 +20,7 @@ class RunStatistics(TaskStatistics):
 
     Attributes:
         state: `standby`, `starting`, `recovering`, `listing`, `sending`, `waiting`, `reconnecting`, `store away`, and at the end
-            `done` or `stopped`.
+            `done` or `stopped`; of a worker's source without a process, `stopped` or `failed`.
         waiting_for: for whom a standby waits, or for what a start; empty in other states.
         objects_total: objects that were new or unfinished, and neither deleted nor archived when they were read.
         bytes_total: their listed sizes.
@@ -51,7 +51,7 @@ class RunStatistics(TaskStatistics):
     @property
     def iggy_up(self) -> bool:
         """Whether a connection to Iggy can carry records."""
-        return self.state not in {"starting", "recovering", "reconnecting"}
+        return self.state not in {"starting", "recovering", "reconnecting", "failed"}
 
     @property
     def store_up(self) -> bool:

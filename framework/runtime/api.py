@@ -176,7 +176,13 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
         """Return figures of the worker and of each source."""
         system = probe.read()
         with supervisor.locked() as sources:
-            return api_documents.stats_of(sources, system, version=worker.version, started_us=supervisor.started_us)
+            return api_documents.stats_of(
+                sources,
+                system,
+                version=worker.version,
+                started_us=supervisor.started_us,
+                run_time_us=supervisor.run_time_us,
+            )
 
     if http.metrics.enabled:
         registry = registry_of(supervisor)

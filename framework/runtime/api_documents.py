@@ -8,7 +8,6 @@ Iggy, so that its clients read them. Fields of our own are optional for such a c
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -351,13 +350,15 @@ def transforms_of(content: Mapping[str, Any]) -> list[Transform]:
     ]
 
 
-def stats_of(sources: list[ManagedSource], system: Mapping[str, Any], *, version: str, started_us: int) -> RuntimeStats:
+def stats_of(
+    sources: list[ManagedSource], system: Mapping[str, Any], *, version: str, started_us: int, run_time_us: int
+) -> RuntimeStats:
     """Return the document of `/stats`."""
     return RuntimeStats(
         connectors_runtime_version=version,
         connectors_runtime_version_semver=semver(version),
         **system,
-        run_time=time.time_ns() // 1000 - started_us,
+        run_time=run_time_us,
         start_time=started_us,
         sources_total=len(sources),
         sources_running=sum(source.status == "running" for source in sources),

@@ -83,9 +83,9 @@ class ChildChannel:
             self._ask_to_stop()
             while not self._is_gone():
                 log.debug("asked to stop again")
-        log.warning("the worker is gone: stopping, positions are saved")
         start_timer(ORPHAN_SECONDS, lambda: self._leave(1))
-        self._ask_to_stop()
+        self._ask_to_stop()  # before the line, which may wait for a reader of the log
+        log.warning("the worker is gone: stopping, positions are saved")
 
     def _is_gone(self) -> bool:
         """Wait for a message of the worker, which is `stop`, or for its end; return whether it is the end."""

@@ -102,15 +102,49 @@ class ManagedSource:
 
     @property
     def progress(self) -> RunStatistics:
-        """The figures over all its processes in this worker."""
+        """The figures over all its processes in this worker.
+
+        Nothing is up when it cannot work: in `error`, between tries, and until a process has begun after them. A source that is
+        `stopped` asks nobody, and has none that does not answer.
+        """
         now = self.child.progress if self.child is not None else None
-        return _sum(self.past, now) if now is not None else self.past
+        if now is not None:
+            return _sum(self.past, now)
+        if self.status == "error":
+            return attrs.evolve(self.past, state="failed", store_away=1)
+        if self.status == "stopped":
+            return attrs.evolve(self.past, state="stopped", store_away=0)
+        return attrs.evolve(self.past, state="starting")
+
+
+_COUNTED_AGAIN = {"records": "unsaved_records", "objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
+"""What a process reads again of one that was killed: the counter, and how much of it no saved position counts."""
 
 
 def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
-    """Return the figures of all processes so far: work is added up, the state is that of the last."""
-    work = TaskStatistics.total([past, now])
+    """Return the figures of all processes so far: work is added up, state and lag are those of the last.
+
+    As in a run that recovers: no counter falls, and what was not saved does not count again.
+    """
+    work = TaskStatistics.total([past.saved(), now])
     fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
+    for name, unsaved in _COUNTED_AGAIN.items():
+        shown = max(fields[name], getattr(past, name))
+        fields[unsaved] += shown - fields[name]
+        fields[name] = shown
+    lag_objects, lag_bytes = now.lag_objects, now.lag_bytes
+    if not now.listings:  # it has not shown yet what is left to do
+        lag_objects, lag_bytes = max(lag_objects, past.lag_objects), max(lag_bytes, past.lag_bytes)
+    if past.store_away and not now.listed and not now.listings:  # the store has not answered since
+        fields["store_away"] = 1
+    else:
+        fields["store_away"] = now.store_away
     return attrs.evolve(
-        now, **fields, listings=past.listings + now.listings, recoveries=past.recoveries + now.recoveries
+        now,
+        **fields,
+        objects_total=fields["objects"] + lag_objects,
+        bytes_total=fields["object_bytes"] + lag_bytes,
+        delivered=max(past.delivered, max(0, past.delivered - past.unsaved_objects) + now.delivered),
+        listings=past.listings + now.listings,
+        recoveries=past.recoveries + now.recoveries,
     )

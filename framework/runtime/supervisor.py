@@ -96,6 +96,7 @@ class Supervisor:
     _stopping: bool = attrs.field(default=False, init=False)
     _exit_code: int | None = attrs.field(default=None, init=False)
     started_us: int = attrs.field(factory=lambda: time.time_ns() // 1000, init=False)
+    _started_ns: int = attrs.field(factory=time.monotonic_ns, init=False)
 
     # ---- the loop
 
@@ -112,6 +113,11 @@ class Supervisor:
     def ended(self) -> bool:
         """Whether a single source has ended by itself, or was running when `stop` came."""
         return self._exit_code is not None
+
+    @property
+    def run_time_us(self) -> int:
+        """Microseconds since its creation, whatever the time of day did meanwhile."""
+        return (time.monotonic_ns() - self._started_ns) // 1000
 
     def stop(self) -> None:
         """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
@@ -230,7 +236,7 @@ class Supervisor:
         asked, ran = source.stop_at is not None, self._clock() - source.started_at
         # what it was started with is no longer wanted, or a person has just asked for a restart: then none is waited for
         may_hold = not asked and not source.restart and source.running == source.active
-        source.past = attrs.evolve(source.progress.without_state(), state="stopped")
+        source.past = source.progress.without_state()
         source.child, source.running, source.stop_at = None, None, None
         if asked and (code <= EXIT_DONE or (code == EXIT_TRY_AGAIN and not child.error)):
             code = EXIT_DONE if code in _STOPPED else code
@@ -239,6 +245,7 @@ class Supervisor:
             source.held = may_hold
             log.warning("%s: pid %d ended by itself, exit code 0", source.key, child.pid)
         else:
+            source.past.store_away = 1  # which of the two failed is not known
             source.held = may_hold and code in {EXIT_CONFIGURATION, EXIT_PERSON}
             self._ended_in_error(source, child, code, asked=asked, ran=ran)
         if self._single and (not asked or self._stopping):

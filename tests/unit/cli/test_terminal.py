@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import warnings
 
 import pytest
@@ -21,6 +23,7 @@ from framework.cli.terminal import Output
 from framework.cli.text import error_text, json_text, printable
 from framework.config.loading import ConfigWarning
 from framework.engine.log_forwarding import TRACE
+from framework.engine.process_exit import LAST_SECONDS
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import ConfigError, ObjectError
 
@@ -92,6 +95,103 @@ def test_a_reader_that_stands_still_holds_up_no_stop(tmp_path):
     whole = [line for line in (first + rest).splitlines() if line.endswith(b"x" * 5000)]
     assert [int(line.split()[2]) for line in whole] == list(range(len(whole)))
     assert len(whole) > 590
+
+
+@pytest.fixture
+def full_pipe():
+    """A pipe that takes nothing more, and its two ends."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader, os.fdopen(write_end, "w") as stream:
+        os.set_blocking(write_end, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(write_end, b"." * 4096)
+        os.set_blocking(write_end, True)
+        yield reader, stream
+
+
+def done_within(seconds, act):
+    thread = threading.Thread(target=act, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
+
+
+def lines_of(reader, last):
+    found = b""
+    while last not in found:
+        found += os.read(reader.fileno(), 65536)
+    return found.lstrip(b".").decode().splitlines()
+
+
+def test_no_caller_waits_for_the_reader_and_what_is_lost_is_counted(full_pipe):
+    reader, stream = full_pipe
+
+    def fill():
+        for number in range(1000):
+            LOGGER.warning("%d %s", number, "x" * 5000)
+
+    with Output(stream=stream, waits=False):
+        assert done_within(20, fill)
+        lines = lines_of(reader, b"lost here")
+        assert done_within(20, lambda: LOGGER.warning("read again"))
+        lines += lines_of(reader, b"read again")
+    *kept, lost, again = lines
+    assert [int(line.split()[2]) for line in kept] == list(range(len(kept)))
+    assert 150 < len(kept) < 220
+    assert lost.endswith(f"WARNING lost here, because this log took no more: {1000 - len(kept)} lines")
+    assert again.endswith("read again")
+
+
+def test_what_a_full_pipe_did_not_take_during_a_stop_is_counted(full_pipe):
+    reader, stream = full_pipe
+    with Output(stream=stream, waits=False) as output:
+        output.stopping()
+        for number in range(3):
+            LOGGER.warning("line %d", number)
+        time.sleep(2 * LAST_SECONDS)
+        os.set_blocking(reader.fileno(), False)
+        assert not reader.read().strip(b".")
+        os.set_blocking(reader.fileno(), True)
+        LOGGER.warning("read again")
+        lost, again = lines_of(reader, b"read again")
+    assert lost.endswith("this log took no more: 3 lines")
+    assert again.endswith("read again")
+
+
+def test_what_a_full_disk_did_not_take_is_counted():
+    class Disk(io.StringIO):
+        full = True
+
+        def write(self, text):
+            if self.full:
+                raise OSError(28, "No space left on device")
+            return super().write(text)
+
+    stream = Disk()
+    with Output(stream=stream, waits=False):
+        for number in range(3):
+            LOGGER.warning("line %d", number)
+            time.sleep(0.2)
+        stream.full = False
+        LOGGER.warning("room again")
+    lost, again = stream.getvalue().splitlines()
+    assert lost.endswith("this log took no more: 3 lines")
+    assert again.endswith("room again")
+
+
+def test_the_end_waits_a_second_for_the_reader(full_pipe):
+    _, stream = full_pipe
+    output = Output(stream=stream, waits=False).__enter__()
+    LOGGER.warning("nobody reads this")
+    started = time.monotonic()
+    assert done_within(20, output.close)
+    assert 0.5 * LAST_SECONDS < time.monotonic() - started < 4 * LAST_SECONDS
+
+
+def test_the_end_writes_what_waits():
+    text = written(lambda _: [LOGGER.info("line %d", number) for number in range(5000)], waits=False)
+    assert [int(line.split()[-1]) for line in text.splitlines()] == list(range(5000))
 
 
 def test_a_line_that_cannot_be_written_is_one_sentence(capsys):

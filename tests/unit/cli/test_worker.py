@@ -12,6 +12,7 @@ from framework.cli import worker
 from framework.cli.app import run
 from framework.cli.config_file import ConfigFile
 from framework.cli.run import read_config
+from framework.config.sections import LogSection
 from framework.errors import FatalError
 from s3_source.task import S3SourceTask
 from tests.unit.runtime.rig import FakeChild, text
@@ -219,3 +220,24 @@ def test_an_installation_without_the_http_api_names_the_extra(tmp_path, monkeypa
     last = capsys.readouterr().err.splitlines()[-1]
     assert 'needs the Python package "uvicorn"' in last
     assert 'pip install ".[worker]"' in last
+
+
+def test_a_log_that_nobody_reads_holds_up_no_worker(monkeypatch):
+    """Its lines are written under the supervisor's lock, which each request to the API wants."""
+    read_end, write_end = os.pipe()
+    with os.fdopen(read_end, "rb") as reader, os.fdopen(write_end, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+
+        def fill():
+            for _ in range(100):
+                worker.log.info("x" * 5000)
+
+        with worker._logged(LogSection()):
+            thread = threading.Thread(target=fill, daemon=True)
+            thread.start()
+            thread.join(20)
+            held_up = thread.is_alive()
+            os.set_blocking(read_end, False)
+            while held_up and thread.is_alive():
+                reader.read()
+    assert not held_up

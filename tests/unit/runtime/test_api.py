@@ -13,6 +13,7 @@ import os
 import shutil
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -228,6 +229,15 @@ def test_the_statistics_have_the_fields_of_iggys_runtime(two):
         wanted[name] = answer[name]
     assert answer["start_time"] > 1_700_000_000_000_000
     same_fields(answer, wanted)
+
+
+def test_the_run_time_is_not_that_of_a_clock_that_was_set_back(two, monkeypatch):
+    before = two.ask("GET", "/stats")[1]
+    real = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: real() - 7_200 * 10**9)
+    after = two.ask("GET", "/stats")[1]
+    assert 0 < before["run_time"] < after["run_time"]
+    assert before["start_time"] == after["start_time"]
 
 
 def test_greeting_health_and_lists_that_are_empty(rig):

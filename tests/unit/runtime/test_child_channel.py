@@ -1,5 +1,6 @@
 """The line between a worker and a source, within one process: sockets in place of an inherited descriptor."""
 
+import logging
 import os
 import socket
 import threading
@@ -145,6 +146,30 @@ def test_a_source_stops_after_the_end_of_its_worker_and_leaves_when_it_cannot(mo
     ours.close()
     assert stopped.wait(10)
     assert left.wait(10)
+    child._socket.close()
+
+
+def test_a_log_that_nobody_reads_does_not_keep_a_source_without_its_worker():
+    """Once it is asked to stop, its lines wait for a moment only."""
+    ours, theirs = socket.socketpair()
+    stopped = threading.Event()
+
+    class Stuck(logging.Handler):
+        said = None
+
+        def emit(self, record):
+            Stuck.said = stopped.wait(2)
+
+    handler = Stuck()
+    child_channel.log.addHandler(handler)
+    try:
+        child = ChildChannel(theirs.detach(), leave=lambda _code: None)
+        child.on_stop(stopped.set)
+        ours.close()
+        wait_until(lambda: Stuck.said is not None)
+    finally:
+        child_channel.log.removeHandler(handler)
+    assert Stuck.said
     child._socket.close()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from framework.engine.run_statistics import RunStatistics
+from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
     FIRST_PAUSE_SECONDS,
     FOLDER_SECONDS,
@@ -244,7 +245,110 @@ def test_figures_of_all_processes_are_added_up(running):
     running.children[1].code = 1
     running.tick()
     progress = running.source().progress
-    assert (progress.records, progress.queue_records, progress.state) == (8, 0, "stopped")
+    assert (progress.records, progress.queue_records, progress.state) == (8, 0, "failed")
+
+
+def again(rig, code=1):
+    """Ends the last process of the source, and starts the next."""
+    rig.children[-1].code = code
+    rig.tick()
+    rig.tick(FIRST_PAUSE_SECONDS * 2 ** len(rig.children))
+    return rig.children[-1]
+
+
+def left(rig):
+    progress = rig.source().progress
+    return progress.lag_objects, progress.lag_bytes
+
+
+def test_the_lag_is_that_of_the_last_process(running):
+    running.children[0].runs(objects=40, object_bytes=400, objects_total=40, bytes_total=400, listings=3)
+    assert left(running) == (0, 0)
+    child = again(running)
+    child.runs(objects=2, object_bytes=20, objects_total=20, bytes_total=200, listings=1)
+    assert left(running) == (18, 180)
+    child = again(running)
+    assert left(running) == (18, 180)  # as the last one has left it
+    child.runs(objects=1, object_bytes=10, objects_total=5, bytes_total=50)
+    assert left(running) == (18, 180)  # its first listing goes on
+    child.runs(objects=1, object_bytes=10, objects_total=18, bytes_total=180, listings=1)
+    assert left(running) == (17, 170)
+
+
+def test_no_counter_falls_at_a_restart_and_unsaved_work_counts_once(running):
+    def figures():
+        progress = running.source().progress
+        return progress.delivered, progress.objects, progress.records
+
+    running.children[0].runs(delivered=10, objects=10, records=100)
+    child = again(running)
+    assert figures() == (10, 10, 100)
+    child.runs(delivered=6, objects=6, records=60, unsaved_objects=4, unsaved_records=40)
+    assert figures() == (16, 16, 160)
+    child = again(running, code=-9)
+    child.runs(delivered=1, objects=1, records=10, unsaved_objects=1, unsaved_records=10)
+    assert figures() == (16, 16, 160)  # they are among the four that were not saved
+    child = again(running, code=-9)
+    child.runs(delivered=4, objects=4, records=40)
+    assert figures() == (16, 16, 160)
+    child.runs(delivered=9, objects=9, records=90)
+    assert figures() == (21, 21, 210)
+
+
+def up(rig):
+    progress = rig.source().progress
+    return progress.iggy_up, progress.store_up
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, -9])
+def test_nothing_is_up_while_a_source_cannot_work(running, code):
+    assert up(running) == (True, True)
+    running.children[0].code = code
+    running.tick()
+    assert up(running) == (False, False)
+    running.supervisor.restart("orders")
+    running.tick(FIRST_PAUSE_SECONDS)
+    assert up(running) == (False, False)  # the next process has said nothing yet
+    child = running.children[1]
+    child.progress = RunStatistics()
+    assert up(running) == (False, False)
+    child.runs()
+    assert up(running) == (True, False)  # connected; the store has answered nothing
+    child.runs(listed=1)
+    assert up(running) == (True, True)
+    child.runs(listed=1, store_away=1)
+    assert up(running) == (True, False)
+
+
+def test_nothing_is_up_for_a_source_that_has_never_run(rig):
+    rig.write(content=text().replace("jsonl", "none"))
+    rig.tick()
+    assert (rig.source().status, up(rig)) == ("error", (False, False))
+
+
+def test_nothing_is_up_for_a_source_whose_process_cannot_be_started(rig):
+    rig.refuses = OSError(11, "too many")
+    rig.write()
+    rig.tick()
+    assert (rig.source().status, up(rig)) == ("error", (False, False))
+
+
+@pytest.mark.parametrize("state", [PAUSED, STOPPED])
+def test_a_source_that_a_person_pauses_is_not_down(running, state):
+    running.supervisor.set_state("orders", state)
+    running.tick()
+    running.tick()
+    assert (running.source().status, up(running)) == ("stopped", (True, True))
+    running.supervisor.set_state("orders", RUNNING)
+    running.tick()
+    running.children[1].runs()
+    assert up(running) == (True, True)
+    again(running)
+    running.supervisor.set_state("orders", state)
+    running.children[2].code = 1
+    running.tick()
+    running.tick()
+    assert (running.source().status, up(running)) == ("stopped", (True, True))
 
 
 def test_a_change_counts_when_two_looks_agree(running):
