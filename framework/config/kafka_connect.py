@@ -24,7 +24,16 @@ _NO_UNICODE = "its value is not valid Unicode: write it by hand"
 _NOT_COPIED = "the value is not copied: set this variable"
 NO_LOGIN = "a login or a query in it is not copied: keys go into their own options"
 _NUMBER = re.compile(r"\s*[+-]?\d{1,99}\s*", re.ASCII)
-_KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^}:]+):(?P<rest>[^}]*)\}")
+_KAFKA_REFERENCE = re.compile(r"\$\{(?P<provider>[^{}:]+):(?P<rest>[^}]*)\}")
+
+
+def _references(text: str) -> Iterator[re.Match[str]]:
+    # up to the last end: without one, each beginning would be searched for it to the end of the text
+    return _KAFKA_REFERENCE.finditer(text, 0, text.rfind("}") + 1)
+
+
+def _has_reference(text: str) -> bool:
+    return next(_references(text), None) is not None
 
 
 @attrs.frozen(kw_only=True)
@@ -287,7 +296,7 @@ def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
         return None, _NO_UNICODE
     if option.variable and not _is_reference(text):
         return f"${{env:{option.variable}}}", _NOT_COPIED
-    if _KAFKA_REFERENCE.search(text):
+    if _has_reference(text):
         return _referred(text, option)
     try:
         value = option.read(text)
@@ -321,7 +330,7 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
     parts: list[str] = []
     providers: list[str] = []
     end = 0
-    for reference in _KAFKA_REFERENCE.finditer(text):
+    for reference in _references(text):
         parts.append(text[end : reference.start()].replace("${", "$${"))
         end = reference.end()
         provider, rest = reference["provider"], reference["rest"]
@@ -350,7 +359,7 @@ def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedPro
         return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
     if not is_unicode(text):
         return _to_correct(TEMPLATE, _NO_UNICODE)
-    if _KAFKA_REFERENCE.search(text):
+    if _has_reference(text):
         note = "its value holds a reference, which no expression can: write it as [naming] template"
         return _to_correct(TEMPLATE, note)
     template = f".*?(?:{text}).*"
@@ -371,7 +380,7 @@ def _sink_template(text: str, sections: dict[str, dict[str, object]], store: str
         return _to_correct(TEMPLATE, _NO_UNICODE)
     prefix = str(sections.get(store, {}).get("prefix", ""))
     template = _SINK_VARIABLE.sub(r"{{\1}}", text)
-    if _KAFKA_REFERENCE.search(text):
+    if _has_reference(text):
         return _to_correct(TEMPLATE, "its value holds a reference: write it as [naming] template")
     if "{{" in prefix:
         return _to_correct(TEMPLATE, "its prefix holds {{, which begins a placeholder: write both as [naming] template")

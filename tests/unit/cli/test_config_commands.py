@@ -109,6 +109,9 @@ def test_init_under_a_name_that_is_not_utf_8_leaves_nothing_in_the_way(told, tmp
 
 def test_init_on_a_full_disk_leaves_nothing_in_the_way(told, tmp_path):
     path = tmp_path / "x.toml"
+    assert (
+        told("config", "init", tmp_path / "other.toml")[0] == 0
+    )  # else Python would cut off the bytecode that it stores
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:

@@ -12,6 +12,7 @@ import time
 import pytest
 
 from framework.config.globs import compile_globs
+from framework.config.kafka_connect import convert_properties
 from framework.config.key_template import NameTemplate
 from framework.config.masked_view import shown_mapping
 from framework.config.option import sections_of
@@ -19,6 +20,7 @@ from framework.config.patterns import LimitedPattern
 from framework.config.sections import SourceCommonConfig
 from framework.config.substitution import Substitution, refers_to
 from framework.errors import ConfigError
+from s3_source.kafka_connect import OPTIONS
 
 SECONDS = 10
 
@@ -73,3 +75,10 @@ def test_sets_without_an_end(text):
 @pytest.mark.parametrize("text", ["[", r"\N{", r"[\N{a}", "(?#"])
 def test_brackets_in_a_comment_of_a_regular_expression(text):
     assert LimitedPattern(f"(?x:\\w#{repeated(text, 100_000)}\n\\w)").fullmatch("ab") is not None
+
+
+@pytest.mark.parametrize("text", ["${", "${a:", "${a"])
+@pytest.mark.parametrize("end", ["", "}"])
+def test_references_of_kafka_without_an_end(text, end):
+    long = repeated(text) + end
+    convert_properties({"name": "x", "aws.s3.prefix": long}, OPTIONS, section="s3")  # within the fixture's limit
