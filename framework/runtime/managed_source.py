@@ -105,7 +105,7 @@ class ManagedSource:
         """The figures over all its processes in this worker.
 
         Nothing is up when it cannot work: in `error`, between tries, and until a process has begun after them. A source that is
-        `stopped` asks nobody, and has none that does not answer.
+        `stopped` asks for nothing, and nothing fails to answer.
         """
         now = self.child.progress if self.child is not None else None
         if now is not None:
