@@ -117,8 +117,11 @@ class ManagedSource:
         return attrs.evolve(self.past, state="starting")
 
 
-_COUNTED_AGAIN = {"records": "unsaved_records", "objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
-"""What a process reads again of one that was killed: the counter, and how much of it no saved position counts."""
+_COUNTED_AGAIN = {"objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
+"""What counts again after a process was killed: the counter, and how much of it no saved position counts.
+
+Not records: the next process finds those stored, and does not count them.
+"""
 
 
 def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
@@ -126,7 +129,7 @@ def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
 
     As in a run that recovers: no counter falls, and what was not saved does not count again.
     """
-    work = TaskStatistics.total([past.saved(), now])
+    work = TaskStatistics.total([attrs.evolve(past.saved(), records=past.records), now])
     fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
     for name, unsaved in _COUNTED_AGAIN.items():
         shown = max(fields[name], getattr(past, name))
