@@ -59,7 +59,7 @@ class Output:
         stream: destination of lines and bar; stderr by default.
         terminal: whether the stream is a terminal; detected by default.
         source: a field of every line, for a process that shares the stream with others; they have no bar.
-        waits: whether a line without a bar waits for its reader. Otherwise a thread writes it, and no other thread is held up: while
+        waits: whether a line without a bar waits for its reader. Else a thread writes it and holds up no other: while
             about a million characters wait, further lines are lost, and their number is a line once there is room.
         clock: monotonic seconds.
     """
