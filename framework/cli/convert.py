@@ -16,6 +16,7 @@ from framework.config.java_properties import parse_properties
 from framework.config.kafka_connect import Converted, convert_properties, shown
 from framework.config.loading import structure
 from framework.config.sections import ordered_sections
+from framework.config.substitution import REFERENCE
 from framework.config.toml_text import table_lines
 from framework.errors import EXIT_DONE, ConfigError
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20
 _LATER = "LATER"
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?:env|file):[^}]+\}")
 _PLACES = re.compile(r"\[([\w.]+)\] (\w+(?:, \w+)*)")
 
 
@@ -65,7 +65,7 @@ def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Itera
         (section, name)
         for section, options in sections.items()
         for name, value in options.items()
-        if isinstance(value, str) and any(found[0] != "$${" for found in _REFERENCE.finditer(value))
+        if isinstance(value, str) and any(map(_is_known_later, REFERENCE.finditer(value)))
     }
     values = {
         section: {
@@ -84,7 +84,12 @@ def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Itera
 
 def _without_references(text: str) -> str:
     """Return the text with one variable in place of each reference: no file and no variable of this machine is read."""
-    return _REFERENCE.sub(lambda found: found[0] if found[0] == "$${" else f"${{env:{_LATER}}}", text)
+    return REFERENCE.sub(lambda found: f"${{env:{_LATER}}}" if _is_known_later(found) else found[0], text)
+
+
+def _is_known_later(found: re.Match[str]) -> bool:
+    provider, _, name = (found[1] or "").partition(":")
+    return provider in {"env", "file"} and name != ""
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:

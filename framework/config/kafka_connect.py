@@ -280,7 +280,7 @@ def _converted(
         return ConvertedProperty(name=name, to="", note="empty")
     first = counting.setdefault(option.to, name)
     if first != name:
-        note = f"left out: {shown(option.to)} is set by {first}, which counts"
+        note = f"ignored: {shown(option.to)} is set by {first}, which counts"
         return ConvertedProperty(name=name, to="", note=note, warning=f"{name} is {note}")
     value, note = _value(text, option)
     if value is None:

@@ -11,6 +11,7 @@ from typing import Any
 from framework.config.iggy_address import TOKEN_MARK, parse_address
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of
+from framework.config.substitution import REFERENCE
 from framework.config.transform_registry import transform_class
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
@@ -20,8 +21,6 @@ _TRANSFORMS = "transforms"
 """The list of transforms, which is no section."""
 
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
-# The first "${" without an end takes the rest of the text with it, or each one after it would look for that end again.
-_REFERENCE = re.compile(r"\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 
 
 def shown_mapping(mapping: Mapping[str, Any], sections: Mapping[str, type]) -> dict[str, Any]:
@@ -107,7 +106,7 @@ def _masked_url(value: object) -> Any:
 def _is_address(url: str) -> bool:
     """Return whether a URL, whose references may be anything, is that of an Iggy server, and says which part is its login."""
     try:
-        known = _REFERENCE.sub(lambda found: found[0] if found[1] is None else "1", url)
+        known = REFERENCE.sub(lambda found: found[0] if found[1] is None else "1", url)
         host = parse_address(known, with_login=True).host
     except ConfigError:
         return False

@@ -15,8 +15,11 @@ from pathlib import Path
 from framework.config.files import read_file
 from framework.config.values import InvalidValueError, SubstitutedText, is_unicode
 
-# The first "${" without an end takes the rest of the text with it, or each one after it would look for that end again.
-_REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
+REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
+"""Group 1 is what a reference names; None of a literal `$${`, and of a `${` without an end.
+
+That takes the rest of the text with it, or each one after it would look for an end again.
+"""
 _MAX_FILE_BYTES = 1 << 20
 
 
@@ -26,7 +29,7 @@ def refers_to(value: object, variable: str) -> bool:
         return any(refers_to(inner, variable) for inner in value.values())
     if isinstance(value, list):
         return any(refers_to(inner, variable) for inner in value)
-    return isinstance(value, str) and any(found[1] == f"env:{variable}" for found in _REFERENCE.finditer(value))
+    return isinstance(value, str) and any(found[1] == f"env:{variable}" for found in REFERENCE.finditer(value))
 
 
 class Substitution:
@@ -65,7 +68,7 @@ class Substitution:
                 return ""
             return values[-1]
 
-        result = _REFERENCE.sub(replace, text)
+        result = REFERENCE.sub(replace, text)
         self.secrets.update(values)
         for mistake in mistakes:
             report(mistake)

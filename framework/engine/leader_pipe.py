@@ -1,7 +1,7 @@
 """The pipe over which the process of a task reaches its leader.
 
-The figures of a task and its log lines take this way; its positions do not: the leader follows the log
-(`framework.engine.session`).
+It carries the statistics, log lines and errors of a task. Its positions are not sent over it: the leader reads them from the
+offsets topic (`framework.engine.session`).
 """
 
 from __future__ import annotations

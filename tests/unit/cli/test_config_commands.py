@@ -639,8 +639,8 @@ def test_the_current_name_counts_over_the_former_one(convert, former, current, o
     section, _, key = option.partition(".")
     name, counts = former.partition("=")[0], current.partition("=")[0]
     assert tomllib.loads(out)[section][key].strip("${}") in {"new", "env:new"}
-    assert rows(out)[name] == f"no counterpart left out: [{section}] {key} is set by {counts}, which counts"
-    assert f"warning: {name} is left out: [{section}] {key} is set by {counts}, which counts\n" in err
+    assert rows(out)[name] == f"no counterpart ignored: [{section}] {key} is set by {counts}, which counts"
+    assert f"warning: {name} is ignored: [{section}] {key} is set by {counts}, which counts\n" in err
     assert list(rows(out))[1:3] == [line.partition("=")[0] for line in lines]
 
 

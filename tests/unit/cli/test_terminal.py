@@ -183,7 +183,7 @@ def test_what_a_full_disk_did_not_take_is_counted():
 def test_the_end_waits_a_second_for_the_reader(full_pipe):
     _, stream = full_pipe
     output = Output(stream=stream, waits=False).__enter__()
-    LOGGER.warning("nobody reads this")
+    LOGGER.warning("a line without a reader")
     started = time.monotonic()
     assert done_within(20, output.close)
     assert 0.5 * LAST_SECONDS < time.monotonic() - started < 4 * LAST_SECONDS
