@@ -1,7 +1,7 @@
 """Parses answers of ListObjectsV2 into `ListPage`; the only place that reads listings.
 
 botocore's own parser walks the service's model for every key: about 16,000 keys per CPU second. It is
-kept for all other answers; for this one the client passes the body here. `s3_source.page_items` reads
+kept for all other answers; for this one the client passes the body here. `s3_source.page_pattern` reads
 the usual form in a seventeenth of that time, the standard library's XML parser any other form in a
 seventh (measured by `benchmarks/listing_cpu.py`). The layout is that of the S3 API reference,
 ListObjectsV2, with `encoding-type=url`.
@@ -23,7 +23,7 @@ from framework.model.objects import MAX_SIZE, NativeObject, size_of
 from framework.storage.timestamps import milliseconds, server_time_ms
 from framework.store import ListPage
 from s3_source.object_version import version_of
-from s3_source.page_items import PlainItems, plain_items
+from s3_source.page_pattern import PlainItems, plain_items
 
 Decode = Callable[[str], str]
 

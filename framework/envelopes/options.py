@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from framework.envelopes.archive_layouts import LAYOUTS
-from framework.envelopes.headers import KINDS
+from framework.envelopes.archived_headers import KINDS
 from framework.envelopes.layout import FIELDS, Layout
 from framework.model.text import NOT_RENAMED, can_be_renamed_to
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
+from framework.envelopes.archived_headers import ArchivedHeaderError, HeaderDecoder
 from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, payload_maker
-from framework.envelopes.headers import ArchivedHeaderError, HeaderDecoder
 from framework.envelopes.layout import Layout, Origin
 from framework.errors import RecordError
 from framework.model.header_encoding import EncodedHeaders, HeaderValue

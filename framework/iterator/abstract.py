@@ -43,6 +43,7 @@ from framework.errors import (
     ThrottledError,
     drop_tracebacks,
 )
+from framework.iterator.store_clock import earlier_clock
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.log_sampler import LogSampler
 from framework.model.objects import NativeObject, TopicPartition
@@ -255,8 +256,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         if config.discovery.modified_after != "now":
             return config
         start_ms = self.offsets.selection.first_start_ms
-        if start_ms is None:  # the earlier clock: a wrong one makes objects too old only if both are ahead
-            start_ms = int(min(self.ask_clock(), time.time()) * 1000)
+        if start_ms is None:
+            start_ms = int(earlier_clock(self.ask_clock()) * 1000)
         config = with_start(config, start_ms)
         log.info(
             '[discovery] modified_after = "now": objects last modified at %s or later are read',

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_memory import ListingMemory
 from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
+from framework.iterator.store_clock import StoreClock
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import ListingHints
 from framework.storage.listing.first_contact import SinglePages
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
     from framework.discovery.object_feed import ObjectFeed
     from framework.errors import RetriableError
     from framework.offsets.manager import OffsetManager
-
-log = logging.getLogger(__name__)
-
-CLOCKS_APART_MS = 3_600_000
-"""Difference between the store's clock and this machine's above which a warning is logged."""
 
 
 class StoreRecordIterator(AbstractSourceRecordIterator):
@@ -96,8 +91,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self._listing: Listing | None = None
         self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()
-        self._clocks_compared = False
-        self._clock_offset: float | None = None  # offset from this machine's monotonic clock to the store's time
+        self._clock = StoreClock(f"{store.scheme}://{store.bucket}")
         self.limiter = CallLimiter(
             requests_per_second=config.discovery.list_requests_per_second,
             bytes_per_second=config.discovery.list_bytes_per_second,
@@ -260,8 +254,10 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 objects = next(listing, None)
                 if listing.server_time_ms is not None and not clock_is_set:
                     clock_is_set = True
-                    self._set_clock(listing.server_time_ms)
-                    self.offsets.tracker.start_at(self._begin_ms(listing.server_time_ms))
+                    self._clock.set(listing.server_time_ms)
+                    self.offsets.tracker.start_at(
+                        self._clock.listing_start_ms(listing.server_time_ms, self._began_monotonic)
+                    )
                 self.statistics.list_requests += listing.counts.calls - calls
                 self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
@@ -280,43 +276,15 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self.statistics.retries += listing.counts.retries - retries
             listing.close()
 
-    def _begin_ms(self, server_time_ms: int) -> int:
-        """Return a time that is not after the start of the listing, in milliseconds since 1970 by the store's clock.
-
-        The store's clock or this machine's, whichever is earlier: an answer dated in the future, of a proxy or of a store
-        whose clock is set back later, must not hide objects that come after it. A time that is too early hides nothing.
-
-        Args:
-            server_time_ms: the time of the listing's first answer.
-        """
-        here_ms = int(time.time() * 1000)
-        ahead_ms = server_time_ms - here_ms
-        if abs(ahead_ms) > CLOCKS_APART_MS and not self._clocks_compared:
-            self._clocks_compared = True
-            log.warning(
-                "%s://%s: the store's clock is %.1f hours %s this machine's clock: one of them is wrong. Positions are "
-                "compacted by the earlier one, so they may be kept for longer",
-                self.store.scheme,
-                self.store.bucket,
-                abs(ahead_ms) / 3_600_000,
-                "ahead of" if ahead_ms > 0 else "behind",
-            )
-        # the listing began before this request, so this is never later than its true start
-        passed = time.monotonic() - self._began_monotonic
-        return min(server_time_ms, here_ms) - int(passed * 1000) - 1
-
-    def _set_clock(self, server_time_ms: int) -> None:
-        self._clock_offset = server_time_ms / 1000 - time.monotonic()
-
     @override
     def store_clock(self) -> float:
-        return time.time() if self._clock_offset is None else time.monotonic() + self._clock_offset
+        return self._clock.now()
 
     @override
     def ask_clock(self) -> float:
-        if self._clock_offset is None and self._named is None:
+        if not self._clock.known and self._named is None:
             self._ask_page(self._prefixes[0])
-        return self.store_clock()
+        return self._clock.now()
 
     @property
     @override
@@ -338,7 +306,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self.statistics.list_requests += 1
         page = self._pages.ask(prefix, "")
         if page.server_time_ms is not None:
-            self._set_clock(page.server_time_ms)
+            self._clock.set(page.server_time_ms)
         return page
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:

@@ -30,7 +30,7 @@ from framework.pipeline.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.pipeline.queue import BoundedQueue
+    from framework.pipeline.bounded_queue import BoundedQueue
 
 log = logging.getLogger(__name__)
 

@@ -19,12 +19,12 @@ from typing_extensions import Self
 
 from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
-from framework.errors import NotAcknowledgedError, ReaderFailedError, StoreContractError, TaskClosedError
+from framework.errors import ReaderFailedError, StoreContractError, TaskClosedError
 from framework.model.batches import Acknowledgement, RecordBatch
-from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
-from framework.pipeline.queue import BoundedQueue
+from framework.pipeline.bounded_queue import BoundedQueue
 from framework.task.backoff import BackoffConfig
+from framework.task.commit_order import CommitOrder
 from framework.task.context import SourceContext
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ class AbstractSourceTask:
         self._failure: BaseException | None = None
         self._exhausted = False
         self.backoff_config = BackoffConfig()
-        # position -> records committed, records polled, uncommitted batches; only for positions with such
-        self._progress: dict[tuple[str, str, int, int], tuple[int, int, int]] = {}
+        self._order = CommitOrder()
 
     # Overridable by a subclass
 
@@ -215,10 +214,7 @@ class AbstractSourceTask:
         if not batches and self._exhausted and self._failure is not None and not len(queue):
             raise ReaderFailedError.of(self._failure) from self._failure
         for batch in batches:
-            identity = _identity(batch.entry)
-            before = batch.records_before
-            committed, _, waiting = self._progress.get(identity, (before, before, 0))
-            self._progress[identity] = (committed, batch.entry.records_done, waiting + 1)
+            self._order.hand_out(batch)
         return batches
 
     def commit(self, acknowledgement: Acknowledgement) -> None:
@@ -227,30 +223,9 @@ class AbstractSourceTask:
         Raises:
             NotAcknowledgedError: a batch was not polled from this task, or skips an earlier batch of its object.
         """
-        advanced: dict[tuple[str, str, int, int], tuple[int, int, int]] = {}
-        for batch in acknowledgement.batches:
-            identity = _identity(batch.entry)
-            committed, polled, waiting = advanced.get(identity) or self._progress.get(identity, (-1, -1, 0))
-            self._check_commit(batch, committed, polled)
-            advanced[identity] = (batch.entry.records_done, polled, waiting - 1)
+        advanced = self._order.check(acknowledgement.batches)
         self.offsets.commit(acknowledgement)  # the acknowledgement is the proof: only a producer makes it
-        for identity, (committed, polled, waiting) in advanced.items():
-            if waiting:  # perhaps a batch without records, as the end of an object that failed
-                self._progress[identity] = committed, polled, waiting
-            else:  # also of an object that may never end: deleted, or overwritten, while it is read
-                self._progress.pop(identity, None)
-
-    def _check_commit(self, batch: RecordBatch, committed: int, polled: int) -> None:
-        done = batch.entry.records_done
-        if done > polled:
-            raise NotAcknowledgedError(
-                f"{batch.native.location}: commit of records up to {done}, which this task did not hand out"
-            )
-        if batch.records_before != committed:
-            raise NotAcknowledgedError(
-                f"{batch.native.location}: commit of records {batch.first_record} to {done} when {committed} are committed; "
-                f"commit in the order of the confirmations, each once"
-            )
+        self._order.advance(advanced)
 
     @property
     def finished(self) -> bool:
@@ -282,11 +257,6 @@ class AbstractSourceTask:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-
-
-def _identity(entry: OffsetManagerEntry) -> tuple[str, str, int, int]:
-    """Return what tells a position from all others, as the ids of its messages do; quicker than its key."""
-    return entry.bucket, entry.key, entry.split_number, entry.generation
 
 
 def _iterator_of(task: AbstractSourceTask, context: SourceContext) -> AbstractSourceRecordIterator:

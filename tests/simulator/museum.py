@@ -5,7 +5,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from framework.iggy.offset_log import fencing, framing, loading, log_offset_store, lost_log, partition_replay, state
-from framework.iterator import object_store
+from framework.iterator import store_clock
 from framework.offsets import position_map, watermark_tracker
 from framework.offsets.partition_counts import PartitionCounts
 
@@ -48,7 +48,7 @@ def risen_over_what_waits():
 
 def stores_clock_alone():
     """A listing began when the store says, also when that is in the future."""
-    object_store.StoreRecordIterator._begin_ms = lambda self, clock_ms: clock_ms - 1
+    store_clock.StoreClock.listing_start_ms = lambda self, clock_ms, began: clock_ms - 1
 
 
 def stale_counts():

@@ -11,7 +11,7 @@ import pytest
 
 from framework.discovery.object_feed import AssignedFeed
 from framework.discovery.routing import task_of
-from framework.pipeline.queue import BoundedQueue
+from framework.pipeline.bounded_queue import BoundedQueue
 from framework.task import SourceContext
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore

@@ -34,8 +34,8 @@ from framework.model.message_ids import dead_letter_hash64, message_id, object_h
 from framework.model.objects import ObjectState, TopicPartition
 from framework.offsets.position_filter import PositionFilter
 from framework.offsets.skip_history import SkippedCount
+from framework.pipeline.bounded_queue import BoundedQueue
 from framework.pipeline.error_policy import ErrorPolicy, SkipWatch
-from framework.pipeline.queue import BoundedQueue
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.options import source_config

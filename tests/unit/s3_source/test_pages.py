@@ -15,7 +15,7 @@ from framework.errors import ListingError, StoreUnavailableError
 from framework.model.objects import is_older_form
 from framework.storage.timestamps import milliseconds
 from s3_source.object_version import check_version, listed_etag
-from s3_source.page_items import plain_items
+from s3_source.page_pattern import plain_items
 from s3_source.pages import parse_page
 from tests.support.listing import native
 

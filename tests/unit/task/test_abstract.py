@@ -549,7 +549,7 @@ def test_memory_for_commits_does_not_grow_with_finished_objects():
     with started(store_of(**{f"k{number}": 2 for number in range(20)}), once=True) as task:
         for batch in polled(task):
             task.commit(acknowledge(batch))
-        assert task._progress == {}
+        assert task._order._progress == {}
 
 
 def test_memory_for_commits_does_not_grow_with_objects_that_never_end():
@@ -558,7 +558,7 @@ def test_memory_for_commits_does_not_grow_with_objects_that_never_end():
         for _ in range(2):
             (batch,) = task.poll(2, timeout_seconds=60)
             task.commit(acknowledge(batch))
-            assert task._progress == {}
+            assert task._order._progress == {}
         (last,) = task.poll(2, timeout_seconds=60)
         with pytest.raises(NotAcknowledgedError, match="each once"):
             task.commit(acknowledge(batch))
@@ -576,7 +576,7 @@ def test_an_end_without_records_can_be_committed_after_the_records_before_it():
         for offset, batch in enumerate(batches):
             task.commit(acknowledge(batch, offset=offset))
         task.commit(Acknowledgement(topic_partition=end.topic_partition, batches=(end,), anchor=None))
-        assert task._progress == {}
+        assert task._order._progress == {}
         assert [(entry.records_done, entry.failed) for entry in task.offsets.table.entries()] == [(4, True)]
 
 

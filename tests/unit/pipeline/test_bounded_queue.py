@@ -10,7 +10,7 @@ from framework.model.batches import RecordBatch
 from framework.model.header_encoding import EncodedHeaders
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.pipeline.queue import BoundedQueue
+from framework.pipeline.bounded_queue import BoundedQueue
 
 PARTITION = TopicPartition("t", 0)
 NATIVE = NativeObject(bucket="b", key="k", size=9, version="v1")
