@@ -170,6 +170,7 @@ class ErrorReporter:
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
+        from framework.cli.line_writer import LineWriter  # noqa: PLC0415
         from framework.cli.terminal import JsonFormatter  # noqa: PLC0415
         from framework.cli.text import printable  # noqa: PLC0415
 
@@ -185,4 +186,4 @@ class ErrorReporter:
             place = f"{self.source}: " if self.source else ""
             line = f"{name.lower()}: {place}{shown or printable(text)}"
         with contextlib.suppress(OSError):  # the exit code still tells
-            sys.stderr.write(f"{line}\n")
+            LineWriter(sys.stderr).write(f"{line}\n")

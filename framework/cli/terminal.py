@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import select
 import sys
 import threading
 import time
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from typing_extensions import Self, override
 
 from framework.cli import trace as traces
+from framework.cli.line_writer import LineWriter
 from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
 from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
@@ -42,10 +42,7 @@ if TYPE_CHECKING:
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
-_SLICE_SECONDS = 0.1
 _QUEUED_CHARACTERS = 1_000_000
-_PIECE = 1000
-"""Characters: less than the 4096 bytes that a pipe takes at once when it takes any."""
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +81,7 @@ class Output:
         self._clock = clock
         self._rate = Rate()
         self._console: Console | None = None
-        self._lines: _LineHandler | None = None
+        self._lines: LineWriter | None = None
         self._queue: _LineQueue | None = None
         self._bar: Bar | None = None
         self._task: TaskID | None = None
@@ -156,8 +153,10 @@ class Output:
             self._console = Console(file=self._stream, force_terminal=True, highlight=False)
             handler = _ConsoleHandler(self._console)
         else:
-            handler = self._lines = _LineHandler(self._stream)
-            if not self._waits:
+            self._lines = LineWriter(self._stream)
+            if self._waits:
+                handler = _LineHandler(self._lines)
+            else:
                 handler = self._queue = _LineQueue(self._lines)
         handler.setFormatter(self._formatter)
         if self._source:
@@ -271,50 +270,25 @@ class _OneSentence:
             sys.stderr.write(f"{self.format(unwritable(record))}\n")  # type: ignore[attr-defined] # of a handler
 
 
-class _LineHandler(_OneSentence, logging.StreamHandler):  # type: ignore[type-arg]  # no subscript before 3.11
-    """Writes lines to a stream, and waits while a pipe is full; once `stopping`, for `LAST_SECONDS` in all."""
+class _LineHandler(_OneSentence, logging.Handler):
+    """Writes each line before `emit` returns."""
 
-    def __init__(self, stream: TextIO) -> None:
-        super().__init__(stream)
-        self.stopping = False
-        self._seconds_left = LAST_SECONDS
-        self._room = None
-        with contextlib.suppress(AttributeError, OSError, ValueError):  # no file: it takes everything at once
-            descriptor = stream.fileno()
-            self._room = select.poll()
-            self._room.register(descriptor, select.POLLOUT)
+    def __init__(self, lines: LineWriter) -> None:
+        super().__init__()
+        self._lines = lines
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self.write(self.format(record))
+            self._lines.write(f"{self.format(record)}\n")
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
             self.handleError(record)
-
-    def write(self, text: str) -> bool:
-        """Write a line; return whether the stream took all of it."""
-        line = text + self.terminator
-        for start in range(0, len(line), _PIECE):
-            if not self._has_room():
-                return False
-            self.stream.write(line[start : start + _PIECE])
-            self.flush()
-        return True
-
-    def _has_room(self) -> bool:
-        """Wait until the stream takes a piece; return whether it does."""
-        while self._room is not None and not self._room.poll(_SLICE_SECONDS * 1000 if self._seconds_left > 0 else 0):
-            if self._seconds_left <= 0:
-                return False
-            if self.stopping:
-                self._seconds_left -= _SLICE_SECONDS
-        return True
 
 
 class _LineQueue(logging.Handler):
     """Hands lines to a thread that writes them: whoever logs, perhaps under a lock, never waits for the reader of the log."""
 
-    def __init__(self, lines: _LineHandler) -> None:
+    def __init__(self, lines: LineWriter) -> None:
         super().__init__()
         self._lines = lines
         self._texts: deque[tuple[str, int]] = deque()
@@ -349,7 +323,7 @@ class _LineQueue(logging.Handler):
         with self._changed:
             self._ended = True
             self._changed.notify()
-        self._thread.join(LAST_SECONDS + 2 * _SLICE_SECONDS)
+        self._thread.join(1.5 * LAST_SECONDS)
         super().close()
 
     def _put(self, text: str, stands_for: int = 1) -> None:
@@ -382,7 +356,7 @@ class _LineQueue(logging.Handler):
             text, stands_for = taken
             written = False
             with contextlib.suppress(Exception):  # the disk is full, or the reader is gone
-                written = self._lines.write(text)
+                written = self._lines.write(f"{text}\n")
             if not written:
                 with self._changed:
                     self._lost += stands_for

@@ -60,15 +60,20 @@ _UP = (
     "in `error` and between tries, and 1 while it is paused or stopped."
 )
 _AGAIN = "What is read again, after Iggy was away, counts again."
+_KILLED = "Of a source of a worker, what a process confirmed after its last report, if it is killed, is missing here."
 _DELIVERED = (
-    "Objects, or splits of them, of which every record is confirmed, each once. The last ones of a killed worker, or of a save "
+    "Objects, or splits of them, of which every record is confirmed, each once. The last ones of a killed process, or of a save "
     "that Iggy did not confirm, may be missing here."
 )
 _SKIPPED = f"Bad records, and objects whose rest was skipped. {_AGAIN}"
 
 METRICS = (
-    _counter("records", "records", "Records confirmed by Iggy, or found stored by a recovery."),
-    _counter("record_bytes", "record_bytes", "Payload bytes confirmed by Iggy; those of found records are not known."),
+    _counter("records", "records", f"Records confirmed by Iggy, or found stored by a recovery. {_KILLED}"),
+    _counter(
+        "record_bytes",
+        "record_bytes",
+        f"Payload bytes confirmed by Iggy; those of found records are not known. {_KILLED}",
+    ),
     _counter("send_requests", "send_requests", "Confirmed requests to Iggy that held records."),
     _counter("delivered", "objects", _DELIVERED),
     _counter("records_filtered", "records_filtered", f"Records that a transform filtered; they are not bad. {_AGAIN}"),

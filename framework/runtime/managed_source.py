@@ -127,7 +127,8 @@ Not records: the next process finds those stored, and does not count them.
 def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
     """Return the figures of all processes so far: work is added up, state and lag are those of the last.
 
-    As in a run that recovers: no counter falls, and what was not saved does not count again.
+    As in a run that recovers: no counter falls, and what was not saved does not count again. A standby has no lag, and asks the
+    store nothing that it could fail to answer: another instance does the work.
     """
     work = TaskStatistics.total([attrs.evolve(past.saved(), records=past.records), now])
     fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
@@ -135,18 +136,17 @@ def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
         shown = max(fields[name], getattr(past, name))
         fields[unsaved] += shown - fields[name]
         fields[name] = shown
-    lag_objects, lag_bytes = now.lag_objects, now.lag_bytes
-    if not now.listings:  # it has not shown yet what is left to do
-        lag_objects, lag_bytes = max(lag_objects, past.lag_objects), max(lag_bytes, past.lag_bytes)
-    if past.store_away and not now.listed and not now.listings:  # the store has not answered since
+    objects_total, bytes_total = fields["objects"] + now.lag_objects, fields["object_bytes"] + now.lag_bytes
+    if not now.listings and not now.standby:  # it has not shown yet what is left to do
+        objects_total, bytes_total = max(objects_total, past.objects_total), max(bytes_total, past.bytes_total)
+    fields["store_away"] = now.store_away
+    if past.store_away and not now.standby and not now.listed and not now.listings:  # the store has not answered since
         fields["store_away"] = 1
-    else:
-        fields["store_away"] = now.store_away
     return attrs.evolve(
         now,
         **fields,
-        objects_total=fields["objects"] + lag_objects,
-        bytes_total=fields["object_bytes"] + lag_bytes,
+        objects_total=objects_total,
+        bytes_total=bytes_total,
         delivered=max(past.delivered, max(0, past.delivered - past.unsaved_objects) + now.delivered),
         listings=past.listings + now.listings,
         recoveries=past.recoveries + now.recoveries,

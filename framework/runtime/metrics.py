@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _COUNTERS = (
     ("messages_produced", "Records read from objects."),
-    ("messages_sent", "Records confirmed by Iggy."),
+    ("messages_sent", "Records confirmed by Iggy; less what a process that is killed confirmed after its last report."),
     ("messages_filtered", "Records dropped by transforms."),
     ("errors", "Bad records and objects that were skipped, and failures of the source."),
 )

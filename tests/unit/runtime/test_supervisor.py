@@ -270,7 +270,11 @@ def test_the_lag_is_that_of_the_last_process(running):
     child = again(running)
     assert left(running) == (18, 180)  # as the last one has left it
     child.runs(objects=1, object_bytes=10, objects_total=5, bytes_total=50)
-    assert left(running) == (18, 180)  # its first listing goes on
+    assert left(running) == (17, 170)  # its first listing goes on
+    child.runs(objects=18, object_bytes=180, objects_total=18, bytes_total=180)
+    assert left(running) == (0, 0)
+    child.runs(objects=18, object_bytes=180, objects_total=25, bytes_total=250)
+    assert left(running) == (7, 70)  # it has found more than the last one left
     child.runs(objects=1, object_bytes=10, objects_total=18, bytes_total=180, listings=1)
     assert left(running) == (17, 170)
 
@@ -318,6 +322,20 @@ def test_nothing_is_up_while_a_source_cannot_work(running, code):
     assert up(running) == (True, True)
     child.runs(listed=1, store_away=1)
     assert up(running) == (True, False)
+
+
+def test_a_standby_has_no_lag_and_asks_no_store_whatever_its_last_process_left(running):
+    """Its rules for alerts would hold for as long as it stands by."""
+    running.children[0].runs(objects=2, object_bytes=20, objects_total=20, bytes_total=200, listings=1)
+    child = again(running)
+    child.progress = RunStatistics(state="starting")
+    assert (left(running), up(running)) == ((18, 180), (False, False))
+    child.progress = RunStatistics(state="standby")
+    assert (left(running), up(running)) == ((0, 0), (True, True))
+    child.runs()
+    assert (left(running), up(running)) == ((18, 180), (True, False))  # it takes over
+    child.runs(listed=1, listings=1)
+    assert (left(running), up(running)) == ((0, 0), (True, True))
 
 
 def test_nothing_is_up_for_a_source_that_has_never_run(rig):

@@ -1,0 +1,99 @@
+"""Writes whole lines to a stream that other processes write to as well: no line contains part of another."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import stat
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from framework.engine.process_exit import LAST_SECONDS
+
+_SLICE_SECONDS = 0.01
+
+
+class LineWriter:
+    """Writes lines to a stream, and waits while a pipe is full; once `stopping`, for `LAST_SECONDS` in all.
+
+    A file takes a line at once. A pipe, socket or terminal takes it in pieces for which it has room, under a lock that all
+    processes share that write lines to it. Where the system has no such lock, a line above 4,096 bytes may contain others.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stopping = False
+        self._stream = stream
+        self._seconds_left = LAST_SECONDS
+        self._descriptor = -1
+        self._room = None
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # no file: it takes everything at once
+            descriptor = stream.fileno()
+            if _may_be_full(descriptor):
+                self._descriptor = descriptor
+                self._room = select.poll()
+                self._room.register(descriptor, select.POLLOUT)
+
+    def write(self, line: str) -> bool:
+        """Write a line, which has its end; return whether the stream took all of it."""
+        if self._room is None:
+            self._stream.write(line)
+            self._stream.flush()
+            return True
+        data = line.encode(self._stream.encoding, self._stream.errors or "strict")
+        if not self._wait(self._begins):
+            return False
+        try:
+            while data:
+                if not self._wait(self._has_room):
+                    return False
+                data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
+            return True
+        finally:
+            self._unlock()
+
+    def _wait(self, ready: Callable[[float], bool]) -> bool:
+        """Wait for what is asked for some seconds at a time; return whether it came."""
+        while not ready(_SLICE_SECONDS if self._seconds_left > 0 else 0):
+            if self._seconds_left <= 0:
+                return False
+            if self.stopping:
+                self._seconds_left -= _SLICE_SECONDS
+        return True
+
+    def _has_room(self, seconds: float) -> bool:
+        """Return whether the stream takes a piece, of `PIPE_BUF` bytes at most, without a wait."""
+        return self._room is not None and bool(self._room.poll(seconds * 1000))
+
+    def _begins(self, seconds: float) -> bool:
+        """Return whether the stream has room and the lock is taken: who waits for a reader does not hold it between lines."""
+        if not self._has_room(seconds):
+            return False
+        if not self._lock():
+            time.sleep(seconds)
+            return False
+        if self._has_room(0):
+            return True
+        self._unlock()
+        return False
+
+    def _lock(self) -> bool:
+        """Take the lock of the stream; False while another process holds it. It ends with the process."""
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno not in {errno.EAGAIN, errno.EACCES}  # else there is none for such a stream
+        return True
+
+    def _unlock(self) -> None:
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+
+def _may_be_full(descriptor: int) -> bool:
+    """Return whether a write may wait for a reader. The lock of another device, such as `/dev/null`, is everyone's."""
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor)
