@@ -132,7 +132,7 @@ def begin_epoch(
     predecessors = [claim for offset, claim in state.claims.items() if offset < claimed_at]
     still = wait_until_gone(offset_log.connection, predecessors, FENCE_SECONDS, waiting)
     if still is not None:
-        raise _at_work(offset_log.source, still, own_epochs)
+        raise _at_work(offset_log.source, still, own_epochs, claimed=True)
     changed |= _follow(offset_log, state, claim, claimed_at)
     if changed:  # a predecessor wrote between the first look and its end, perhaps a snapshot that a reset began
         state = load(offset_log)
@@ -149,13 +149,17 @@ def lease(offset_log: OffsetLog) -> None:
     The embedded server has no silent hosts.
     """
     offset_log.connection.open_sending()
-    group = f"lease of {offset_log.source}"
     try:
-        offset_log.connection.join_group(offset_log.stream, offset_log.topic, group[:_MAX_GROUP_CHARACTERS])
+        offset_log.connection.join_group(offset_log.stream, offset_log.topic, lease_group(offset_log.source))
     except IggyAuthError as error:
         log.warning("Iggy will not notice by itself when this host falls silent: %s", error)
     except IggyProtocolError as error:
         log.debug("no lease: %s", error)
+
+
+def lease_group(source: str) -> str:
+    """Return the name of the consumer group that all connections of a source join."""
+    return f"lease of {source}"[:_MAX_GROUP_CHARACTERS]
 
 
 def own_identities(offset_log: OffsetLog) -> list[tuple[int, str]]:
@@ -304,13 +308,21 @@ def _check_first(source: str, state: LogState, claim: Claim, claimed_at: int) ->
             )
 
 
-def _at_work(source: str, claim: Claim, own_epochs: Collection[int]) -> IggyUnavailableError | SourceRunningError:
+def _at_work(
+    source: str, claim: Claim, own_epochs: Collection[int], *, claimed: bool = False
+) -> IggyUnavailableError | SourceRunningError:
     if claim.token in _OWN_TOKENS and (claim.host, claim.process) == (socket.gethostname(), os.getpid()):
         return IggyUnavailableError(f'Iggy still holds an earlier connection of this process; source "{source}" waits')
     if not claim.leader and claim.epoch in own_epochs:
         return IggyUnavailableError(
             f"Iggy still holds the connection of a worker that was lost, on {claim.who}; "
             f'source "{source}" waits, since that one may still send'
+        )
+    if claimed:  # it has had the time to read the claim and end, or to be dropped
+        return SourceRunningError(
+            f'source "{source}" was claimed, but Iggy lists the connection of the instance on {claim.who} still, '
+            f"{FENCE_SECONDS:.0f} seconds later; end that process. If its host is dead, Iggy does not drop silent clients: "
+            f'the consumer group "{lease_group(source)}" was deleted, or the server looks for no heartbeats; restart Iggy'
         )
     return SourceRunningError(
         f'source "{source}" is running already, on {claim.who}; stop that one first. If its host is dead, Iggy notices within '
