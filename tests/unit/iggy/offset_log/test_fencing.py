@@ -360,7 +360,7 @@ def test_who_does_not_leave_when_it_is_taken_over_keeps_its_place():
     server = server_with_log()
     at_work(server)
     clock = FakeClock()
-    with pytest.raises(SourceRunningError, match="on elsewhere.* restart Iggy"):
+    with pytest.raises(SourceRunningError, match=r"on elsewhere.* restart Iggy"):
         begin_epoch(log_over(server.connect()), take_over=True, waiting=waiting(clock))
     assert sum(clock.waits) == pytest.approx(FENCE_SECONDS, abs=0.5)
     assert kinds(server) == ["claim", "claim"], "it was not opened"
