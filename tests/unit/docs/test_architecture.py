@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.docs import ROOT
 
-NOTES = (ROOT / "docs" / "development" / "architecture.md").read_text(encoding="utf-8")
+NOTES = (ROOT / "docs" / "development" / "architecture-notes.md").read_text(encoding="utf-8")
 CHANGES = NOTES.partition("## Where to change something\n")[2].partition("\n## ")[0]
 PAGE = (ROOT / "docs" / "concepts" / "architecture.md").read_text(encoding="utf-8") + CHANGES
 STEPS = re.findall(r"^\d+\. +(.*(?:\n +.*)*)", PAGE, re.MULTILINE)

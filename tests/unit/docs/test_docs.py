@@ -1,6 +1,6 @@
 """The documentation says what the code says: pages written from it, links, examples.
 
-How they are marked: docs/development/architecture.md.
+How they are marked: docs/development/architecture-notes.md.
 """
 
 import importlib.util
