@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import attrs
+
 from framework.config.kafka_connect import (
+    COMMON,
+    COMPRESSION,
     NO_LOGIN,
     ConnectorOption,
     address,
@@ -26,7 +30,9 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.s3.bucket.name": ConnectorOption(to="s3.bucket"),
     "aws.s3.region": ConnectorOption(to="s3.region"),
     "aws.s3.endpoint": ConnectorOption(to="s3.endpoint", read=address, note=NO_LOGIN),
-    "aws.s3.prefix": ConnectorOption(to="s3.prefix"),
+    "aws.s3.prefix": ConnectorOption(to="s3.prefix", replaces_template=True),
+    "file.name.prefix": ConnectorOption(note="Aiven's S3 sink does not use it: its keys begin with aws.s3.prefix"),
+    COMPRESSION: attrs.evolve(COMMON[COMPRESSION], sink_default="gzip"),
     "aws.access.key.id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID"),
     "aws.secret.access.key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY"),
     "aws.credentials.provider": ConnectorOption(note=_IDENTITY),
@@ -52,8 +58,10 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws_s3_endpoint": ConnectorOption(
         to="s3.endpoint", read=address, note=f"the former name of aws.s3.endpoint; {NO_LOGIN}", yields=True
     ),
-    "aws_s3_prefix": ConnectorOption(to="s3.prefix", note="the former name of aws.s3.prefix", yields=True),
+    "aws_s3_prefix": ConnectorOption(
+        to="s3.prefix", note="the former name of aws.s3.prefix", yields=True, replaces_template=True
+    ),
     "aws_access_key_id": ConnectorOption(to="s3.access_key_id", variable="AWS_ACCESS_KEY_ID", yields=True),
     "aws_secret_access_key": ConnectorOption(to="s3.secret_access_key", variable="AWS_SECRET_ACCESS_KEY", yields=True),
 }
-"""Names as of Aiven's S3 source connector 3.4."""
+"""Names as of Aiven's S3 source connector 3.4; its S3 sink has them too."""

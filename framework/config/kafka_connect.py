@@ -45,9 +45,12 @@ class ConnectorOption:
         read: the value from its text; raises ValueError.
         variable: for a secret, the environment variable that will hold it.
         note: what differs, or why there is no counterpart.
-        by_hand: what to write if the value is a reference, `{}`, and the option cannot take it as it is; empty if it can.
+        by_hand: what to write if the value is a reference and the option cannot take it, `{}`; empty if it can.
+        unit: what stands behind a reference: what it names is a number without its unit.
         yields: whether another property of the same option counts if both are given, as over a former name.
         of_sink: whether only sinks have it.
+        replaces_template: whether a sink that has it names its objects without `file.name.template`.
+        sink_default: what a sink does without it; empty if that is what a source does.
     """
 
     to: str = ""
@@ -55,8 +58,11 @@ class ConnectorOption:
     variable: str = ""
     note: str = ""
     by_hand: str = ""
+    unit: str = ""
     yields: bool = False
     of_sink: bool = False
+    replaces_template: bool = False
+    sink_default: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -98,7 +104,7 @@ def milliseconds(text: str) -> str:
 
 def duration_of_milliseconds(to: str) -> ConnectorOption:
     """Return what becomes of a property in milliseconds: a duration, which has its unit beside the number."""
-    return ConnectorOption(to=to, read=milliseconds, by_hand='it holds milliseconds: write "{}ms"')
+    return ConnectorOption(to=to, read=milliseconds, unit="ms")
 
 
 def seconds(text: str) -> str:
@@ -137,7 +143,16 @@ def _none(note: str) -> ConnectorOption:
 TEMPLATE = "file.name.template"
 START_KEY = "native.start.key"
 TOPICS = "topics"
+COMPRESSION = "file.compression.type"
+FORMER_COMPRESSION = "output_compression"
+FORMAT_OF_SINK = "format.output.type"
 _TEMPLATE_NOTE = "found anywhere in the key, as there"
+_INSIDE = "Parquet is compressed inside"
+_FILLED_IN = "its value holds {{, which the sink fills in: write what stands before it as [%s] prefix"
+_NOT_USED = (
+    "the sink does not use it beside the prefix, behind which its keys are {{topic}}-{{partition}}-{{start_offset}}, then "
+    ".avro and .gz if they apply: write the whole key as [naming] template, or leave it out to read every key"
+)
 _SINK_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*(?::[^{}]*)?\}\}", re.ASCII)
 
 COMMON: Mapping[str, ConnectorOption] = {
@@ -157,7 +172,7 @@ COMMON: Mapping[str, ConnectorOption] = {
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
     "input.type": ConnectorOption(to="input.format", read=_lower, note="the former name of input.format", yields=True),
-    "format.output.type": ConnectorOption(
+    FORMAT_OF_SINK: ConnectorOption(
         to="input.format", read=_lower, note=f"what the sink wrote; {_ENVELOPE}", yields=True, of_sink=True
     ),
     "transformer.max.buffer.size": ConnectorOption(
@@ -167,7 +182,10 @@ COMMON: Mapping[str, ConnectorOption] = {
         to="input.max_record_bytes", read=whole_number, note="a longer record is a bad record"
     ),
     "distribution.type": ConnectorOption(to="naming.distribution", read=_lower),
-    "file.compression.type": ConnectorOption(to="input.compression", read=_compression),
+    COMPRESSION: ConnectorOption(to="input.compression", read=_compression),
+    FORMER_COMPRESSION: ConnectorOption(
+        to="input.compression", read=_compression, note=f"the former name of {COMPRESSION}", yields=True, of_sink=True
+    ),
     "errors.tolerance": ConnectorOption(
         to="errors.tolerance",
         read=_tolerance,
@@ -228,21 +246,30 @@ def convert_properties(
         to=f"{section}.start_after", note="only the first listing starts there; finished objects are remembered"
     )
     known = {**COMMON, START_KEY: start, **store}
+    sink = _is_sink(properties, known)
+    if sink:
+        known |= _of_sink(properties)
     sections: dict[str, dict[str, object]] = {}
     options = {name: known.get(name) or _by_prefix(name) for name in properties}
     counting: dict[str, str] = {}  # option -> the property that gives it
     rows: dict[str, ConvertedProperty] = {}
-    sink = _is_sink(properties, known)
     for name in sorted(properties, key=lambda name: _turn(name, options[name])):
         text = properties[name]
-        if name == TEMPLATE:
-            rows[name] = _sink_template(text, sections, section) if sink else _template(text, sections)
+        if name == TEMPLATE and sink:
+            prefix = counting.get(f"{section}.prefix", "")
+            rows[name] = _sink_template(text, sections, properties.get(prefix, ""), options.get(prefix))
+        elif name == TEMPLATE:
+            rows[name] = _template(text, sections)
+        elif sink and "{{" in text and name in known and known[name].replaces_template:
+            counting.setdefault(known[name].to, name)
+            rows[name] = _to_correct(name, _FILLED_IN % section)
         elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
             rows[name] = _several_topics(sections)
         else:
             rows[name] = _converted(name, text, options[name], sections, counting)
     in_order = [rows[name] for name in properties]
-    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section, sink=sink)])
+    compression = known[COMPRESSION].sink_default if sink else ""
+    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section, compression, sink=sink)])
 
 
 def _is_sink(properties: Mapping[str, str], known: Mapping[str, ConnectorOption]) -> bool:
@@ -251,6 +278,14 @@ def _is_sink(properties: Mapping[str, str], known: Mapping[str, ConnectorOption]
     if ("sink" in kind) != ("source" in kind):
         return "sink" in kind
     return any(name in known and known[name].of_sink for name in properties)
+
+
+def _of_sink(properties: Mapping[str, str]) -> dict[str, ConnectorOption]:
+    """Return what becomes of properties that say something else of a sink."""
+    found = {TOPICS: attrs.evolve(COMMON[TOPICS], note="the topic that the sink read")}
+    if _lower(properties.get(FORMAT_OF_SINK, "")) == "parquet":
+        found |= dict.fromkeys((COMPRESSION, FORMER_COMPRESSION), _none(_INSIDE))
+    return found
 
 
 def _turn(name: str, option: ConnectorOption | None) -> int:
@@ -302,7 +337,7 @@ def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
         value = option.read(text)
     except ValueError as exc:
         return None, f"its value {exc}"
-    return value.replace("${", "$${") if isinstance(value, str) else value, option.note
+    return _joined([value]) if isinstance(value, str) else value, option.note
 
 
 def _is_reference(text: str) -> bool:
@@ -311,27 +346,29 @@ def _is_reference(text: str) -> bool:
 
 def _referred(text: str, option: ConnectorOption) -> tuple[object, str]:
     """Return the value and the note of a property that holds references; None and the reason as above."""
-    if not _is_reference(text):
-        if option.read is not str:
-            return None, "its value holds a reference beside other text: write it by hand"
-        return _with_references(text, option)
-    value, note = _with_references(text.strip(), option)
-    if option.by_hand:
-        return (
-            None,
-            f"its value is a reference, which {shown(option.to)} cannot take as it is: {option.by_hand.format(value)}",
-        )
+    if not _is_reference(text) and option.read is not str:
+        return None, "its value holds a reference beside other text: write it by hand"
+    parts, note = _parts(text, option)
+    try:
+        value = f"{_joined(parts)}{option.unit}"
+    except ValueError as exc:
+        return None, f"its value {exc}"
+    if option.by_hand and _is_reference(text):
+        way = option.by_hand.format(value)
+        return None, f"its value is a reference, which {shown(option.to)} cannot take as it is: {way}"
     return value, note
 
 
-def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
-    """Return the text with each reference to a config provider as one of ours, and the note."""
+def _parts(text: str, option: ConnectorOption) -> tuple[list[str], str]:
+    """Return plain text and references in turn, and the note; each reference to a config provider is one of ours."""
+    if _is_reference(text):
+        text = text.strip()
     variable = option.variable or re.sub(r"\W", "_", option.to).upper()
     parts: list[str] = []
     providers: list[str] = []
     end = 0
     for reference in _references(text):
-        parts.append(text[end : reference.start()].replace("${", "$${"))
+        parts.append(text[end : reference.start()])
         end = reference.end()
         provider, rest = reference["provider"], reference["rest"]
         if provider == "env":
@@ -343,11 +380,22 @@ def _with_references(text: str, option: ConnectorOption) -> tuple[str, str]:
             providers.append(provider)
             number = f"_{len(providers)}" if len(providers) > 1 else ""
             parts.append(f"${{env:{variable}{number}}}")
-    value = "".join([*parts, text[end:].replace("${", "$${")])
+    parts.append(text[end:])
     if not providers:
-        return value, option.note
+        return parts, option.note
     names = " and ".join(dict.fromkeys(providers))
-    return value, f"was a reference of the config provider {names}: set this variable"
+    return parts, f"was a reference of the config provider {names}: set this variable"
+
+
+def _joined(parts: list[str]) -> str:
+    """Return one text from plain text and references in turn; a plain `${` is escaped.
+
+    Raises:
+        ValueError: with the end of a sentence: no text can have a plain `$` before a reference.
+    """
+    if any(plain.endswith("$") for plain in parts[:-1:2]):
+        raise ValueError('has a "$" before a reference, where it would escape it: move the "$" into what that names')
+    return "".join(part if at % 2 else part.replace("${", "$${") for at, part in enumerate(parts))
 
 
 def _to_correct(name: str, note: str) -> ConvertedProperty:
@@ -368,29 +416,55 @@ def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedPro
     except ConfigError:
         note = "not a valid expression here (Python's syntax): write it as [naming] template"
         return _to_correct(TEMPLATE, note)
-    sections.setdefault("naming", {}).update(template=template.replace("${", "$${"), regex=True)
+    sections.setdefault("naming", {}).update(template=_joined([template]), regex=True)
     return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 
 
-def _sink_template(text: str, sections: dict[str, dict[str, object]], store: str) -> ConvertedProperty:
-    """Add the template of a sink, which is literal and follows the prefix; `{{partition:padding=true}}` are digits too."""
+def _sink_template(
+    text: str, sections: dict[str, dict[str, object]], prefix: str, option: ConnectorOption | None
+) -> ConvertedProperty:
+    """Add the template of a sink, as `_whole_template` takes it, behind the prefix."""
     if not text.strip():
         return ConvertedProperty(name=TEMPLATE, to="", note="empty")
-    if not is_unicode(text):
-        return _to_correct(TEMPLATE, _NO_UNICODE)
-    prefix = str(sections.get(store, {}).get("prefix", ""))
-    template = _SINK_VARIABLE.sub(r"{{\1}}", text)
+    try:
+        whole = _whole_template(text, prefix, option)
+    except ValueError as exc:
+        return _to_correct(TEMPLATE, str(exc))
+    sections.setdefault("naming", {})["template"] = whole
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
+
+
+def _whole_template(text: str, prefix: str, option: ConnectorOption | None) -> str:
+    """Return prefix and template of a sink, which are literal; `{{partition:padding=true}}` are digits too.
+
+    Args:
+        text: the template.
+        prefix: the value of the property with the prefix.
+        option: what becomes of that property; None without one.
+
+    Raises:
+        ValueError: with the reason why there is none here.
+    """
+    if not is_unicode(prefix + text):
+        raise ValueError(_NO_UNICODE)
+    if option is not None and option.replaces_template:
+        raise ValueError(_NOT_USED)
     if _has_reference(text):
-        return _to_correct(TEMPLATE, "its value holds a reference: write it as [naming] template")
+        raise ValueError("its value holds a reference: write it as [naming] template")
     if "{{" in prefix:
-        return _to_correct(TEMPLATE, "its prefix holds {{, which begins a placeholder: write both as [naming] template")
+        raise ValueError("its prefix holds {{, which begins a placeholder: write both as [naming] template")
+    template = _SINK_VARIABLE.sub(r"{{\1}}", text)
     try:
         NameTemplate.parse(template)
     except ConfigError as exc:
         reasons = "; ".join(mistake.removeprefix(f'template = "{template}": ') for mistake in exc.mistakes)
-        return _to_correct(TEMPLATE, f"not a valid template here: {reasons}")
-    sections.setdefault("naming", {})["template"] = prefix + template.replace("${", "$${")
-    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
+        raise ValueError(f"not a valid template here: {reasons}") from None
+    parts = _parts(prefix, option)[0] if option is not None else [""]
+    parts[-1] += template
+    try:
+        return _joined(parts)
+    except ValueError as exc:
+        raise ValueError(f"its prefix {exc}") from None
 
 
 def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty:
@@ -402,7 +476,9 @@ def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty
     )
 
 
-def _completed(sections: dict[str, dict[str, object]], store: str, *, sink: bool) -> Iterator[ConvertedProperty]:
+def _completed(
+    sections: dict[str, dict[str, object]], store: str, compression: str, *, sink: bool
+) -> Iterator[ConvertedProperty]:
     """Add what the properties do not say: their defaults where ours differ, and placeholders."""
 
     def add(to: str, value: object, note: str) -> Iterator[ConvertedProperty]:
@@ -418,7 +494,10 @@ def _completed(sections: dict[str, dict[str, object]], store: str, *, sink: bool
     yield from add("input.format", "bytes", "the default there")
     if sink and str(sections["input"]["format"]).startswith(("csv", "${")):
         yield from add("input.csv_header", value=False, note="a sink writes no header")
-    yield from add("input.compression", "none", 'the default there; "auto" goes by suffix and first bytes')
+    note = 'the default there; "auto" goes by suffix and first bytes'
+    if sink and sections["input"]["format"] == "parquet":
+        note = _INSIDE
+    yield from add("input.compression", compression or "none", note)
     yield from add("iggy.address", "localhost:8090", "to fill in")
     yield from add("iggy.username", "iggy", "to fill in")
     yield from add("iggy.password", "${env:IGGY_PASSWORD}", "set this variable")

@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -31,7 +31,7 @@ from framework.config.layers import (
     setting_layers,
     value_at,
 )
-from framework.config.message_masking import masked, secret_parts
+from framework.config.message_masking import masked, secret_parts, without_pieces
 from framework.config.option import (
     Option,
     is_list,
@@ -202,6 +202,7 @@ class _Reading:
         self._mistakes: list[str] = []
         self._substitution = Substitution(environment, may_wait=may_wait)
         self._secrets = self._substitution.secrets  # and those of secret options
+        self._brought_in: dict[str, list[str]] = {}  # place of an option -> its values with text from elsewhere
 
     def load(self, layers: Sequence[Layer], *, origin: str, overrides: Sequence[str] = ()) -> Loaded[Any]:
         """Return the configuration in these layers.
@@ -367,6 +368,9 @@ class _Reading:
         value = self._substituted(value, f"{place}{option.name}")
         if len(self._mistakes) > known:
             return _UNUSABLE
+        texts = list(_substituted_texts(value))
+        if texts:
+            self._brought_in[f"{place}{option.name}"] = texts
         if option.metadata.secret and isinstance(value, str):
             self._secrets.update(secret_parts(str(value)))
         try:
@@ -447,15 +451,21 @@ class _Reading:
             check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
             found = check() if check is not None else ()
             for mistake in [found] if isinstance(found, str) else found:
-                self._mistakes.append(f"{place}{mistake.removeprefix(prefix)}")
+                self._report_found(f"{place}{mistake.removeprefix(prefix)}")
         except _UnusableError:
             pass  # the value it touched has its own mistake, reported before
         except TypeError:
             if not self._mistakes:  # written in C, `re` looks at the type of the stand-in, not at what it does
                 raise
         except ConfigError as exc:
-            self._mistakes.extend(f"{place}{mistake}" for mistake in exc.mistakes)
+            for mistake in exc.mistakes:
+                self._report_found(f"{place}{mistake}")
         return made
+
+    def _report_found(self, mistake: str) -> None:
+        """Report the mistake that a check found, without pieces of text from elsewhere; those past the limit are only counted."""
+        shown = len(self._mistakes) < MAX_MISTAKES
+        self._mistakes.append(without_pieces(mistake, self._brought_in, self._cls) if shown else mistake)
 
 
 def _names(cls: type) -> list[str]:
@@ -476,6 +486,15 @@ def _example(cls: type) -> str:
     options = options_of(cls)
     shown = [option.name for option in options if option.required] or [option.name for option in options[:1]]
     return f"{{ {', '.join(f'{name} = ...' for name in shown)} }}"
+
+
+def _substituted_texts(value: object) -> Iterator[str]:
+    """Yield the texts in a value that hold text from elsewhere."""
+    if isinstance(value, SubstitutedText):
+        yield str(value)
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _substituted_texts(item)
 
 
 def _without_substituted(value: object) -> object:

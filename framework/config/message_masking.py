@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from framework.config.option import options_of, sections_of
 
 _SHORTEST_MASKED = 4
 """Shorter secrets are not masked inside sentences: masking every `a` would make the sentence unreadable."""
+_WORD = re.compile(rf"\w{{{_SHORTEST_MASKED},}}")
+_QUOTED = re.compile(r"(?<=['\"{])[^'\"{}\w]*\w[^'\"{}]*(?=['\"}])")
+_PLACE = re.compile(r"(?:\[[\w.]+\] )?[\w.\[\]]+")
 
 
 def masked(mistake: str, secrets: Collection[str], cls: type) -> str:
@@ -30,6 +34,36 @@ def masked(mistake: str, secrets: Collection[str], cls: type) -> str:
     return mistake
 
 
+def without_pieces(mistake: str, brought_in: Mapping[str, Collection[str]], cls: type) -> str:
+    """Return the sentence without pieces of text that a reference brought in: a parser names what it does not know.
+
+    A sentence that begins with an option of such text ends where the first piece of it begins.
+
+    Args:
+        mistake: the sentence.
+        brought_in: values with such text, by the place of their option: `[naming] template`.
+        cls: the root class of the configuration.
+    """
+    found = _PLACE.match(mistake)
+    if found is None or found[0] not in brought_in:
+        return mistake
+    place, reason = found[0], mistake[found.end() :]
+    values, words = brought_in[place], _own_words(cls)
+    for value in values:
+        reason = reason.replace(f'"{value}"', '"***"').replace(repr(value), "'***'")
+    reason = masked(reason, values, cls)
+    pieces = (
+        next((part.start() for part in pattern.finditer(reason) if _is_piece(part[0], values, words)), len(reason))
+        for pattern in (_WORD, _QUOTED)
+    )
+    end = min(pieces)
+    return f"{place}{reason[:end]}{'***' if end < len(reason) else ''}"
+
+
+def _is_piece(text: str, values: Collection[str], words: Collection[str]) -> bool:
+    return text not in words and any(text in value for value in values)
+
+
 def _forms(text: str) -> Iterator[str]:
     """Yield a text as messages show it: as it is, and as a part of a repr, where another quote may stand beside it."""
     yield text
@@ -37,6 +71,7 @@ def _forms(text: str) -> Iterator[str]:
     yield repr(f'"{text}')[2:-1]
 
 
+@functools.cache
 def _own_words(cls: type) -> frozenset[str]:
     """Return the words of sections, options and their documentation."""
     texts = ["iggy embedded tcp user password host token address localhost"]

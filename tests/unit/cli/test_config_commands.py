@@ -448,6 +448,23 @@ def test_references_inside_of_a_value_stay_references(convert, text, prefix, not
     assert rows(out)["aws.s3.prefix"] == f"[s3] prefix{note}"
 
 
+@pytest.mark.parametrize("text", ["cost$${env:TEAM}/", "${env:A}$${env:B}", "$${vault:a:b}"])
+def test_a_dollar_before_a_reference_is_to_be_corrected(convert, text):
+    """The two would be an escape, and the reference plain text."""
+    _, out, err = convert(f"aws.s3.bucket.name=lake\naws.s3.prefix={text}\n")
+    assert "prefix" not in tomllib.loads(out)["s3"]
+    assert 'warning: to correct: aws.s3.prefix: its value has a "$" before a reference' in err
+
+
+@pytest.mark.parametrize(
+    ("text", "read"), [("a$$${b}/", "a$$${b}/"), ("a${b${env:TEAM}$", "a${bred$"), ("${env:TEAM}${env:TEAM}", "redred")]
+)
+def test_dollars_and_references_are_read_as_they_were(convert, text, read):
+    text = f"name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\naws.s3.prefix={text}\n"
+    values = tomllib.loads(convert(text)[1])
+    assert structure(values, S3SourceConfig, environment={"TEAM": "red", "IGGY_PASSWORD": "x"}).s3.prefix == read
+
+
 def test_a_reference_inside_of_a_value_that_is_computed_is_not_guessed(convert):
     out = convert("name=lake-${env:STAGE}\naws.s3.bucket.name=lake\naws.secret.access.key=a${env:B}hunter22\n")[1]
     assert "holds a reference beside other text: write it by hand" in rows(out)["name"]
@@ -652,8 +669,6 @@ def test_a_current_name_without_a_value_leaves_the_former_one(convert):
 @pytest.mark.parametrize(
     ("program", "name", "option", "advice"),
     [
-        ("s3_source", "aws.s3.backoff.delay.ms", "s3.retry_base", 'it holds milliseconds: write "{}ms"'),
-        ("s3_source", "aws.s3.backoff.max.delay.ms", "s3.retry_cap", 'it holds milliseconds: write "{}ms"'),
         ("s3_source", "aws.s3.backoff.max.retries", "s3.max_attempts", "write one more than it holds"),
         (
             "s3_source",
@@ -661,9 +676,6 @@ def test_a_current_name_without_a_value_leaves_the_former_one(convert):
             "errors.tolerance",
             'write "none", or "skip_record" if it holds all',
         ),
-        ("gcs_source", "gcs.retry.backoff.initial.delay.ms", "gcs.retry_base", 'it holds milliseconds: write "{}ms"'),
-        ("gcs_source", "gcs.retry.backoff.max.delay.ms", "gcs.retry_cap", 'it holds milliseconds: write "{}ms"'),
-        ("gcs_source", "gcs.retry.backoff.total.timeout.ms", "gcs.retry_budget", 'it holds milliseconds: write "{}ms"'),
         ("s3_source", "file.name.template", "naming.template", "write it as [naming] template"),
         ("gcs_source", "file.name.template", "naming.template", "write it as [naming] template"),
     ],
@@ -675,7 +687,7 @@ def test_a_current_name_without_a_value_leaves_the_former_one(convert):
 def test_a_reference_to_what_must_be_read_is_to_be_written_by_hand(
     convert, program, name, option, advice, reference, ours
 ):
-    """The option would take its text as another value: milliseconds as seconds, retries as attempts."""
+    """The option would take its text as another value: retries as attempts."""
     out, err = convert(f"connector.class=a.b\n{name}={reference}\n", program=program)[1:]
     section, _, key = option.partition(".")
     assert key not in tomllib.loads(out).get(section, {})
@@ -686,11 +698,27 @@ def test_a_reference_to_what_must_be_read_is_to_be_written_by_hand(
     assert re.search(rf"(?m)^warning: to correct: {re.escape(name)}: .*{re.escape(advice)}$", err)
 
 
-def test_what_a_reference_to_milliseconds_is_told_to_become_is_read_so(convert):
-    values = tomllib.loads(convert("name=x\naws.s3.bucket.name=lake\naws.s3.region=eu-west-1\ntopic=t\n")[1])
-    values["s3"]["retry_base"] = "${env:DELAY}ms"
-    environment = {"DELAY": "50", "IGGY_PASSWORD": "x"}
-    assert structure(values, S3SourceConfig, environment=environment).s3.retry_base == 0.05
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("aws.s3.backoff.delay.ms", "retry_base"),
+        ("aws.s3.backoff.max.delay.ms", "retry_cap"),
+        ("gcs.retry.backoff.initial.delay.ms", "retry_base"),
+        ("gcs.retry.backoff.max.delay.ms", "retry_cap"),
+        ("gcs.retry.backoff.total.timeout.ms", "retry_budget"),
+    ],
+)
+def test_milliseconds_by_reference_are_read_as_milliseconds(convert, name, option):
+    section = "gcs" if name.startswith("gcs") else "s3"
+    bucket = "gcs.bucket.name" if section == "gcs" else "aws.s3.bucket.name"
+    text = f"connector.class=a.b\nname=x\n{bucket}=lake\ntopic=t\n{name}= ${{env:DELAY}} \n"
+    _, out, err = convert(text, program=f"{section}_source")
+    values = tomllib.loads(out)
+    assert (values[section][option], err) == ("${env:DELAY}ms", "")
+    if section == "s3":
+        values["s3"]["region"] = "eu-west-1"
+    read = structure(values, PROGRAMS[f"{section}_source"][1], environment={"DELAY": "1500", "IGGY_PASSWORD": "x"})
+    assert getattr(getattr(read, section), option) == 1.5
 
 
 @pytest.mark.parametrize("template", ["a-${env:TPL}", "${file:/x:k}{{topic}}"])
@@ -796,6 +824,30 @@ def test_the_template_of_a_sink_is_literal_text_behind_its_prefix(convert, given
     assert NameTemplate.parse(naming["template"]).match(f"x{key}") is None
 
 
+@pytest.mark.parametrize(
+    ("prefix", "template", "read"),
+    [
+        ("usd$", "{{topic}}", "usd${{topic}}"),
+        ("usd$", "{env:A}", "usd${env:A}"),
+        ("a${b", "}{{topic}}", "a${b}{{topic}}"),
+        ("${env:TEAM}$", "{{topic}}", "red${{topic}}"),
+    ],
+)
+def test_a_dollar_before_the_template_of_a_sink_is_plain_text(convert, prefix, template, read):
+    text = f"{SINK}topics=t\nfile.name.prefix={prefix}\nfile.name.template={template}\n"
+    values = tomllib.loads(convert(text, program="gcs_source")[1])
+    made = structure(values, GcsSourceConfig, environment={"TEAM": "red", "IGGY_PASSWORD": "x"})
+    assert made.naming.template == read
+
+
+def test_a_prefix_that_is_to_be_corrected_is_not_left_out_of_the_template_of_a_sink(convert):
+    text = f"{SINK}file.name.prefix=a$${{env:P}}\nfile.name.template={{{{topic}}}}\n"
+    _, out, err = convert(text, program="gcs_source")
+    assert "naming" not in tomllib.loads(out)
+    assert "prefix" not in tomllib.loads(out)["gcs"]
+    assert 'warning: to correct: file.name.template: its prefix has a "$" before a reference' in err
+
+
 def test_a_prefix_by_reference_stays_one_in_the_template_of_a_sink(convert):
     text = f"{SINK}file.name.prefix=a${{env:P}}\nfile.name.template={{{{topic}}}}-${{b}}\n"
     assert tomllib.loads(convert(text, program="gcs_source")[1])["naming"]["template"] == "a${env:P}{{topic}}-$${b}"
@@ -816,6 +868,72 @@ def test_a_template_of_a_sink_that_is_none_here_is_to_be_corrected(convert, line
     _, out, err = convert(f"{SINK}{lines}\n", program="gcs_source")
     assert "naming" not in tomllib.loads(out)
     assert f"warning: to correct: file.name.template: {said}" in err
+
+
+S3_SINK = (
+    "connector.class=io.aiven.kafka.connect.s3.AivenKafkaConnectS3SinkConnector\naws.s3.bucket.name=lake\nname=x\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "compression"),
+    [
+        ("", "gzip"),
+        ("output_compression=none", "none"),
+        ("output_compression=gzip", "gzip"),
+        ("output_compression=none\nfile.compression.type=zstd", "zstd"),
+        ("file.compression.type=none", "none"),
+        ("format.output.type=jsonl", "gzip"),
+        ("format.output.type=Parquet", "none"),
+        ("format.output.type=parquet\nfile.compression.type=gzip", "none"),
+    ],
+)
+def test_the_compression_is_what_the_sink_of_s3_wrote(convert, given, compression):
+    """It writes gzip unless it is told otherwise; Parquet it compresses inside."""
+    assert tomllib.loads(convert(f"{S3_SINK}{given}\n")[1])["input"]["compression"] == compression
+
+
+@pytest.mark.parametrize(("given", "compression"), [("", "none"), ("file.compression.type=gzip", "gzip")])
+def test_the_compression_is_what_the_sink_of_gcs_wrote(convert, given, compression):
+    made = tomllib.loads(convert(f"{SINK}{given}\n", program="gcs_source")[1])
+    assert made["input"]["compression"] == compression
+
+
+def test_the_former_compression_alone_says_that_it_is_a_sink(convert):
+    made = tomllib.loads(convert("connector.class=a.b\naws_s3_bucket=lake\noutput_compression=none\n")[1])["input"]
+    assert (made["format"], made["compression"]) == ("csv", "none")
+
+
+def test_the_sink_of_s3_puts_no_prefix_before_its_template(convert):
+    """It reads no `file.name.prefix`, though its documentation names it."""
+    lines = "topics=t\nfile.name.prefix=dir1/\nfile.name.template={{topic}}-{{partition}}-{{start_offset}}.gz\n"
+    _, out, err = convert(f"{S3_SINK}{lines}")
+    made = tomllib.loads(out)
+    assert made["naming"]["template"] == "{{topic}}-{{partition}}-{{start_offset}}.gz"
+    assert ("prefix" in made["s3"], err) == (False, "")
+    assert rows(out)["file.name.prefix"].startswith("no counterpart Aiven's S3 sink does not use it")
+
+
+@pytest.mark.parametrize("name", ["aws.s3.prefix", "aws_s3_prefix"])
+def test_the_sink_of_s3_does_not_use_its_template_beside_a_prefix(convert, name):
+    _, out, err = convert(f"{S3_SINK}topics=t\n{name}=dir1/\nfile.name.template={{{{topic}}}}\n")
+    assert tomllib.loads(out)["s3"]["prefix"] == "dir1/"
+    assert "naming" not in tomllib.loads(out)
+    assert "warning: to correct: file.name.template: the sink does not use it beside the prefix" in err
+
+
+def test_a_prefix_that_the_sink_of_s3_fills_in_is_to_be_corrected(convert):
+    _, out, err = convert(f"{S3_SINK}topics=t\naws.s3.prefix=a/{{{{ utc_date }}}}/\n")
+    assert "prefix" not in tomllib.loads(out)["s3"]
+    assert "warning: to correct: aws.s3.prefix: its value holds {{, which the sink fills in" in err
+    out = convert("connector.class=a.S3SourceConnector\naws.s3.bucket.name=lake\naws.s3.prefix=a{{b}}\n")[1]
+    assert tomllib.loads(out)["s3"]["prefix"] == "a{{b}}"
+
+
+def test_the_topic_of_a_sink_is_what_it_read(convert):
+    assert rows(convert(f"{S3_SINK}topics=t\n")[1])["topics"] == "[iggy] topic the topic that the sink read"
+    out = convert("connector.class=a.S3SourceConnector\naws.s3.bucket.name=lake\ntopics=t\n")[1]
+    assert rows(out)["topics"] == "[iggy] topic the former name of topic"
 
 
 def test_several_topics_are_not_one(convert):

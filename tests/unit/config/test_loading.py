@@ -308,6 +308,87 @@ def test_no_repr_in_a_message_shows_text_from_elsewhere(secret, beside):
     assert "SECRET" not in found
 
 
+BASE = {
+    "source": {"name": "x"},
+    "s3": {"bucket": "lake", "region": "eu-west-1"},
+    "input": {"format": "jsonl"},
+    "iggy": {"url": "iggy://iggy:iggy@h:1", "stream": "s", "topic": "t"},
+}
+
+
+def mistakes_of_source(secret, **sections):
+    with pytest.raises(ConfigError) as caught:
+        structure({**BASE, **sections}, S3SourceTask.config_class, environment={"P": secret})
+    return caught.value.mistakes
+
+
+@pytest.mark.parametrize("form", ["${env:P}", "events/${env:P}", "known${env:P}/{{key}}"])
+@pytest.mark.parametrize(
+    ("secret", "regex", "reason"),
+    [
+        ("{{hunter22}}", False, '[naming] template = "***": unknown placeholder '),
+        ("{{hun-ter-22}}", False, '[naming] template = "***": unknown placeholder '),
+        ("{{hun'ter22\"}}", False, '[naming] template = "***": unknown placeholder '),
+        (
+            "(?P<hunter22>a)(?P<hunter22>b)",
+            True,
+            '[naming] template = "***": no valid regular expression: redefinition of group name \'***',
+        ),
+        (
+            "(?P<hu>a)(?P<hu>b)",
+            True,
+            '[naming] template = "***": no valid regular expression: redefinition of group name \'***',
+        ),
+        (
+            "(?P=hunter22)",
+            True,
+            '[naming] template = "***": no valid regular expression: unknown group name \'***',
+        ),
+    ],
+)
+def test_no_piece_of_a_template_from_elsewhere_is_shown(form, secret, regex, reason):
+    """A parser names what it does not know: a group, a placeholder."""
+    (found,) = mistakes_of_source(secret, naming={"template": form, "regex": regex})
+    assert found.startswith(reason)
+    assert "hu" not in found
+
+
+@pytest.mark.parametrize(
+    ("secret", "transform", "reason"),
+    [
+        (
+            "(?P=hunter22)",
+            {"type": "filter", "field": "a", "value_pattern": {"regex": "${env:P}"}},
+            "transforms[0].value_pattern.regex: is no regular expression: unknown group name '***",
+        ),
+        (
+            '{"type": "hunter22"}',
+            {"type": "avro_convert", "schema_json": "${env:P}"},
+            "transforms[0].schema_json: is no Avro schema: it has the unknown ***",
+        ),
+    ],
+)
+def test_no_piece_of_an_option_of_a_transform_from_elsewhere_is_shown(secret, transform, reason):
+    assert mistakes_of_source(secret, transforms=[transform]) == (reason,)
+
+
+@pytest.mark.parametrize("secret", ["Bad Bucket", "B"])
+def test_the_reason_stays_of_a_mistake_that_quotes_a_whole_value(secret):
+    (found,) = mistakes_of_source(secret, s3={"bucket": "${env:P}", "region": "eu-west-1"})
+    assert found.startswith("[s3] bucket: '***' cannot be a bucket's name (3 to 63 of a-z")
+
+
+def test_a_mistake_beside_text_from_elsewhere_is_whole():
+    found = mistakes_of_source("hunter22", naming={"template": "{{nothing}}/${env:P}"}, s3={"bucket": "{{nothing}}"})
+    assert any(mistake.startswith("[s3] bucket: '{{nothing}}' cannot be") for mistake in found)
+
+
+def test_a_long_text_from_elsewhere_with_many_mistakes_is_masked_at_once():
+    found = mistakes_of_source("{{hunter22 a}}" * 7_000, naming={"template": "${env:P}"})
+    assert len(found) == 101
+    assert not any("hunter22" in mistake for mistake in found)
+
+
 def test_a_bucket_that_is_an_address_shows_no_login():
     mapping = {"source": {"name": "x"}, "s3": {"bucket": "${env:B}"}}
     with pytest.raises(ConfigError) as caught:
