@@ -44,13 +44,14 @@ DRAINED_BYTES = 256 * MAX_BODY_BYTES
 
 BODY_SECONDS = 30.0
 PUBLIC_PATHS = ("/", "/health")
+READING_METHODS = ("GET", "HEAD")
 GREETING = "Connector Runtime API"
 
 _Form = Literal["json", "yaml", "toml", "text"]
 ERRORS = {
     400: "The configuration or the request is wrong, or the source whose offsets it changes is not stopped.",
     401: "The header `api-key` is missing or wrong.",
-    403: "Without a key, requests of other web pages and for other host names are refused.",
+    403: "Without a key, only requests that read are answered, and none of other web pages or for other host names.",
     404: "There is no such source, version or path.",
     405: "The path has no such method.",
     408: "The body did not arrive in time.",
@@ -90,6 +91,9 @@ def make_app(worker: Worker, http: HttpSection) -> FastAPI:
 class Guard:
     """Refuses requests without the key, requests that a web page of elsewhere may have sent, and long bodies.
 
+    Where there is no key it refuses every request that changes something: each user of the machine may send it, and who
+    gives a source its configuration runs code as the source's user.
+
     Args:
         app: the application behind it.
         api_key: the key; None for none.
@@ -104,7 +108,7 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        refused = self._refused(scope["path"], headers)
+        refused = self._refused(scope["method"], scope["path"], headers)
         if refused is None:
             try:
                 with anyio.fail_after(BODY_SECONDS):
@@ -125,7 +129,7 @@ class Guard:
 
         await self._app(scope, replay, send)
 
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+    def _refused(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         if self._key is not None:
             if path in PUBLIC_PATHS or hmac.compare_digest(headers.get(b"api-key", b""), self._key):
                 return None
@@ -137,6 +141,8 @@ class Guard:
             return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
         if b"origin" in headers:
             return 403, "forbidden", "requests of web pages need [http] api_key"
+        if method not in READING_METHODS:
+            return 403, "forbidden", f"{method} needs a key: set [http] api_key, and send it in the header api-key"
         return None
 
 
