@@ -105,7 +105,9 @@ class ApiRig:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             data = answer.read()
-            return answer.status, json.loads(data) if data and "json" in answer.headers.get("content-type", "") else data
+            return answer.status, json.loads(data) if data and "json" in answer.headers.get(
+                "content-type", ""
+            ) else data
         finally:
             connection.close()
 
