@@ -20,6 +20,7 @@ from framework.runtime import api_documents
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.configuration import shown
 from framework.runtime.metrics import registry_of
+from framework.runtime.server import KEY_SHOWN
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
     MAX_VERSIONS,
@@ -108,8 +109,11 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        refused = self._refused(scope["method"], scope["path"], headers)
-        if refused is None:
+        with_key = self._key is not None and hmac.compare_digest(headers.get(b"api-key", b""), self._key)
+        refused = None if with_key else self._refused(scope["method"], scope["path"], headers)
+        body: bytes | None = b""  # without the key none is read: whoever never sends it would hold a place
+        if with_key:
+            scope["state"][KEY_SHOWN] = True
             try:
                 with anyio.fail_after(BODY_SECONDS):
                     body = await _body(receive)
@@ -130,10 +134,10 @@ class Guard:
         await self._app(scope, replay, send)
 
     def _refused(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        """Return the status, code and reason with which a request without the key is refused; None to answer it."""
         if self._key is not None:
-            if path in PUBLIC_PATHS or hmac.compare_digest(headers.get(b"api-key", b""), self._key):
-                return None
-            return 401, "unauthorized", "the header api-key is missing or wrong"
+            refusal = 401, "unauthorized", "the header api-key is missing or wrong"
+            return None if path in PUBLIC_PATHS else refusal
         host = headers.get(b"host", b"localhost").decode(errors="replace").rpartition(":")
         name = host[0] if host[1] and host[2].isdecimal() else "".join(host)
         # a name that resolves to this machine, or a script of a page: the browser of a person here may send it

@@ -888,6 +888,24 @@ def test_with_a_key_every_path_but_two_needs_it(rig):
     assert rig.ask("GET", "/openapi.json")[0] == 401
 
 
+@pytest.mark.parametrize("path", ["/", "/health", "/sources"])
+def test_without_the_key_no_body_is_waited_for(rig, path):
+    """Clients that never send theirs would hold all places for half a minute, and `/health` would not be answered."""
+    with contextlib.ExitStack() as lines:
+        for _ in range(server.MAX_CLIENTS + 1):
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", rig.server.port), timeout=10))
+            line.sendall(b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\nx" % path.encode())
+        assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+        assert rig.ask("GET", "/sources") == (200, [])
+        assert line.recv(12) == (b"HTTP/1.1 401" if path == "/sources" else b"HTTP/1.1 405")
+
+
+def test_where_there_is_no_key_no_body_is_waited_for(keyless):
+    with socket.create_connection(("127.0.0.1", keyless.server.port), timeout=10) as line:
+        line.sendall(b"GET /sources HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\nx")
+        assert line.recv(12) == b"HTTP/1.1 200"
+
+
 def test_the_limit_of_a_body(orders):
     padding = MAX_BODY_BYTES - len(json.dumps({"version": 0}))
     body = json.dumps({"version": 0}).encode() + b" " * padding
