@@ -62,6 +62,7 @@ ERRORS = {
     500: "The state folder cannot be used.",
     503: f"Iggy cannot be reached, the source runs elsewhere, or {MAX_COMMANDS} commands on offsets run: try again.",
 }
+_OWN_SITES = (b"same-origin", b"none")
 _CONNECT_PATHS = ("/connectors", "/connector-plugins")
 
 
@@ -143,7 +144,8 @@ class Guard:
         # a name that resolves to this machine, or a script of a page: the browser of a person here may send it
         if not is_this_machine(name.removeprefix("[").removesuffix("]")):
             return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
-        if b"origin" in headers:
+        # an image or a link of a page has no origin; `none` is an address that a person typed
+        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") not in _OWN_SITES:
             return 403, "forbidden", "requests of web pages need [http] api_key"
         if method not in READING_METHODS:
             return 403, "forbidden", f"{method} needs a key: set [http] api_key, and send it in the header api-key"

@@ -855,6 +855,16 @@ def test_without_a_key_only_programs_of_this_machine_may_ask(keyless):
     assert keyless.ask("GET", "/sources", origin="http://localhost")[0] == 403
 
 
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("x", 403), ("same-origin", 200), ("none", 200)]
+)
+def test_without_a_key_an_image_or_link_of_a_web_page_is_not_answered(keyless, site, status):
+    """A browser sends no origin with it; commands on offsets, of which four run at once, would be kept from others."""
+    for path in ("/sources", "/connectors/orders/offsets", "/health"):
+        assert keyless.ask("GET", path, sec_fetch_site=site)[0] == status
+    assert len(keyless.commands) == (status == 200)
+
+
 def test_without_a_key_only_requests_that_read_are_answered(keyless):
     """Any user of the machine may send them, and a configuration runs code as the worker's user."""
     paths = keyless.ask("GET", "/openapi.json")[1]["paths"]
@@ -873,6 +883,10 @@ def test_without_a_key_only_requests_that_read_are_answered(keyless):
     assert len(keyless.worker.supervisor.versions("orders")) == 1
     keyless.tick().tick()
     assert state_of(keyless) == "RUNNING"
+
+
+def test_with_a_key_a_web_page_may_ask(rig):
+    assert rig.ask("GET", "/sources", sec_fetch_site="cross-site", origin="http://x") == (200, [])
 
 
 def test_with_a_key_every_path_but_two_needs_it(rig):
