@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
 from collections.abc import Iterator
 from typing import ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
 
 import attrs
 
 from framework.config.option import Seconds, option
+from framework.errors import ConfigError
 from framework.storage.retry import RetryPolicy
 
 _CUSTOMER_KEY_BYTES = 32
@@ -37,7 +40,12 @@ class BucketConfig:
     ca_bundle: str = option(
         "", doc="Path of a PEM file with the certificate authorities to trust, instead of the default ones."
     )
-    proxy: str = option("", secret=True, doc="Address of an HTTP proxy, `http://host:port`; empty = environment.")
+    proxy: str = option(
+        "",
+        secret=True,
+        doc="Address of an HTTP proxy, `http://host:port` or `http://user:password@host:port`, percent-encoded; empty = "
+        "environment.",
+    )
     connect_timeout: Seconds = option(
         5.0,
         minimum=0.1,
@@ -122,16 +130,47 @@ def address_errors(**addresses: str) -> Iterator[str]:
     for name, value in addresses.items():
         if not value:
             continue
-        try:
-            parts = urlsplit(value)
-            port = parts.port
-        except ValueError:  # a bracket without its end, a port that is none
-            parts, port = urlsplit(""), 0
+        parts = _parts_of(value)
         # The value is not repeated: a proxy's address may hold a password.
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-            yield f"{name}: must be an address with its scheme, like http://host:port"
+        if parts is None or parts.scheme not in ("http", "https") or (name == "proxy" and _is_cut(parts)):
+            encoded = _ENCODED if name == "proxy" and "@" in value else ""
+            yield f"{name}: must be an address with its scheme, like http://host:port{encoded}"
         elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
             yield f"{name}: must hold neither a user nor a query; keys go into their own options"
+
+
+def check_proxy_variables() -> None:
+    """Check the logins in proxies of the environment: of a broken one libraries repeat a part in their messages.
+
+    Raises:
+        ConfigError: one must be encoded; the message names its variable.
+    """
+    mistakes = []
+    for scheme, value in getproxies().items():
+        if scheme in ("http", "https", "all") and "@" in value:
+            parts = _parts_of(value if "://" in value else f"http://{value}")
+            if parts is None or _is_cut(parts):
+                mistakes.append(f"the variable {scheme.upper()}_PROXY: must be an address{_ENCODED}")
+    if mistakes:
+        raise ConfigError(mistakes)
+
+
+_ENCODED = "; its user and password percent-encoded, with %2F for / and %20 for a blank: http://user:password@host:port"
+
+
+def _parts_of(address: str) -> SplitResult | None:
+    """Return the parts of an address; None where it is none."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:  # a bracket without its end, a port that is none
+        return None
+    return parts if parts.hostname and port != 0 and not re.search(r"\s", address) else None
+
+
+def _is_cut(parts: SplitResult) -> bool:
+    """Return whether a login ends at a `/`, `?` or `#` within it: a part of it would be taken for the host."""
+    return "@" in parts.path + parts.query + parts.fragment
 
 
 def customer_key_bytes(text: str, option: str) -> bytes:

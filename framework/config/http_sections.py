@@ -93,7 +93,7 @@ class HttpSection:
         secret=True,
         minimum=1,
         doc="Key that each request except `/` and `/health` must send in the header `api-key`. Who knows it can do what the "
-        "source's user can do.",
+        "source's user can do. Absent: only requests that read (`GET`) are answered.",
     )
     state_dir: str | None = option(
         None,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class ForeignFolderError(PermissionError):
-    """A folder of another user."""
+    """A folder of another user, or a file in it."""
 
 
 def make_private(folder: Path, *, may_be_shared: bool = False) -> None:
@@ -23,15 +23,39 @@ def make_private(folder: Path, *, may_be_shared: bool = False) -> None:
         ForeignFolderError: it belongs to another user.
         OSError: it cannot be looked at, or its mode cannot be changed.
     """
-    status, user = folder.stat(), os.geteuid()
-    if status.st_uid != user:
-        if may_be_shared and 0 in {status.st_uid, user}:
-            return
-        raise ForeignFolderError(
-            f"{folder} belongs to another user (uid {status.st_uid}, not {user}): name a folder of your own"
-        )
+    status = folder.stat()
+    if may_be_shared and status.st_uid != os.geteuid() and 0 in {status.st_uid, os.geteuid()}:
+        return
+    _check_owner(folder, status)
     if status.st_mode & 0o022:
         folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+
+
+def open_own(path: Path, flags: int = os.O_NOFOLLOW) -> int:
+    """Return a descriptor to read a file or folder of this user; nobody can exchange what it names.
+
+    Args:
+        path: its path.
+        flags: more flags of `open`; by default a link is an `OSError`.
+
+    Raises:
+        ForeignFolderError: it belongs to another user.
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags)  # a pipe is not waited for
+    try:
+        _check_owner(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _check_owner(path: Path, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise ForeignFolderError(
+            f"{path} belongs to another user (uid {status.st_uid}, not {os.geteuid()}): name a folder of your own"
+        )
 
 
 def open_lock(path: Path) -> int:

@@ -6,6 +6,7 @@ No configuration names these: keys of a role, tokens, signatures. They are known
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 MASK = "***"
 
@@ -39,6 +40,32 @@ _FORMS = re.compile(
     rf"|(?<![\w+/.-]){_MIXED}[A-Za-z0-9+/]{{40}}(?![\w+/=-])"
     rf"|(?<![\w+/-]){_MIXED}[A-Za-z0-9+/_-]{{100,}}={{0,2}}"
 )
+
+
+_SHORTEST_PART = 4
+"""Shorter parts of a login are not masked by themselves: masking every `a` would make a sentence unreadable."""
+
+
+def login_secrets(address: str) -> tuple[str, ...]:
+    """Return what no text may show of an address with a login: itself, login and password, as written and decoded.
+
+    The longest is first. An address without a login has none. It may be none that a library understands.
+    """
+    before, at, _ = address.rpartition("@")
+    if not at:
+        return ()
+    scheme, mark, rest = before.partition("://")
+    login = rest if mark else scheme
+    parts = {address, login, login.partition(":")[2]}
+    parts |= {unquote(part) for part in parts}
+    return tuple(sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True))
+
+
+def without_login(text: str, address: str) -> str:
+    """Return a text without an address that has a login, and without its login."""
+    for secret in login_secrets(address):
+        text = text.replace(secret, MASK)
+    return text
 
 
 def without_secrets(text: str) -> str:

@@ -20,6 +20,7 @@ from framework.runtime import api_documents
 from framework.runtime.commands import MAX_COMMANDS, CommandError
 from framework.runtime.configuration import shown
 from framework.runtime.metrics import registry_of
+from framework.runtime.server import KEY_SHOWN
 from framework.runtime.state import PAUSED, RUNNING, STOPPED
 from framework.runtime.supervisor import (
     MAX_VERSIONS,
@@ -44,13 +45,14 @@ DRAINED_BYTES = 256 * MAX_BODY_BYTES
 
 BODY_SECONDS = 30.0
 PUBLIC_PATHS = ("/", "/health")
+READING_METHODS = ("GET", "HEAD")
 GREETING = "Connector Runtime API"
 
 _Form = Literal["json", "yaml", "toml", "text"]
 ERRORS = {
     400: "The configuration or the request is wrong, or the source whose offsets it changes is not stopped.",
     401: "The header `api-key` is missing or wrong.",
-    403: "Without a key, requests of other web pages and for other host names are refused.",
+    403: "Without a key, only requests that read are answered, and none of other web pages or for other host names.",
     404: "There is no such source, version or path.",
     405: "The path has no such method.",
     408: "The body did not arrive in time.",
@@ -60,6 +62,7 @@ ERRORS = {
     500: "The state folder cannot be used.",
     503: f"Iggy cannot be reached, the source runs elsewhere, or {MAX_COMMANDS} commands on offsets run: try again.",
 }
+_OWN_SITES = (b"same-origin", b"none")
 _CONNECT_PATHS = ("/connectors", "/connector-plugins")
 
 
@@ -90,6 +93,9 @@ def make_app(worker: Worker, http: HttpSection) -> FastAPI:
 class Guard:
     """Refuses requests without the key, requests that a web page of elsewhere may have sent, and long bodies.
 
+    Where there is no key it refuses every request that changes something: each user of the machine may send it, and who
+    gives a source its configuration runs code as the source's user.
+
     Args:
         app: the application behind it.
         api_key: the key; None for none.
@@ -104,8 +110,11 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = dict(scope["headers"])
-        refused = self._refused(scope["path"], headers)
-        if refused is None:
+        with_key = self._key is not None and hmac.compare_digest(headers.get(b"api-key", b""), self._key)
+        refused = None if with_key else self._refused(scope["method"], scope["path"], headers)
+        body: bytes | None = b""  # without the key none is read: whoever never sends it would hold a place
+        if with_key:
+            scope["state"][KEY_SHOWN] = True
             try:
                 with anyio.fail_after(BODY_SECONDS):
                     body = await _body(receive)
@@ -125,18 +134,21 @@ class Guard:
 
         await self._app(scope, replay, send)
 
-    def _refused(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+    def _refused(self, method: str, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+        """Return the status, code and reason with which a request without the key is refused; None to answer it."""
         if self._key is not None:
-            if path in PUBLIC_PATHS or hmac.compare_digest(headers.get(b"api-key", b""), self._key):
-                return None
-            return 401, "unauthorized", "the header api-key is missing or wrong"
+            refusal = 401, "unauthorized", "the header api-key is missing or wrong"
+            return None if path in PUBLIC_PATHS else refusal
         host = headers.get(b"host", b"localhost").decode(errors="replace").rpartition(":")
         name = host[0] if host[1] and host[2].isdecimal() else "".join(host)
         # a name that resolves to this machine, or a script of a page: the browser of a person here may send it
         if not is_this_machine(name.removeprefix("[").removesuffix("]")):
             return 403, "forbidden", f"the host {name} is not this machine; set [http] api_key"
-        if b"origin" in headers:
+        # an image or a link of a page has no origin; `none` is an address that a person typed
+        if b"origin" in headers or headers.get(b"sec-fetch-site", b"none") not in _OWN_SITES:
             return 403, "forbidden", "requests of web pages need [http] api_key"
+        if method not in READING_METHODS:
+            return 403, "forbidden", f"{method} needs a key: set [http] api_key, and send it in the header api-key"
         return None
 
 

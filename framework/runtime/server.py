@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CLIENTS = 64
+KEY_SHOWN = "api-key shown"
+"""In a request's state: it has sent the key, and its client keeps its place until it is answered."""
+
 REQUEST_SECONDS = 10.0
 """Time for the line and the headers of a request, from the connection or from the last answer."""
 
@@ -103,9 +106,13 @@ class _Protocol(H11Protocol):
 
 
 def _worth(client: _Protocol) -> tuple[bool, bool, float]:
-    """Return the order in which clients are dropped: first those that end, then those without a request, then by age."""
+    """Return the order in which clients are dropped: first those that end, last those that wait and have shown the key.
+
+    Then by age: no request without the key keeps a new client out.
+    """
     cycle: RequestResponseCycle | None = client.cycle
-    return not client.transport.is_closing(), cycle is not None and not cycle.response_complete, client.since
+    waits = cycle is not None and not cycle.response_complete and KEY_SHOWN in cycle.scope["state"]
+    return not client.transport.is_closing(), waits, client.since
 
 
 class ApiServer:

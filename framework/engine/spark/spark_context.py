@@ -60,6 +60,7 @@ crowded machine 10 seconds passed before it had asked the master, again in every
 PYTHON_OPTION = "spark.pyspark.python"
 KILL_OPTION = "spark.python.worker.killOnIdleTimeout"
 IDLE_OPTION = "spark.python.worker.idleTimeoutSeconds"
+SAFE_PATH = "PYTHONSAFEPATH"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOOPBACK = "127.0.0.1"
 
@@ -200,10 +201,17 @@ def _variables(options: SparkSection, *, submitted: bool) -> dict[str, str]:
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if options.master.startswith("local") and not submitted:
         wanted["SPARK_LOCAL_IP"] = LOOPBACK
+    if _is_safe_path():
+        wanted[SAFE_PATH] = "1"
     wanted |= {name: os.environ[name] for name in wanted if name in os.environ}
     if PYTHON_OPTION in options.conf and not submitted:
         wanted["PYSPARK_PYTHON"] = options.conf[PYTHON_OPTION]  # as with spark-submit, the option wins
     return wanted
+
+
+def _is_safe_path() -> bool:
+    """Return whether this process was started with `-P`: Spark starts its workers by `-m`, in the current folder."""
+    return getattr(sys.flags, "safe_path", False)  # Python 3.11
 
 
 def _conf(options: SparkSection, name: str) -> SparkConf:
@@ -220,6 +228,8 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
         # for each run.
         conf.set("spark.authenticate", "true")
         conf.set("spark.driver.host", LOOPBACK).set("spark.driver.bindAddress", LOOPBACK)
+    if _is_safe_path():
+        conf.set(f"spark.executorEnv.{SAFE_PATH}", "1")
     for key, value in options.conf.items():
         conf.set(key, value)
     # the user's options follow these, and take precedence

@@ -21,6 +21,8 @@ from urllib.parse import quote
 from typing_extensions import override
 
 from framework.iggy import protocol
+from framework.model.local_hosts import is_this_machine
+from framework.model.private_files import ForeignFolderError, open_own
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -95,7 +97,7 @@ class EmbeddedServer:
             stopped: Asked ten times a second; ends the start.
 
         Raises:
-            EmbeddedServerError: It was not ready in time, ended at once, or was stopped.
+            EmbeddedServerError: It was not ready in time, ended at once, or was stopped; or another user serves the folder.
         """
         server = cls(Path(path).absolute(), username, password)
         deadline = time.monotonic() + _READY_SECONDS
@@ -255,17 +257,28 @@ class EmbeddedServer:
         self.username, self.password = address.username, address.password
 
     def _address(self) -> _Address | None:
-        """Return what the folder's server has written of itself, if it holds the folder's lock."""
+        """Return what the folder's server has written of itself, if it holds the folder's lock.
+
+        A server of another user would get all records, and say which objects have been read.
+
+        Raises:
+            EmbeddedServerError: The folder or one of the two files belongs to another user.
+        """
         try:
-            found = json.loads((self.path / "server.json").read_bytes())
-            address = _Address(**found)
-            with (self.path / "lock").open("rb") as lock:
+            os.close(open_own(self.path, os.O_DIRECTORY))
+            with os.fdopen(open_own(self.path / "server.json"), "rb") as file:
+                address = _Address(**json.loads(file.read()))
+            if not is_this_machine(address.host):
+                return None
+            with os.fdopen(open_own(self.path / "lock"), "rb") as lock:
                 holder = int(lock.read(32))
                 try:
                     # A process of that number may be another one by now, and so may be who listens at that port.
                     fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return address if address.pid == holder else None
+        except ForeignFolderError as exc:
+            raise EmbeddedServerError(str(exc)) from exc
         except (OSError, ValueError, TypeError):
             return None
         return None

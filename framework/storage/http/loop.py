@@ -309,7 +309,7 @@ class HttpLoop:
             try:
                 answer.transfer.go_on()
             except pycurl.error as error:
-                self._end(answer.transfer, HttpError(str(error.args[-1])))
+                self._end(answer.transfer, failure_of(0, str(error.args[-1]), proxy=self.options.proxy))
 
     @property
     def _all_paused(self) -> bool:
@@ -367,7 +367,7 @@ class HttpLoop:
             for curl in done:
                 self._end(self._transfers[curl], None)
             for curl, code, message in failed:
-                failure = failure_of(code, message, proxied=bool(self.options.proxy))
+                failure = failure_of(code, message, proxy=self.options.proxy)
                 self._end(self._transfers[curl], failure)
         return len(self._transfers) < before
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import pycurl
 
+from framework.model.secret_masking import without_login
 from framework.storage.http.errors import (
     HttpConnectError,
     HttpConnectTimeoutError,
@@ -159,14 +160,15 @@ class Transfer:
         return pause
 
 
-def failure_of(code: int, message: str, *, proxied: bool) -> HttpError:
-    """Return what an error of libcurl means.
+def failure_of(code: int, message: str, *, proxy: str) -> HttpError:
+    """Return what an error of libcurl means, without the proxy's login: libcurl repeats an address that it cannot use.
 
     Args:
         code: its number, `CURLE_...`.
         message: its text.
-        proxied: whether requests go over a proxy.
+        proxy: address of the proxy; empty = none.
     """
+    message = without_login(message, proxy)
     if code == pycurl.E_PARTIAL_FILE:
         return HttpCutError(message)
     if code == pycurl.E_OPERATION_TIMEDOUT:
@@ -174,7 +176,7 @@ def failure_of(code: int, message: str, *, proxied: bool) -> HttpError:
     if code in _TLS:
         message = f"WRONG_VERSION: {message}" if "wrong version" in message.lower() else message
         return HttpTlsError(message if code == pycurl.E_SSL_CONNECT_ERROR else f"CERTIFICATE: {message}")
-    if proxied and (code in _PROXY or "CONNECT tunnel" in message):
+    if proxy and (code in _PROXY or "CONNECT tunnel" in message):
         return HttpProxyError(message)
     if code in (pycurl.E_COULDNT_CONNECT, pycurl.E_COULDNT_RESOLVE_HOST):
         return HttpConnectError(f"{message}{_no_file_left()}")

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from framework.errors import ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.storage.error_messages import make_error
 from framework.storage.http.errors import HttpError
 from framework.storage.http.http_store import ObjectGet
 from gcs_source import client
@@ -135,3 +136,31 @@ def test_google_names_the_generation_in_each_answer():
     get = ObjectGet(store, attrs.evolve(native("k"), version="7", size=9), 4, 9)
     with contextlib.closing(store), pytest.raises(StoreUnavailableError, match="names no version of it"):
         store.stream_of(get, answer)
+
+
+BROKEN_PROXIES = [
+    "http://user:Pr0xy/Secret@h:1",
+    "user:12#Secret@h:1",
+    "http//user:Secret@h:1",
+    "http://user:Pr Secret@h:1",
+]
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("proxy", BROKEN_PROXIES)
+def test_a_login_in_a_proxy_of_the_environment_must_be_encoded(monkeypatch, name, proxy):
+    """Libraries would take a part of it for the host, and repeat it in their messages."""
+    monkeypatch.setenv(name, proxy)
+    with pytest.raises(ConfigError, match=rf"the variable {name.upper()}: .*percent-encoded") as caught:
+        client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://user:Pr0xy%2FSecret@h:1", "user:Secret1@h:1", "socks5://user:Secret1@h:1"])
+def test_no_message_shows_the_login_of_a_proxy_of_the_environment(monkeypatch, proxy):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    store = client.GcsStore(GcsConfig(bucket="b", anonymous=True))
+    failed = store._failed("ListObjects")
+    for text in (proxy, "user:Pr0xy/Secret", "Pr0xy%2FSecret") if "%" in proxy else (proxy, "user:Secret1", "Secret1"):
+        assert "Secret" not in str(make_error(StoreUnavailableError, failed, f"no answer of '{text}'"))
+    store.close()

@@ -50,11 +50,14 @@ GOLDEN = Path(__file__).parent / "golden"
 OURS = {"file", "refused_config", "restarts"}
 """Fields that Iggy's types do not have; its clients ignore them."""
 
+KEY = "drowssap"
+
 
 class ApiRig:
     """A worker over fake processes, and its port."""
 
-    def __init__(self, folder, **http):
+    def __init__(self, folder, *, api_key=KEY, **http):
+        self.key = api_key
         self.conf = folder / "conf.d"
         self.conf.mkdir(exist_ok=True)
         self.children = {}
@@ -70,7 +73,7 @@ class ApiRig:
             start=self._start,
             command=self._command,
         )
-        self.section = WorkerHttpSection(address="127.0.0.1:0", **http)
+        self.section = WorkerHttpSection(address="127.0.0.1:0", api_key=api_key, **http)
         self.server = ApiServer(make_api(self.worker, self.section), self.section).__enter__()
         self.url = f"http://127.0.0.1:{self.server.port}"
 
@@ -97,11 +100,14 @@ class ApiRig:
         connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=30)
         if body is not None and not isinstance(body, bytes):
             body, headers = json.dumps(body).encode(), {"content-type": "application/json", **headers}
+        headers = headers if self.key is None else {"api_key": self.key, **headers}
         try:
             connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
             answer = connection.getresponse()
             data = answer.read()
-            return answer.status, json.loads(data) if "json" in answer.headers.get("content-type", "") else data
+            return answer.status, json.loads(data) if data and "json" in answer.headers.get(
+                "content-type", ""
+            ) else data
         finally:
             connection.close()
 
@@ -826,7 +832,14 @@ def test_health_is_told_while_all_threads_wait_for_commands(orders, monkeypatch)
 # ---- who may ask
 
 
-def test_without_a_key_only_programs_of_this_machine_may_ask(orders):
+@pytest.fixture
+def keyless(tmp_path):
+    made = ApiRig(tmp_path, api_key=None).write("orders").tick()
+    yield made
+    made.close()
+
+
+def test_without_a_key_only_programs_of_this_machine_may_ask(keyless):
     for host in (
         "evil.example",
         "evil.example:80",
@@ -836,26 +849,75 @@ def test_without_a_key_only_programs_of_this_machine_may_ask(orders):
         "127.0.0.1.evil.example:1",
         "",
     ):
-        assert orders.ask("GET", "/sources", host=host)[0] == 403
+        assert keyless.ask("GET", "/sources", host=host)[0] == 403
     for host in ("localhost", "LocalHost:8081", "127.0.0.1:1", "[::1]:8081", "[::1]", "127.0.0.2"):
-        assert orders.ask("GET", "/sources", host=host)[0] == 200
-    assert orders.ask("PUT", "/connectors/orders/stop", origin="http://localhost")[0] == 403
-    assert orders.worker.supervisor.versions("orders")
-    assert state_of(orders) == "RUNNING"
+        assert keyless.ask("GET", "/sources", host=host)[0] == 200
+    assert keyless.ask("GET", "/sources", origin="http://localhost")[0] == 403
 
 
-def test_with_a_key_every_path_but_two_needs_it(tmp_path):
-    rig = ApiRig(tmp_path, api_key="drowssap")
-    paths = rig.ask("GET", "/openapi.json", api_key="drowssap")[1]["paths"]
+@pytest.mark.parametrize(
+    ("site", "status"), [("cross-site", 403), ("same-site", 403), ("x", 403), ("same-origin", 200), ("none", 200)]
+)
+def test_without_a_key_an_image_or_link_of_a_web_page_is_not_answered(keyless, site, status):
+    """A browser sends no origin with it; commands on offsets, of which four run at once, would be kept from others."""
+    for path in ("/sources", "/connectors/orders/offsets", "/health"):
+        assert keyless.ask("GET", path, sec_fetch_site=site)[0] == status
+    assert len(keyless.commands) == (status == 200)
+
+
+def test_without_a_key_only_requests_that_read_are_answered(keyless):
+    """Any user of the machine may send them, and a configuration runs code as the worker's user."""
+    paths = keyless.ask("GET", "/openapi.json")[1]["paths"]
+    refused = 0
+    for path, methods in paths.items():
+        for method in {*methods, "post", "put", "patch", "delete"} - {"get"}:
+            place = path.replace("{key}", "orders").replace("{name}", "orders").replace("{kind}", "s3")
+            status, answer = keyless.ask(method.upper(), place, {"plugin_config": SECTIONS})
+            assert (status, answer.get("reason") or answer.get("message")) == (
+                403,
+                f"{method.upper()} needs a key: set [http] api_key, and send it in the header api-key",
+            )
+            refused += 1
+    assert refused > 40
+    assert keyless.ask("HEAD", "/sources")[0] == 405
+    assert len(keyless.worker.supervisor.versions("orders")) == 1
+    keyless.tick().tick()
+    assert state_of(keyless) == "RUNNING"
+
+
+def test_with_a_key_a_web_page_may_ask(rig):
+    assert rig.ask("GET", "/sources", sec_fetch_site="cross-site", origin="http://x") == (200, [])
+
+
+def test_with_a_key_every_path_but_two_needs_it(rig):
+    paths = rig.ask("GET", "/openapi.json")[1]["paths"]
+    rig.key = None
     assert len(paths) > 20
     for path, methods in paths.items():
         for method in methods:
             for headers in ({}, {"api_key": "drowssa"}, {"api_key": "drowssapp"}, {"authorization": "drowssap"}):
                 status, _ = rig.ask(method.upper(), path, **headers)
                 assert status == (200 if path in {"/", "/health"} else 401), path
-    assert rig.ask("GET", "/sources", api_key="drowssap", host="proxy.example", origin="http://x")[0] == 200
+    assert rig.ask("GET", "/sources", api_key=KEY, host="proxy.example", origin="http://x")[0] == 200
     assert rig.ask("GET", "/openapi.json")[0] == 401
-    rig.close()
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/sources"])
+def test_without_the_key_no_body_is_waited_for(rig, path):
+    """Clients that never send theirs would hold all places for half a minute, and `/health` would not be answered."""
+    with contextlib.ExitStack() as lines:
+        for _ in range(server.MAX_CLIENTS + 1):
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", rig.server.port), timeout=10))
+            line.sendall(b"POST %s HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\nx" % path.encode())
+        assert rig.ask("GET", "/health") == (200, {"status": "healthy"})
+        assert rig.ask("GET", "/sources") == (200, [])
+        assert line.recv(12) == (b"HTTP/1.1 401" if path == "/sources" else b"HTTP/1.1 405")
+
+
+def test_where_there_is_no_key_no_body_is_waited_for(keyless):
+    with socket.create_connection(("127.0.0.1", keyless.server.port), timeout=10) as line:
+        line.sendall(b"GET /sources HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000\r\n\r\nx")
+        assert line.recv(12) == b"HTTP/1.1 200"
 
 
 def test_the_limit_of_a_body(orders):
@@ -865,7 +927,7 @@ def test_the_limit_of_a_body(orders):
     assert orders.ask("PUT", "/sources/orders/configs/active", body + b" ")[0] == 413
     chunks = iter([b"x" * 65536] * 40)
     connection = http.client.HTTPConnection("127.0.0.1", orders.server.port, timeout=30)
-    connection.request("POST", "/sources/orders/configs", chunks, {"content-type": "application/json"})
+    connection.request("POST", "/sources/orders/configs", chunks, {"content-type": "application/json", "api-key": KEY})
     assert connection.getresponse().status == 413
     connection.close()
 
@@ -953,7 +1015,7 @@ CONFORMANCE = [
 @pytest.mark.parametrize("mode", [schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE])
 def test_every_answer_is_as_the_openapi_description_says(orders, mode):
     """Requests made from the description, right and wrong ones; every answer must be one that it names."""
-    schema = schemathesis.openapi.from_url(f"{orders.url}/openapi.json", timeout=60)
+    schema = schemathesis.openapi.from_url(f"{orders.url}/openapi.json", headers={"api-key": KEY}, timeout=60)
     statuses = set()
     for result in schema.get_all_operations():
         operation = result.ok()
@@ -992,7 +1054,7 @@ def answers_of(operation, mode, path_parameters):
     )
     @given(cases)
     def ask(case):
-        statuses.add(case.call_and_validate(checks=CONFORMANCE, timeout=60).status_code)
+        statuses.add(case.call_and_validate(headers={"api-key": KEY}, checks=CONFORMANCE, timeout=60).status_code)
 
     ask()
     assert statuses

@@ -16,7 +16,7 @@ import pytest
 from framework.config.http_sections import HttpTlsSection
 from framework.errors import ConfigError
 from framework.runtime.options import WorkerHttpSection
-from framework.runtime.server import MAX_CLIENTS, ApiServer
+from framework.runtime.server import KEY_SHOWN, MAX_CLIENTS, ApiServer
 
 
 async def answer(_scope, _receive, send):
@@ -86,13 +86,14 @@ def test_connections_that_only_begin_tls_hold_few_descriptors(port, trusting):
         assert descriptors() <= before + count + 2 * MAX_CLIENTS
 
 
-def test_a_client_whose_answer_is_made_is_not_dropped_for_silent_ones():
+def test_a_client_with_the_key_whose_answer_is_made_is_not_dropped_for_silent_ones():
     began, ready = threading.Semaphore(0), threading.Event()
 
-    async def slow(_scope, _receive, send):
+    async def slow(scope, _receive, send):
+        scope["state"][KEY_SHOWN] = True
         began.release()
         await anyio.to_thread.run_sync(ready.wait, 20)
-        await answer(_scope, _receive, send)
+        await answer(scope, _receive, send)
 
     with ApiServer(slow, WorkerHttpSection(address="127.0.0.1:0")) as server, contextlib.ExitStack() as lines:
 
@@ -109,6 +110,27 @@ def test_a_client_whose_answer_is_made_is_not_dropped_for_silent_ones():
         ready.set()
         for line in (newest, oldest):
             assert line.recv(15) == b"HTTP/1.1 200 OK"
+
+
+def test_requests_without_the_key_take_no_place_of_a_new_client():
+    """Such as those of a client that reads none of its answers."""
+    began, ready = threading.Semaphore(0), threading.Event()
+
+    async def slow(scope, _receive, send):
+        if scope["path"] == "/slow":
+            began.release()
+            await anyio.to_thread.run_sync(ready.wait, 20)
+        await answer(scope, _receive, send)
+
+    with ApiServer(slow, WorkerHttpSection(address="127.0.0.1:0")) as server, contextlib.ExitStack() as lines:
+        for path in [*[b"/slow"] * MAX_CLIENTS, b"/"]:
+            line = lines.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+            line.sendall(b"GET %s HTTP/1.1\r\nhost: localhost\r\n\r\n" % path)
+            assert path == b"/" or began.acquire(timeout=20)
+        try:
+            assert line.recv(15) == b"HTTP/1.1 200 OK"
+        finally:
+            ready.set()
 
 
 def test_clients_without_the_key_write_no_lines_into_the_log(caplog):

@@ -12,6 +12,7 @@ from botocore.loaders import JSONFileLoader, create_loader
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.model.objects import MAX_SIZE
+from framework.storage.error_messages import make_error
 from framework.storage.http.http_store import ObjectGet
 from framework.store import ListPage
 from s3_source.client import S3Store
@@ -259,3 +260,31 @@ def test_a_store_whose_answer_was_taken_as_a_whole_names_versions():
         assert store.is_listed(listed, {"etag": '"e"', "content-length": "9"}, b"123456789")
         with pytest.raises(StoreUnavailableError, match="others of this store do"):
             store.stream_of(ObjectGet(store, listed, 4, 9), ranged())
+
+
+BROKEN_PROXIES = [
+    "http://user:Pr0xy/Secret@h:1",
+    "user:12#Secret@h:1",
+    "http//user:Secret@h:1",
+    "http://user:Pr Secret@h:1",
+]
+
+
+@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize("proxy", BROKEN_PROXIES)
+def test_a_login_in_a_proxy_of_the_environment_must_be_encoded(monkeypatch, name, proxy):
+    """Libraries would take a part of it for the host, and repeat it in their messages."""
+    monkeypatch.setenv(name, proxy)
+    with pytest.raises(ConfigError, match=rf"the variable {name.upper()}: .*percent-encoded") as caught:
+        S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("proxy", ["http://user:Pr0xy%2FSecret@h:1", "user:Secret1@h:1", "socks5://user:Secret1@h:1"])
+def test_no_message_shows_the_login_of_a_proxy_of_the_environment(monkeypatch, proxy):
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    store = S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
+    failed = store._failed("ListObjects")
+    for text in (proxy, "user:Pr0xy/Secret", "Pr0xy%2FSecret") if "%" in proxy else (proxy, "user:Secret1", "Secret1"):
+        assert "Secret" not in str(make_error(StoreUnavailableError, failed, f"no answer of '{text}'"))
+    store.close()

@@ -232,6 +232,18 @@ def test_the_interpreter_of_executors_and_nothing_is_left_behind(monkeypatch, gi
     assert dict(os.environ) == before
 
 
+@pytest.mark.parametrize("safe", [True, False, None])
+def test_workers_import_from_the_current_folder_only_as_this_process_does(monkeypatch, safe):
+    """Python 3.10 has no `-P`."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setattr(sys, "flags", SimpleNamespace(**({} if safe is None else {"safe_path": safe})))
+    wanted = "1" if safe else None
+    assert module._variables(SparkSection(), submitted=False).get("PYTHONSAFEPATH") == wanted
+    option = "spark.executorEnv.PYTHONSAFEPATH"
+    assert module._conf(SparkSection(), "orders").get(option) == wanted
+    assert module._conf(SparkSection(conf={option: ""}), "orders").get(option) == ""
+
+
 @pytest.mark.parametrize("master", ["local", "local[*]", "local[2,3]"])
 def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
     conf = dict(module._conf(SparkSection(master=master), "orders").getAll())

@@ -26,6 +26,7 @@ from framework.storage.http.errors import (
     HttpConnectError,
     HttpCutError,
     HttpError,
+    HttpProxyError,
     HttpReadTimeoutError,
 )
 from framework.storage.http.head import pattern_of
@@ -138,6 +139,18 @@ def serving():
     for one in made:
         one.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "http"]
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://user:Pr0xy/Secret@127.0.0.1:1", "http://user:Pr0xy Secret@127.0.0.1:1", "http://Pr0xySecret@h:x"]
+)
+def test_no_message_shows_the_login_of_a_proxy(serving, proxy):
+    """libcurl repeats an address that it does not understand."""
+    server, loop = serving(lambda *_: None, proxy=proxy)
+    with pytest.raises(HttpProxyError, match=r"'\*\*\*'") as caught:
+        _ = loop.get(server.endpoint + "/key", []).status
+    assert "Secret" not in str(caught.value)
+    assert "Pr0xy" not in str(caught.value)
 
 
 class Store(ObjectStore):
