@@ -32,7 +32,7 @@ def make_private(folder: Path, *, may_be_shared: bool = False) -> None:
 
 
 def open_own(path: Path, flags: int = os.O_NOFOLLOW) -> int:
-    """Return a descriptor to read a file or folder of this user; nobody can exchange what it names.
+    """Return a descriptor to read a file or folder of this user; no process can exchange what it names.
 
     Args:
         path: its path.
