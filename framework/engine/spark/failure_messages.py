@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from framework.engine.spark.jvm import ended
-from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeError
+from framework.errors import SkippableError, SourceError, SparkUnavailableError, UnknownOutcomeError
 from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
     if is_stopped(context):
         return application_ended(context, f": {sentence(error)}")
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
+
+
+def on_executor(error: SourceError, host: str) -> SourceError:
+    """Name the executor in its error: other credentials, files or routes there may be the cause. Return the error.
+
+    A bad record or object is the same everywhere.
+    """
+    if not isinstance(error, SkippableError):
+        text = error.args[0] if error.args else ""
+        error.args = (f"{text} (on executor {host})",)
+    return error
 
 
 def application_ended(context: SparkContext, why: str = "") -> SparkUnavailableError:

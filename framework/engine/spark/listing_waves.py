@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.failure_messages import sentence
+from framework.engine.spark.failure_messages import on_executor, sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
 from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
 from framework.model.key_range import KeyRange
@@ -157,9 +157,9 @@ class WaveListing(Listing):
                 began = clock()
                 wave = under_way()
                 self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
-                failure = next((listed.failure for listed in wave if listed.failure is not None), None)
-                if failure is not None:
-                    raise failure
+                for listed in wave:
+                    if listed.failure is not None:
+                        raise on_executor(listed.failure, listed.host) if listed.host else listed.failure
                 self._report(wave)
                 under_way = self._begin()
                 yield wave

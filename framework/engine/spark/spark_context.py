@@ -258,11 +258,11 @@ def warn_of_open_cluster(context: SparkContext) -> None:
     if not is_on(conf, "spark.authenticate"):
         log.warning(
             "spark.authenticate is off: whoever reaches the driver's port may register as an executor and is given the "
-            "credentials of the store and of Iggy; docs/guides/secure.md says how a cluster is secured"
+            "credentials of the configuration; docs/guides/secure.md says how a cluster is secured"
         )
     elif not (is_on(conf, "spark.network.crypto.enabled") or is_on(conf, "spark.ssl.rpc.enabled")):
         log.warning(
-            "spark.network.crypto.enabled is off: the credentials of the store and of Iggy go over the network in the clear; "
+            "spark.network.crypto.enabled is off: the credentials of the configuration go over the network in the clear; "
             "docs/guides/secure.md says how a cluster is secured"
         )
 

@@ -14,6 +14,7 @@ from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.failure_messages import is_stopped, lost_job
 from framework.engine.spark.listing_waves import Executors, WaveListing
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch
+from framework.engine.spark.spark_context import is_local
 from framework.engine.spark.threads import for_thread
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
         config: configuration of the source.
         group: the job group of the waves, for cancelling them.
     """
+    here = is_local(str(context.master))
 
     def list_wave(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
-        return context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
+        listed = context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
+        return [attrs.evolve(range_listed, host="") for range_listed in listed] if here else listed
 
     in_thread = for_thread(context, list_wave)
 

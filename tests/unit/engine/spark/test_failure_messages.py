@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from framework.engine.spark.failure_messages import sentence
+from framework.engine.spark.failure_messages import on_executor, sentence
+from framework.errors import ConfigError, CorruptObjectError, CredentialsError, ReaderFailedError
 
 CALL = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: "
 ABORTED = (
@@ -94,3 +95,17 @@ def test_the_line_that_says_what_happened(text, told):
 )
 def test_a_text_that_says_little(text, told):
     assert sentence(RuntimeError(text)) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CredentialsError("none"), "none (on executor w)"),
+        (ConfigError("[s3] ca_file: missing"), "[s3] ca_file: missing (on executor w)"),
+        (ReaderFailedError.of(KeyError("k")), "KeyError: 'k' (on executor w)"),
+        (CorruptObjectError("bad", location="s3://b/k"), "s3://b/k: bad"),
+    ],
+)
+def test_an_error_keeps_its_type_and_names_the_executor(error, said):
+    assert str(on_executor(error, "w")) == said
+    assert on_executor(error, "w") is error
