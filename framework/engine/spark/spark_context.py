@@ -25,6 +25,7 @@ from framework.engine.spark.jvm import (
     ended,
     environment,
     find_java,
+    forget_options,
     has_ended,
     launch,
     log_option,
@@ -46,9 +47,6 @@ NOTICE_SECONDS = 20.0
 
 REACH_SECONDS = 8.0
 """Maximum wait for connections to a master's addresses, before the JVM starts."""
-
-LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
-"""Options that `_conf` sets for a local master."""
 
 MASTER_SECONDS = 30.0
 """Maximum wait for a standalone master to accept the application, once the JVM runs.
@@ -128,6 +126,7 @@ def _end(context: SparkContext) -> None:
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
         context.stop()
+    forget_options()
 
 
 def _reach(master: str) -> None:
@@ -170,7 +169,7 @@ def _make(options: SparkSection, name: str) -> SparkContext:
         conf = None if submitted else _conf(options, name)
         # a process has one JVM, whatever it runs
         set_quiet(False)
-        gateway = launch(_jvm_options(conf, options)) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
+        gateway = launch(conf.getAll()) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
         try:
             context = wait_for(
                 lambda: SparkContext(conf=conf, gateway=gateway),
@@ -184,9 +183,11 @@ def _make(options: SparkSection, name: str) -> SparkContext:
         except Exception as exc:
             if isinstance(exc, OSError | Py4JNetworkError) and (error := ended()) is not None:
                 raise error from exc
+            forget_options()
             reason = without_secrets(sentence(exc), options.conf)
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
+        forget_options()
         raise ended() or SparkUnavailableError(
             f"[spark] master {options.master}: does not answer, or has refused the application"
         )
@@ -224,12 +225,6 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
         conf.set(key, value)
     # the user's options follow these, and take precedence
     return conf.set(JAVA_OPTIONS, f"{START_OPTION} {log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
-
-
-def _jvm_options(conf: SparkConf, options: SparkSection) -> list[tuple[str, str]]:
-    """Return the options of the JVM, without those of a local context, which a later context on a cluster must not have."""
-    own = LOCAL_OPTIONS.difference(options.conf) if is_local(options.master) else frozenset()
-    return [(key, value) for key, value in conf.getAll() if key not in own]
 
 
 def without_secrets(text: str, conf: Mapping[str, str]) -> str:

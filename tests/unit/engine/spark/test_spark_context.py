@@ -241,14 +241,23 @@ def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
     assert dict(module._conf(given, "orders").getAll()) == {**conf, **given.conf}
 
 
-def test_a_jvm_is_started_without_what_only_a_local_run_needs():
-    """A process has one JVM: a cluster's context that follows a local one would take its options over."""
-    options = SparkSection(master="local[2]", conf={"spark.driver.host": "192.0.2.1", "spark.app.id": "x"})
-    conf = module._conf(options, "orders")
-    assert dict(conf.getAll())["spark.authenticate"] == "true"
-    given = dict(module._jvm_options(conf, options))
-    assert (given["spark.driver.host"], given["spark.app.id"]) == ("192.0.2.1", "x")
-    assert not {"spark.authenticate", "spark.driver.bindAddress"}.intersection(given)
+def test_the_end_of_a_context_takes_its_options_from_the_jvm(monkeypatch):
+    """A process has one JVM: the next context in it would begin with them, secrets included."""
+    cleared = []
+    system = SimpleNamespace(clearProperty=cleared.append)
+    monkeypatch.setattr(
+        SparkContext, "_jvm", SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+    )
+    monkeypatch.setattr(jvm, "_system_properties", ["spark.a", "spark.hadoop.fs.s3a.secret.key"])
+    for _ in range(2):
+        module._end(SimpleNamespace(stop=lambda: None))
+    assert cleared == ["spark.a", "spark.hadoop.fs.s3a.secret.key"]
+
+
+def test_a_jvm_that_is_gone_has_no_options(monkeypatch):
+    monkeypatch.setattr(jvm, "_system_properties", ["spark.a"])
+    module._end(SimpleNamespace(stop=lambda: None))
+    assert jvm._system_properties == []
 
 
 @pytest.mark.parametrize("master", ["spark://head:7077", "yarn", "local-cluster[1,1,1024]"])
