@@ -16,6 +16,7 @@ MORE_MEMORY = "raise spark.executor.pyspark.memory, or leave it out"
 """That option limits the address space of a Python worker, in which libraries and the stacks of threads count too."""
 
 _CAUSE = re.compile(r"most recent failure: |Cannot run program|exited unexpectedly|cancelled|was shut down")
+_CANCELLED = re.compile(r"\[(SPARK_JOB_CANCELLED|OPERATION_CANCELED)\]")
 _WORDY = re.compile(
     r"^.*most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) )?|^: |(?:[a-z]\w*\.)+[A-Z]\w*: "
     r"| Consider setting .*| SQLSTATE: \w+$"
@@ -38,6 +39,11 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
     if is_stopped(context):
         return application_ended(context, f": {sentence(error)}")
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
+
+
+def is_cancelled(error: Exception) -> bool:
+    """Return whether a job failed because it was cancelled."""
+    return _CANCELLED.search(str(error)) is not None
 
 
 def on_executor(error: SourceError, host: str) -> SourceError:

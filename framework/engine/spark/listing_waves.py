@@ -16,7 +16,7 @@ from typing_extensions import override
 
 from framework.engine.spark.failure_messages import on_executor, sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
-from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
+from framework.errors import FatalError, SourceError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.daemon_threads import Awaited
@@ -47,11 +47,14 @@ class Executors:
 
     Attributes:
         width: returns the maximum number of concurrent batches; called before each wave.
-        run: lists the batches of a wave; blocks until all are done.
+        run: lists the batches of a wave; blocks until all are done. A wave that Spark lost is run again, after any error
+            but a `SourceError`.
+        remote: whether they are on other machines, which their errors name.
     """
 
     width: Callable[[], int]
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
+    remote: bool = False
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -157,9 +160,9 @@ class WaveListing(Listing):
                 began = clock()
                 wave = under_way()
                 self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
-                for listed in wave:
-                    if listed.failure is not None:
-                        raise on_executor(listed.failure, listed.host) if listed.host else listed.failure
+                failure = next((listed.failure for listed in wave if listed.failure is not None), None)
+                if failure is not None:
+                    raise failure
                 self._report(wave)
                 under_way = self._begin()
                 yield wave
@@ -206,15 +209,20 @@ class WaveListing(Listing):
         """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""
         for attempt in range(1, WAVE_ATTEMPTS + 1):
             try:
-                return executors.run(wave)
+                listed = executors.run(wave)
             except Exception as error:
                 if self._iterator.closing.is_set():
                     raise TaskClosedError("closed while listing") from error
-                if isinstance(error, SparkUnavailableError):
+                if isinstance(error, SourceError):
                     raise
                 if attempt == WAVE_ATTEMPTS:
                     raise FatalError(f"Spark lost a listing {attempt} times: {sentence(error)}") from error
                 log.warning("Spark lost a part of the listing, which is listed again: %s", sentence(error))
+            else:
+                for range_listed in listed if executors.remote else ():
+                    if range_listed.failure is not None:
+                        on_executor(range_listed.failure, range_listed.host)
+                return listed
         raise AssertionError
 
     def _report(self, wave: Sequence[RangeListing]) -> None:

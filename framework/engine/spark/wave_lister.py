@@ -34,12 +34,10 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
         config: configuration of the source.
         group: the job group of the waves, for cancelling them.
     """
-    here = is_local(str(context.master))
 
     def list_wave(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
-        listed = context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
-        return [attrs.evolve(range_listed, host="") for range_listed in listed] if here else listed
+        return context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
 
     in_thread = for_thread(context, list_wave)
 
@@ -52,7 +50,7 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
             raise
 
     capacity = Capacity(context)
-    return Executors(width=lambda: capacity.slots, run=run)
+    return Executors(width=lambda: capacity.slots, run=run, remote=not is_local(str(context.master)))
 
 
 def wave_lister(

@@ -171,6 +171,17 @@ def test_a_wave_that_spark_loses_is_listed_again():
     assert len(keys) == 3000
 
 
+def test_a_wave_that_was_cancelled_is_not_listed_again():
+    def cancel(number):
+        calls.append(number)
+        raise FatalError("the listing was cancelled")
+
+    calls = []
+    with pytest.raises(FatalError, match="was cancelled"):
+        listed(SortedStore(even(3000)), run=cancel)
+    assert calls == [1]
+
+
 def test_waves_that_spark_loses_for_ever_end_the_listing_with_a_sentence():
     def lose(_):
         raise RuntimeError("Python worker exited unexpectedly\n  at java.lang")
@@ -233,7 +244,9 @@ def test_an_error_of_a_listing_names_the_executor_that_met_it(monkeypatch):
             raise CredentialsError("no credentials were found")
 
     iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
-    executors = Executors(width=lambda: 1, run=lambda wave: [one for batch in wave for one in list_batch(batch)])
+    executors = Executors(
+        width=lambda: 1, run=lambda wave: [one for batch in wave for one in list_batch(batch)], remote=True
+    )
     iterator.lister = wave_lister(iterator, Task, lambda: executors)
     with pytest.raises(CredentialsError, match=r"no credentials were found \(on executor worker-7\)$"):
         list(iterator.get_native_item_stream(None))
