@@ -66,8 +66,8 @@ def application_ended(context: SparkContext, why: str = "") -> SparkUnavailableE
 
 def is_stopped(context: SparkContext) -> bool:
     """Return whether the context can run no more jobs."""
-    java = context._jsc  # noqa: SLF001 - pyspark has no question for it
     try:
+        java = context._jsc  # noqa: SLF001 - pyspark has no question for it
         return java is None or bool(java.sc().isStopped())
     except Exception:  # noqa: BLE001 - py4j's errors when the JVM itself is gone
         return True

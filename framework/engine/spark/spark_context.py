@@ -68,6 +68,12 @@ NO_PYSPARK = (
 
 NO_CONNECT = "this is a session of Spark Connect, which cannot run a pipeline; start Spark in this process"
 
+_own: list[SparkContext] = []
+"""The context that this module made, once per source that uses it: the last of them stops it."""
+
+_looking = threading.Lock()
+"""Held while a context is looked for and made, and while it is stopped."""
+
 _SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
 _SHORTEST_MASKED = 4
 
@@ -76,7 +82,7 @@ _SHORTEST_MASKED = 4
 def spark_context(
     options: SparkSection, *, name: str, stopping: threading.Event | None = None
 ) -> Iterator[SparkContext | None]:
-    """Yield the active context, which is kept, or a new one, which is stopped at the end.
+    """Yield the active context, which is kept, or a new one, which is stopped when the last source has used it.
 
     In a process that `spark-submit` started, the new one has the options of `spark-submit`. Speculation
     is off.
@@ -91,6 +97,7 @@ def spark_context(
 
     Raises:
         FatalError: no Java, or it does not start; or the active context has ended.
+        SparkUnavailableError: the master does not answer, or another thread is making a context.
         ConfigError: the context is not one for our tasks, or cannot be created from the options.
     """
     try:
@@ -98,26 +105,48 @@ def spark_context(
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
         raise FatalError(NO_PYSPARK) from exc
-    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
-    active = SparkContext._active_spark_context  # noqa: SLF001
-    if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
-        raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
-    if active is not None and is_stopped(active):
-        raise FatalError(
-            "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+    with _looking:
+        # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session. While
+        # `SparkSession.builder` makes it in another thread, it holds the lock.
+        with SparkContext._lock:  # noqa: SLF001
+            active = SparkContext._active_spark_context  # noqa: SLF001
+        if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
+            raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
+        if active is not None:
+            _require_at_work(active)
+        # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
+        # also leaves SIGINT alone, which this program handles.
+        context = active or wait_for(
+            lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
         )
-    # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
-    # also leaves SIGINT alone, which this program handles.
-    context = active or wait_for(
-        lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
-    )
+        own = active is None or active in _own
+        if own and context is not None:
+            _own.append(context)
     try:
         if context is not None:
             check_context(context)
             warn_of_open_cluster(context)
         yield context
     finally:
-        if active is None and context is not None:
+        if own and context is not None:
+            _give_back(context)
+
+
+def _require_at_work(active: SparkContext) -> None:
+    if not hasattr(active, "_jsc"):  # pyspark names it the active one before it has this
+        raise SparkUnavailableError(
+            "another thread of this process is making a Spark context: start the source when it is ready"
+        )
+    if is_stopped(active):
+        raise FatalError(
+            "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+        )
+
+
+def _give_back(context: SparkContext) -> None:
+    with _looking:
+        _own.remove(context)
+        if context not in _own:
             _end(context)
 
 

@@ -7,6 +7,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -180,6 +181,74 @@ def test_an_active_context_that_has_ended_is_refused_with_the_way_out(monkeypatc
     monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace(_jsc=java))
     with pytest.raises(FatalError, match="has ended: call stop"), spark_context(SparkSection(), name="orders"):
         pass
+
+
+def test_a_context_that_another_thread_is_making_is_one_sentence(monkeypatch):
+    """pyspark sets it before it has anything to ask."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace())
+    with (
+        pytest.raises(SparkUnavailableError, match="another thread of this process is making a Spark context: start"),
+        spark_context(SparkSection(), name="orders"),
+    ):
+        pass
+
+
+@attrs.define(eq=False)
+class Running:
+    """A context at work; `stop` as of pyspark."""
+
+    stops: int = 0
+    master: str = "local[1]"
+    version: str = pyspark.__version__
+    _jsc: object = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+
+    def getConf(self):  # noqa: N802 - pyspark's name
+        return {}
+
+    def stop(self):
+        self.stops += 1
+        SparkContext._active_spark_context = None
+
+
+def test_a_context_that_a_builder_makes_in_another_thread_is_waited_for(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace())
+    holds, made = threading.Event(), Running()
+
+    def build():
+        with SparkContext._lock:
+            holds.set()
+            while not module._looking.locked():
+                time.sleep(0.001)
+            SparkContext._active_spark_context = made
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    assert holds.wait(SECONDS)
+    with spark_context(SparkSection(), name="orders") as context:
+        assert context is made
+    thread.join(SECONDS)
+    assert made.stops == 0
+
+
+def test_two_sources_of_a_process_share_a_context_and_the_last_stops_it(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    made = []
+
+    def make(*_):
+        made.append(Running())
+        SparkContext._active_spark_context = made[-1]
+        return made[-1]
+
+    monkeypatch.setattr(module, "_make", make)
+    first, second = (spark_context(SparkSection(), name=name) for name in ("first", "second"))
+    with second as context:
+        with first as shared:
+            assert shared is context
+        assert context.stops == 0
+    assert [context.stops for context in made] == [1]
+    with spark_context(SparkSection(), name="third"):
+        pass
+    assert [context.stops for context in made] == [1, 1]
 
 
 KILLS_IDLE = {"spark.python.worker.killOnIdleTimeout": "true"}
