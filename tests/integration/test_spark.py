@@ -397,6 +397,37 @@ def test_objects_and_records_as_frames(session, bucket, iggy_url, stream_name):
     assert [bytes(row.payload) for row in first] == [b'{"object":3,"line":2}']
 
 
+def test_a_wave_of_a_frame_is_a_job_of_its_callers_group_and_a_cancelled_one_ends_the_listing(
+    session, bucket, iggy_url, stream_name, request, caplog
+):
+    """So a notebook cancels the cell that it interrupts."""
+    from framework.engine.spark import list_objects
+
+    for number in range(OBJECTS, 40):
+        bucket.put(f"in/{number:02d}.jsonl", b"{}\n")
+    spark, cancelled = session.sparkContext, []
+    tracker = spark.statusTracker()
+
+    class Cancelling(FaultProxy):
+        def note(self, request):
+            active = set(tracker.getActiveJobsIds()).intersection(tracker.getJobIdsForGroup("cell"))
+            if active and not cancelled:
+                cancelled.extend(active)
+                spark.cancelJobGroup("cell")
+            return super().note(request)
+
+    proxy = Cancelling(bucket.endpoint).start()
+    request.addfinalizer(proxy.close)
+    config = configured(bucket, iggy_url, stream_name, name="frames", engine="spark")
+    config = attrs.evolve(config, s3=attrs.evolve(config.s3, page_size=1, endpoint=proxy.endpoint))
+    spark.setJobGroup("cell", "a cell", interruptOnCancel=True)
+    request.addfinalizer(lambda: spark.setLocalProperty("spark.jobGroup.id", None))
+    with pytest.raises(FatalError, match=r"^the listing was cancelled: .*SPARK_JOB_CANCELLED"):
+        list_objects(session, S3SourceTask, config)
+    assert len(cancelled) == 1
+    assert "listed again" not in caplog.text
+
+
 def test_a_frame_of_objects_whose_pages_are_lost_fails_rather_than_lists_again(session, bucket, iggy_url, stream_name):
     """A second listing has other pages: keys between those of the first waves would be missing, or there twice."""
     from py4j.protocol import Py4JJavaError

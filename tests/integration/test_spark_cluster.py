@@ -124,6 +124,24 @@ def test_what_executors_miss_is_named_with_their_interpreter(program, moto_bucke
     assert program.count() == 0
 
 
+def test_credentials_of_the_drivers_environment_alone_are_named_as_such(program, moto_bucket):
+    fill(moto_bucket, 1)
+    store = moto_bucket.config()
+    environment = {"AWS_ACCESS_KEY_ID": store.access_key_id, "AWS_SECRET_ACCESS_KEY": store.secret_access_key}
+    environment["AWS_EC2_METADATA_DISABLED"] = "true"
+    program.sections["s3"].pop("access_key_id")
+    program.sections["s3"].pop("secret_access_key")
+    program.configure(**{"spark.conf": {"spark.executorEnv.AWS_EC2_METADATA_DISABLED": "true"}})
+    checked = program.start("check", environment=environment).wait(SECONDS)
+    assert checked.code == 3, checked
+    (failed,) = [line for line in checked.out.splitlines() if line.startswith("FAIL")]
+    assert failed.startswith("FAIL on executors   on executor ")
+    assert "executors find credentials, profiles and files of certificates on their own machine" in failed
+    ended = program.start("--once", environment=environment).wait(SECONDS)
+    assert ended.code == 3, ended
+    assert "(on executor " in ended.said
+
+
 def test_the_formats_that_ship_are_entry_points_on_executors(context):
     from framework.engine.spark.packages import ship_packages
 

@@ -31,7 +31,7 @@ with spark_context(SparkSection(master="local[1]", conf=conf), name="secrets") a
         except OSError:
             pass
     found = context.getConf()
-    print(json.dumps({
+    seen = {
         "lines": list(lines.values()),
         "secret": found.get("spark.hadoop.fs.s3a.secret.key"),
         "hadoop": context._jsc.hadoopConfiguration().get("fs.s3a.secret.key"),
@@ -39,11 +39,18 @@ with spark_context(SparkSection(master="local[1]", conf=conf), name="secrets") a
         "host": found.get("spark.driver.host"),
         "sum": context.parallelize(range(10), 2).sum(),
         "left": [name for name in os.listdir(os.environ["TMPDIR"]) if name.endswith(".properties")],
-    }))
+    }
+with spark_context(SparkSection(master="local[2]"), name="later") as context:
+    found = context.getConf()
+    seen["later"] = [found.get(name) for name in conf] + [found.get("spark.master"), context.parallelize([1], 1).sum()]
+    seen["later_hadoop"] = context._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
+from pyspark import SparkConf
+seen["users"] = sorted(name for name, _ in SparkConf().getAll() if "submit" not in name)
+print(json.dumps(seen))
 """
 
 
-def test_no_secret_is_on_a_command_line_and_the_driver_authenticates(tmp_path):
+def test_no_secret_is_on_a_command_line_or_left_behind_and_the_driver_authenticates(tmp_path):
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, SECRET],
@@ -63,3 +70,6 @@ def test_no_secret_is_on_a_command_line_and_the_driver_authenticates(tmp_path):
         assert "-Xmx520m" in line  # what the JVM needs at its start has come through
     assert found["secret"] == found["hadoop"] == SECRET
     assert (found["authenticate"], found["host"], found["sum"], found["left"]) == ("true", "127.0.0.1", 45, [])
+    # a source or a session that comes later in the same process has options of its own
+    assert (found["later"], found["later_hadoop"]) == ([None, None, "local[2]", 1], None)
+    assert found["users"] == []

@@ -25,9 +25,10 @@ from framework.engine.listing_thread import ListingThread
 from framework.engine.reporter import Reporter, found_by
 from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
-from framework.engine.spark.failure_messages import lost_job
+from framework.engine.spark.failure_messages import lost_job, on_executor
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionAssigner
+from framework.engine.spark.spark_context import is_local
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.spark.wave_lister import executors_of, wave_lister
@@ -306,7 +307,10 @@ class SparkGroup:
     def _take_results(self, ended: Sequence[_Running], listing: ListingThread) -> None:
         for running in ended:
             result = running.result.result()
-            self._failure = self._failure or result.failure
+            failure = result.failure
+            if failure is not None and result.host and not is_local(str(self._context.master)):
+                failure = on_executor(failure, result.host)
+            self._failure = self._failure or failure
             for line in result.log_lines:
                 line.repeat()
             if result.more_lines:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import resource
+import socket
 import threading
 from collections.abc import Sequence
 
@@ -57,6 +58,7 @@ class JobResult:
         statistics: counts of the job.
         released: released objects, and whether each is gone.
         failure: the error that ended it early; None without one.
+        host: name of the executor's machine; empty for a job that Spark lost.
         log_lines: its warnings, repeated in the driver's log: executors' logs are seldom read.
         more_lines: number of further warnings.
     """
@@ -64,6 +66,7 @@ class JobResult:
     statistics: TaskStatistics
     released: Sequence[tuple[Assignment, bool]] = ()
     failure: SourceError | None = None
+    host: str = ""
     log_lines: Sequence[LogLine] = ()
     more_lines: int = 0
 
@@ -134,6 +137,7 @@ def _run(job: SparkJob) -> JobResult:
         statistics=run.statistics() if run is not None else TaskStatistics(),
         released=released,
         failure=failure,
+        host=socket.gethostname(),
     )
 
 

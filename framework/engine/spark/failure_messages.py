@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from framework.engine.spark.jvm import ended
-from framework.errors import SourceError, SparkUnavailableError, UnknownOutcomeError
+from framework.errors import SkippableError, SourceError, SparkUnavailableError, UnknownOutcomeError
 from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ MORE_MEMORY = "raise spark.executor.pyspark.memory, or leave it out"
 """That option limits the address space of a Python worker, in which libraries and the stacks of threads count too."""
 
 _CAUSE = re.compile(r"most recent failure: |Cannot run program|exited unexpectedly|cancelled|was shut down")
+_CANCELLED = re.compile(r"\[(SPARK_JOB_CANCELLED|OPERATION_CANCELED)\]")
 _WORDY = re.compile(
     r"^.*most recent failure: (?:Lost task \S+ in stage \S+ \(TID \d+\) )?|^: |(?:[a-z]\w*\.)+[A-Z]\w*: "
     r"| Consider setting .*| SQLSTATE: \w+$"
@@ -40,6 +41,22 @@ def lost_job(context: SparkContext, error: Exception, what: str) -> SourceError:
     return UnknownOutcomeError(f"Spark lost {what}: {sentence(error)}")
 
 
+def is_cancelled(error: Exception) -> bool:
+    """Return whether a job failed because it was cancelled."""
+    return _CANCELLED.search(str(error)) is not None
+
+
+def on_executor(error: SourceError, host: str) -> SourceError:
+    """Name the executor in its error: other credentials, files or routes there may be the cause. Return the error.
+
+    A bad record or object is the same everywhere.
+    """
+    if not isinstance(error, SkippableError):
+        text = error.args[0] if error.args else ""
+        error.args = (f"{text} (on executor {host})",)
+    return error
+
+
 def application_ended(context: SparkContext, why: str = "") -> SparkUnavailableError:
     """Return the error for a context that can run no more jobs."""
     return ended() or SparkUnavailableError(
@@ -49,8 +66,8 @@ def application_ended(context: SparkContext, why: str = "") -> SparkUnavailableE
 
 def is_stopped(context: SparkContext) -> bool:
     """Return whether the context can run no more jobs."""
-    java = context._jsc  # noqa: SLF001 - pyspark has no question for it
     try:
+        java = context._jsc  # noqa: SLF001 - pyspark has no question for it
         return java is None or bool(java.sc().isStopped())
     except Exception:  # noqa: BLE001 - py4j's errors when the JVM itself is gone
         return True

@@ -27,9 +27,12 @@ import attrs
 from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.routing import Router
+from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.packages import require_packages_of
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
+from framework.engine.spark.spark_context import is_local
+from framework.engine.spark.threads import context_of, for_thread_of
 from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import FatalError, ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
@@ -97,7 +100,7 @@ def list_objects(
 
     Raises:
         ConfigError: mistakes in the configuration, or the source would read the files of a table.
-        FatalError: no pandas, or executors cannot have, or lack, the packages.
+        FatalError: no pandas, executors cannot have, or lack, the packages, or the listing was cancelled.
         SourceError: the bucket cannot be listed.
     """
     chosen, _ = _chosen(spark, _described(task_class, config))
@@ -148,8 +151,13 @@ def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
         # Spark would list a lost part again, and find other pages than those that the next wave follows on. What is kept
         # is known once a job has ended, which may list parts twice: so the reports are of what it kept.
         listed = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, LISTED_SCHEMA)
-        kept = listed.localCheckpoint()
-        reports = kept.filter("report is not null").select("report").collect()
+        try:
+            kept = listed.localCheckpoint()
+            reports = kept.filter("report is not null").select("report").collect()
+        except Exception as error:
+            if is_cancelled(error):
+                raise FatalError(f"the listing was cancelled: {sentence(error)}") from error
+            raise
         pages.keep(kept)
         return [pickle.loads(report) for (report,) in reports]  # noqa: S301 - our own bytes
 
@@ -157,7 +165,9 @@ def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
         logs = list(iterator.get_table_log_keys())
         if isinstance(iterator, StoreRecordIterator):
-            executors = Executors(width=lambda: _slots(spark), run=run)
+            context = context_of(spark)
+            remote = context is None or not is_local(str(context.master))
+            executors = Executors(width=lambda: _slots(spark), run=for_thread_of(spark, run), remote=remote)
             lister = wave_lister(iterator, task_class, lambda: executors, start_over=pages.start_over)
 
             def open_listing(request: ListingRequest) -> Listing:

@@ -58,6 +58,9 @@ START_OPTION = "-XX:TieredStopAtLevel=1"
 _launched: list[tuple[subprocess.Popen[bytes], _JavaOutput]] = []
 """The JVM that `launch` started; a process has one."""
 
+_system_properties: list[str] = []
+"""Names of the options that `launch` gave the JVM that runs."""
+
 EXIT_SECONDS = 2.0
 """How long a JVM whose port is closed may take to end."""
 
@@ -123,7 +126,7 @@ def _version_of(java: str) -> int | None:
 
 
 def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
-    """Start a JVM for Spark; it ends with this process. Its options hold for every context that is created in it.
+    """Start a JVM for Spark; it ends with this process. Every new SparkConf has its options, until `forget_options`.
 
     The options go through a file that only this user can read: a command line is visible in `ps` to all
     users, and options contain secrets.
@@ -135,6 +138,7 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     threading.Thread(target=_import_converters, name="imports", daemon=True).start()
+    options = list(options)
     read_end, write_end = os.pipe()
     output = _JavaOutput(read_end)
     output.start()
@@ -159,7 +163,19 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
         if write_end >= 0:
             os.close(write_end)
     _launched[:] = [(gateway.proc, output)]
+    _system_properties[:] = [name for name, _ in options]
     return gateway
+
+
+def forget_options() -> None:
+    """Clear the options of `launch`: a later context is of another source, or of the user, and must not have its secrets."""
+    from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
+
+    names = _system_properties[:]
+    _system_properties.clear()
+    with contextlib.suppress(Exception):  # of a JVM that is gone
+        for name in names:
+            SparkContext._jvm.java.lang.System.clearProperty(name)  # type: ignore[union-attr]  # noqa: SLF001
 
 
 def has_ended() -> bool:

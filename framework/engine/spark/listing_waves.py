@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.failure_messages import sentence
+from framework.engine.spark.failure_messages import on_executor, sentence
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
-from framework.errors import FatalError, SparkUnavailableError, TaskClosedError
+from framework.errors import FatalError, SourceError, TaskClosedError
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.daemon_threads import Awaited
@@ -47,11 +47,14 @@ class Executors:
 
     Attributes:
         width: returns the maximum number of concurrent batches; called before each wave.
-        run: lists the batches of a wave; blocks until all are done.
+        run: lists the batches of a wave; blocks until all are done. A wave that Spark lost is run again, after any error
+            but a `SourceError`.
+        remote: whether they are on other machines, which their errors name.
     """
 
     width: Callable[[], int]
     run: Callable[[Sequence[RangeBatch]], list[RangeListing]]
+    remote: bool = False
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -206,15 +209,20 @@ class WaveListing(Listing):
         """Run a wave on executors. A wave that Spark loses is listed again: listing changes nothing."""
         for attempt in range(1, WAVE_ATTEMPTS + 1):
             try:
-                return executors.run(wave)
+                listed = executors.run(wave)
             except Exception as error:
                 if self._iterator.closing.is_set():
                     raise TaskClosedError("closed while listing") from error
-                if isinstance(error, SparkUnavailableError):
+                if isinstance(error, SourceError):
                     raise
                 if attempt == WAVE_ATTEMPTS:
                     raise FatalError(f"Spark lost a listing {attempt} times: {sentence(error)}") from error
                 log.warning("Spark lost a part of the listing, which is listed again: %s", sentence(error))
+            else:
+                for range_listed in listed if executors.remote else ():
+                    if range_listed.failure is not None:
+                        on_executor(range_listed.failure, range_listed.host)
+                return listed
         raise AssertionError
 
     def _report(self, wave: Sequence[RangeListing]) -> None:

@@ -31,7 +31,7 @@ from framework.engine.spark.failure_messages import MORE_MEMORY, is_stopped, sen
 from framework.engine.spark.jvm import ended
 from framework.engine.spark.spark_context import is_local, wait_for
 from framework.engine.spark.stop_channel import StopChannel
-from framework.engine.spark.threads import cancel_jobs
+from framework.engine.spark.threads import cancel_jobs, context_of
 from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError
 
 if TYPE_CHECKING:
@@ -109,9 +109,8 @@ def require_packages_of(spark: SparkSession, task_class: type[AbstractSourceTask
         FatalError: they cannot be sent; or names the missing module and the interpreter that lacks it.
     """
     modules = [name for name in needed_modules(task_class, config) if name not in _FOR_IGGY]
-    try:
-        context = spark.sparkContext
-    except AttributeError:  # Spark Connect
+    context = context_of(spark)
+    if context is None:
         _ship_to_server(spark)
         session = str(spark.session_id)  # type: ignore[attr-defined]
     else:

@@ -6,6 +6,7 @@ This also runs on the driver, for the first pages of a bucket.
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -68,6 +69,7 @@ class RangeListing:
             request.
         answered_at: when the last answer arrived, by the same clock.
         failure: the error that ended it early.
+        host: name of the executor's machine; empty on the driver.
     """
 
     pages: list[bytes] = attrs.field(factory=list, repr=False)
@@ -79,6 +81,7 @@ class RangeListing:
     asked_at: float = 0.0
     answered_at: float = 0.0
     failure: SourceError | None = None
+    host: str = ""
 
     def report(self) -> RangeListing:
         """Return the result without the pages."""
@@ -138,10 +141,10 @@ _opening = threading.Lock()
 def list_batch(batch: RangeBatch) -> list[RangeListing]:
     """List the ranges of a batch in parallel; never raises the errors of a source."""
     try:
-        iterator = _iterator_of(batch)
+        listed = list_ranges(_iterator_of(batch), batch)
     except SourceError as error:
-        return [RangeListing(failure=portable(error))]
-    return list_ranges(iterator, batch)
+        listed = [RangeListing(failure=portable(error))]
+    return [attrs.evolve(range_listed, host=socket.gethostname()) for range_listed in listed]
 
 
 def _iterator_of(batch: RangeBatch) -> StoreRecordIterator:

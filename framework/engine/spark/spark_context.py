@@ -25,6 +25,7 @@ from framework.engine.spark.jvm import (
     ended,
     environment,
     find_java,
+    forget_options,
     has_ended,
     launch,
     log_option,
@@ -47,9 +48,6 @@ NOTICE_SECONDS = 20.0
 REACH_SECONDS = 8.0
 """Maximum wait for connections to a master's addresses, before the JVM starts."""
 
-LOCAL_OPTIONS = frozenset({"spark.authenticate", "spark.driver.host", "spark.driver.bindAddress"})
-"""Options that `_conf` sets for a local master."""
-
 MASTER_SECONDS = 30.0
 """Maximum wait for a standalone master to accept the application, once the JVM runs.
 
@@ -71,6 +69,12 @@ NO_PYSPARK = (
 
 NO_CONNECT = "this is a session of Spark Connect, which cannot run a pipeline; start Spark in this process"
 
+_own: list[SparkContext] = []
+"""The context that this module made, once per source that uses it: the last of them stops it."""
+
+_looking = threading.Lock()
+"""Held while a context is looked for and made, and while it is stopped."""
+
 _SECRET_OPTION = re.compile(r"secret|password|token|access[.]?key|credential", re.IGNORECASE)
 _SHORTEST_MASKED = 4
 
@@ -79,7 +83,7 @@ _SHORTEST_MASKED = 4
 def spark_context(
     options: SparkSection, *, name: str, stopping: threading.Event | None = None
 ) -> Iterator[SparkContext | None]:
-    """Yield the active context, which is kept, or a new one, which is stopped at the end.
+    """Yield the active context, which is kept, or a new one, which is stopped when the last source has used it.
 
     In a process that `spark-submit` started, the new one has the options of `spark-submit`. Speculation
     is off.
@@ -94,6 +98,7 @@ def spark_context(
 
     Raises:
         FatalError: no Java, or it does not start; or the active context has ended.
+        SparkUnavailableError: the master does not answer, or another thread is making a context.
         ConfigError: the context is not one for our tasks, or cannot be created from the options.
     """
     try:
@@ -101,26 +106,48 @@ def spark_context(
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
         raise FatalError(NO_PYSPARK) from exc
-    # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session
-    active = SparkContext._active_spark_context  # noqa: SLF001
-    if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
-        raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
-    if active is not None and is_stopped(active):
-        raise FatalError(
-            "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+    with _looking:
+        # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session. While
+        # `SparkSession.builder` makes it in another thread, it holds the lock.
+        with SparkContext._lock:  # noqa: SLF001
+            active = SparkContext._active_spark_context  # noqa: SLF001
+        if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
+            raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
+        if active is not None:
+            _require_at_work(active)
+        # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
+        # also leaves SIGINT alone, which this program handles.
+        context = active or wait_for(
+            lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
         )
-    # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
-    # also leaves SIGINT alone, which this program handles.
-    context = active or wait_for(
-        lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
-    )
+        own = active is None or active in _own
+        if own and context is not None:
+            _own.append(context)
     try:
         if context is not None:
             check_context(context)
             warn_of_open_cluster(context)
         yield context
     finally:
-        if active is None and context is not None:
+        if own and context is not None:
+            _give_back(context)
+
+
+def _require_at_work(active: SparkContext) -> None:
+    if not hasattr(active, "_jsc"):  # pyspark names it the active one before it has this
+        raise SparkUnavailableError(
+            "another thread of this process is making a Spark context: start the source when it is ready"
+        )
+    if is_stopped(active):
+        raise FatalError(
+            "the active Spark context has ended: call stop() of its session, then make another, or restart this process"
+        )
+
+
+def _give_back(context: SparkContext) -> None:
+    with _looking:
+        _own.remove(context)
+        if context not in _own:
             _end(context)
 
 
@@ -129,6 +156,7 @@ def _end(context: SparkContext) -> None:
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
         context.stop()
+    forget_options()
 
 
 def _reach(master: str) -> None:
@@ -171,7 +199,7 @@ def _make(options: SparkSection, name: str) -> SparkContext:
         conf = None if submitted else _conf(options, name)
         # a process has one JVM, whatever it runs
         set_quiet(False)
-        gateway = launch(_jvm_options(conf, options)) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
+        gateway = launch(conf.getAll()) if conf is not None and SparkContext._gateway is None else None  # noqa: SLF001
         try:
             context = wait_for(
                 lambda: SparkContext(conf=conf, gateway=gateway),
@@ -185,9 +213,11 @@ def _make(options: SparkSection, name: str) -> SparkContext:
         except Exception as exc:
             if isinstance(exc, OSError | Py4JNetworkError) and (error := ended()) is not None:
                 raise error from exc
+            forget_options()
             reason = without_secrets(sentence(exc), options.conf)
             raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
     if context is None or is_stopped(context):
+        forget_options()
         raise ended() or SparkUnavailableError(
             f"[spark] master {options.master}: does not answer, or has refused the application"
         )
@@ -236,12 +266,6 @@ def _conf(options: SparkSection, name: str) -> SparkConf:
     return conf.set(JAVA_OPTIONS, f"{START_OPTION} {log_option()} {options.conf.get(JAVA_OPTIONS, '')}".strip())
 
 
-def _jvm_options(conf: SparkConf, options: SparkSection) -> list[tuple[str, str]]:
-    """Return the options of the JVM, without those of a local context, which a later context on a cluster must not have."""
-    own = LOCAL_OPTIONS.difference(options.conf) if is_local(options.master) else frozenset()
-    return [(key, value) for key, value in conf.getAll() if key not in own]
-
-
 def without_secrets(text: str, conf: Mapping[str, str]) -> str:
     """Return the text without values of options that Spark's own pages hide: Spark repeats invalid values."""
     for name, value in conf.items():
@@ -268,11 +292,11 @@ def warn_of_open_cluster(context: SparkContext) -> None:
     if not is_on(conf, "spark.authenticate"):
         log.warning(
             "spark.authenticate is off: whoever reaches the driver's port may register as an executor and is given the "
-            "credentials of the store and of Iggy; docs/guides/secure.md says how a cluster is secured"
+            "credentials of the configuration; docs/guides/secure.md says how a cluster is secured"
         )
     elif not (is_on(conf, "spark.network.crypto.enabled") or is_on(conf, "spark.ssl.rpc.enabled")):
         log.warning(
-            "spark.network.crypto.enabled is off: the credentials of the store and of Iggy go over the network in the clear; "
+            "spark.network.crypto.enabled is off: the credentials of the configuration go over the network in the clear; "
             "docs/guides/secure.md says how a cluster is secured"
         )
 

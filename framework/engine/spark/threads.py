@@ -10,6 +10,7 @@ from framework.engine.spark.failure_messages import is_stopped
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
+    from pyspark.sql import SparkSession
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,6 +33,27 @@ def for_thread(context: SparkContext, work: Callable[P, R]) -> Callable[P, R]:
         return work(*args, **kwargs)
 
     return inherits
+
+
+def context_of(spark: SparkSession) -> SparkContext | None:
+    """Return the context of a session; None over Spark Connect, which has none."""
+    try:
+        return spark.sparkContext
+    except AttributeError:
+        return None
+
+
+def for_thread_of(spark: SparkSession, work: Callable[P, R]) -> Callable[P, R]:
+    """Return work for another thread, with this thread's job group, scheduler pool and tags: the session's user set them."""
+    tags = spark.getTags()
+
+    def tagged(*args: P.args, **kwargs: P.kwargs) -> R:
+        for tag in tags:
+            spark.addTag(tag)
+        return work(*args, **kwargs)
+
+    context = context_of(spark)
+    return for_thread(context, tagged) if context is not None else tagged
 
 
 def cancel_jobs(context: SparkContext, group: str) -> None:

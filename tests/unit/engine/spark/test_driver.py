@@ -16,6 +16,7 @@ from framework.engine.spark.listing_waves import DRIVER_PAGES
 from framework.engine.spark.wave_lister import executors_of, wave_lister
 from framework.errors import (
     EXIT_TRY_AGAIN,
+    CredentialsError,
     FatalError,
     IggyUnavailableError,
     ObjectChangedError,
@@ -325,6 +326,22 @@ def test_an_application_that_ended_can_be_started_again(world):
     _, ended = run(store_of(a=2))
     assert isinstance(ended, SparkUnavailableError)
     assert ended.exit_code == EXIT_TRY_AGAIN
+
+
+@pytest.mark.parametrize(("master", "named"), [("spark://head:7077", True), ("local[2]", False)])
+def test_an_error_names_the_executor_that_met_it(world, monkeypatch, master, named):
+    """Its machine may have other credentials than the driver's."""
+    _, spark, run = world
+    spark.master = master
+    monkeypatch.setattr(executor.socket, "gethostname", lambda: "worker-7")
+
+    def denied(*_):
+        raise CredentialsError("no credentials were found")
+
+    monkeypatch.setattr(executor.TaskRun, "start", denied)
+    _, ended = run(store_of(a=2))
+    assert isinstance(ended, CredentialsError)
+    assert str(ended) == "no credentials were found" + (" (on executor worker-7)" if named else "")
 
 
 def test_one_that_ended_while_there_was_nothing_to_do_ends_the_run(world, monkeypatch):

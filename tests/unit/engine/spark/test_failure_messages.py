@@ -4,7 +4,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from framework.engine.spark.failure_messages import sentence
+from framework.engine.spark.failure_messages import is_cancelled, on_executor, sentence
+from framework.errors import ConfigError, CorruptObjectError, CredentialsError, ReaderFailedError
 
 CALL = "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n: "
 ABORTED = (
@@ -94,3 +95,29 @@ def test_the_line_that_says_what_happened(text, told):
 )
 def test_a_text_that_says_little(text, told):
     assert sentence(RuntimeError(text)) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (CredentialsError("none"), "none (on executor w)"),
+        (ConfigError("[s3] ca_file: missing"), "[s3] ca_file: missing (on executor w)"),
+        (ReaderFailedError.of(KeyError("k")), "KeyError: 'k' (on executor w)"),
+        (CorruptObjectError("bad", location="s3://b/k"), "s3://b/k: bad"),
+    ],
+)
+def test_an_error_keeps_its_type_and_names_the_executor(error, said):
+    assert str(on_executor(error, "w")) == said
+    assert on_executor(error, "w") is error
+
+
+@pytest.mark.parametrize(
+    ("text", "cancelled"),
+    [
+        (CALL + "org.apache.spark.SparkException: [SPARK_JOB_CANCELLED] Job 1 cancelled  SQLSTATE: XXKDA", True),
+        ("[OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008", True),
+        (CALL + ABORTED + "ExecutorLostFailure (executor 1 exited)", False),
+    ],
+)
+def test_a_cancelled_job_is_told_from_a_lost_one(text, cancelled):
+    assert is_cancelled(RuntimeError(text)) is cancelled

@@ -16,6 +16,7 @@ from framework.engine.spark.range_batch import RangeListing, list_batch, list_ra
 from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import (
     AccessDeniedError,
+    CredentialsError,
     FatalError,
     StoreContractError,
     StoreUnavailableError,
@@ -170,6 +171,17 @@ def test_a_wave_that_spark_loses_is_listed_again():
     assert len(keys) == 3000
 
 
+def test_a_wave_that_was_cancelled_is_not_listed_again():
+    def cancel(number):
+        calls.append(number)
+        raise FatalError("the listing was cancelled")
+
+    calls = []
+    with pytest.raises(FatalError, match="was cancelled"):
+        listed(SortedStore(even(3000)), run=cancel)
+    assert calls == [1]
+
+
 def test_waves_that_spark_loses_for_ever_end_the_listing_with_a_sentence():
     def lose(_):
         raise RuntimeError("Python worker exited unexpectedly\n  at java.lang")
@@ -221,6 +233,24 @@ def test_what_executors_meet_is_raised_here_and_its_type_is_kept():
     store.before = deny
     with pytest.raises(AccessDeniedError, match="no"):
         listed(store)
+
+
+def test_an_error_of_a_listing_names_the_executor_that_met_it(monkeypatch):
+    monkeypatch.setattr(range_batch.socket, "gethostname", lambda: "worker-7")
+    store = SortedStore(even(3000))
+
+    class Task(MemorySourceTask):
+        def get_iterator(self, context):
+            raise CredentialsError("no credentials were found")
+
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+    executors = Executors(
+        width=lambda: 1, run=lambda wave: [one for batch in wave for one in list_batch(batch)], remote=True
+    )
+    iterator.lister = wave_lister(iterator, Task, lambda: executors)
+    with pytest.raises(CredentialsError, match=r"no credentials were found \(on executor worker-7\)$"):
+        list(iterator.get_native_item_stream(None))
+    iterator.close()
 
 
 def test_a_page_of_a_range_that_is_no_page_names_the_store(monkeypatch):

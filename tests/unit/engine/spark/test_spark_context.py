@@ -7,6 +7,7 @@ import socket
 import stat
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,6 +183,74 @@ def test_an_active_context_that_has_ended_is_refused_with_the_way_out(monkeypatc
         pass
 
 
+def test_a_context_that_another_thread_is_making_is_one_sentence(monkeypatch):
+    """pyspark sets it before it has anything to ask."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace())
+    with (
+        pytest.raises(SparkUnavailableError, match="another thread of this process is making a Spark context: start"),
+        spark_context(SparkSection(), name="orders"),
+    ):
+        pass
+
+
+@attrs.define(eq=False)
+class Running:
+    """A context at work; `stop` as of pyspark."""
+
+    stops: int = 0
+    master: str = "local[1]"
+    version: str = pyspark.__version__
+    _jsc: object = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+
+    def getConf(self):  # noqa: N802 - pyspark's name
+        return {}
+
+    def stop(self):
+        self.stops += 1
+        SparkContext._active_spark_context = None
+
+
+def test_a_context_that_a_builder_makes_in_another_thread_is_waited_for(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", SimpleNamespace())
+    holds, made = threading.Event(), Running()
+
+    def build():
+        with SparkContext._lock:
+            holds.set()
+            while not module._looking.locked():
+                time.sleep(0.001)
+            SparkContext._active_spark_context = made
+
+    thread = threading.Thread(target=build)
+    thread.start()
+    assert holds.wait(SECONDS)
+    with spark_context(SparkSection(), name="orders") as context:
+        assert context is made
+    thread.join(SECONDS)
+    assert made.stops == 0
+
+
+def test_two_sources_of_a_process_share_a_context_and_the_last_stops_it(monkeypatch):
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    made = []
+
+    def make(*_):
+        made.append(Running())
+        SparkContext._active_spark_context = made[-1]
+        return made[-1]
+
+    monkeypatch.setattr(module, "_make", make)
+    first, second = (spark_context(SparkSection(), name=name) for name in ("first", "second"))
+    with second as context:
+        with first as shared:
+            assert shared is context
+        assert context.stops == 0
+    assert [context.stops for context in made] == [1]
+    with spark_context(SparkSection(), name="third"):
+        pass
+    assert [context.stops for context in made] == [1, 1]
+
+
 KILLS_IDLE = {"spark.python.worker.killOnIdleTimeout": "true"}
 
 
@@ -253,14 +322,23 @@ def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
     assert dict(module._conf(given, "orders").getAll()) == {**conf, **given.conf}
 
 
-def test_a_jvm_is_started_without_what_only_a_local_run_needs():
-    """A process has one JVM: a cluster's context that follows a local one would take its options over."""
-    options = SparkSection(master="local[2]", conf={"spark.driver.host": "192.0.2.1", "spark.app.id": "x"})
-    conf = module._conf(options, "orders")
-    assert dict(conf.getAll())["spark.authenticate"] == "true"
-    given = dict(module._jvm_options(conf, options))
-    assert (given["spark.driver.host"], given["spark.app.id"]) == ("192.0.2.1", "x")
-    assert not {"spark.authenticate", "spark.driver.bindAddress"}.intersection(given)
+def test_the_end_of_a_context_takes_its_options_from_the_jvm(monkeypatch):
+    """A process has one JVM: the next context in it would begin with them, secrets included."""
+    cleared = []
+    system = SimpleNamespace(clearProperty=cleared.append)
+    monkeypatch.setattr(
+        SparkContext, "_jvm", SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+    )
+    monkeypatch.setattr(jvm, "_system_properties", ["spark.a", "spark.hadoop.fs.s3a.secret.key"])
+    for _ in range(2):
+        module._end(SimpleNamespace(stop=lambda: None))
+    assert cleared == ["spark.a", "spark.hadoop.fs.s3a.secret.key"]
+
+
+def test_a_jvm_that_is_gone_has_no_options(monkeypatch):
+    monkeypatch.setattr(jvm, "_system_properties", ["spark.a"])
+    module._end(SimpleNamespace(stop=lambda: None))
+    assert jvm._system_properties == []
 
 
 @pytest.mark.parametrize("master", ["spark://head:7077", "yarn", "local-cluster[1,1,1024]"])

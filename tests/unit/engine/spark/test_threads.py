@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from pyspark.errors import PySparkAttributeError
 
-from framework.engine.spark.threads import for_thread
+from framework.engine.spark.threads import for_thread, for_thread_of
 
 
 class Java:
@@ -44,3 +45,32 @@ def test_an_application_that_ended_fails_in_the_work_itself(java):
 def test_another_failure_is_told():
     with pytest.raises(RuntimeError, match="getLocalProperties"):
         for_thread(SimpleNamespace(_jsc=Java(broken=True)), lambda: 7)
+
+
+class Session:
+    """A session of Spark Connect; of this process with `java`."""
+
+    def __init__(self, java=None):
+        self.tags = {"nightly"}
+        if java is not None:
+            self.sparkContext = SimpleNamespace(_jsc=java)
+
+    def __getattr__(self, name):
+        raise PySparkAttributeError("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
+
+    def getTags(self):  # noqa: N802
+        return set(self.tags)
+
+    def addTag(self, tag):  # noqa: N802
+        self.tags.add(tag)
+
+
+def test_a_thread_of_a_session_has_its_tags_and_its_scheduler_pool():
+    java = Java()
+    for session in (Session(), Session(java)):
+        java.properties = {"spark.scheduler.pool": "night"}
+        work = for_thread_of(session, lambda session=session: (session.tags, java.properties))
+        session.tags, java.properties = set(), {}
+        tags, properties = work()
+        assert tags == {"nightly"}
+    assert properties == {"spark.scheduler.pool": "night"}
