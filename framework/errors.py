@@ -103,13 +103,7 @@ class SparkUnavailableError(RetriableError, ConnectionError):
 
 
 class IggyUnavailableError(RetriableError, ConnectionError):
-    """The Iggy server is down, or its connection broke; the failed call sent nothing.
-
-    Attributes:
-        connecting: whether no connection could be made.
-    """
-
-    connecting: bool = False
+    """The Iggy server is down, or its connection broke; the failed call sent nothing."""
 
 
 class UnknownOutcomeError(IggyUnavailableError):

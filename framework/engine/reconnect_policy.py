@@ -1,9 +1,9 @@
 """Reconnect policy: how long a run recovers after its work broke off, and when it fails.
 
-There are three limits. Iggy may be away for five minutes, once it has answered, also for processes that send while this
-one reaches it; a break during a start's recovery counts like any other. A server that has never answered gets some
-seconds, enough for a restart: most often its address is wrong, and the user is waiting. Repeated breaks without progress,
-such as a worker that runs out of memory over one object, do not resolve by themselves: the run fails soon.
+There are three limits. Iggy may be away for five minutes, once it has answered, also if it comes back again and again
+for too short a time, and for processes that send while this one reaches it. A server that has never answered gets some
+seconds, enough for a restart: most often its address is wrong, and the user is waiting. Repeated breaks of a send without
+progress, or of a worker that runs out of memory over one object, do not resolve by themselves: the run fails soon.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FIRST_ANSWER_SECONDS = 3.0
 RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 FRUITLESS_RECOVERIES = 5
-"""Maximum of consecutive breaks without progress on any record or object."""
+"""Maximum of breaks in a send, or by the end of a process, in a row without progress on any record or object."""
 
 
 _SIZE_ADVICE = (
@@ -75,6 +75,7 @@ class ReconnectPolicy:
     _lost_at: float | None = attrs.field(default=None, init=False)
     _tries: int = attrs.field(default=0, init=False)
     _fruitless: int = attrs.field(default=0, init=False)
+    _fruitless_sends: int = attrs.field(default=0, init=False)
     _fruitless_since: float = attrs.field(default=0.0, init=False)
     _before: int = attrs.field(default=0, init=False)
     _stored: int | None = attrs.field(default=None, init=False)
@@ -93,7 +94,7 @@ class ReconnectPolicy:
                 even if it was not reported before the break.
         """
         if self._stored is not None and stored > self._stored:
-            self._fruitless = 0
+            self._fruitless = self._fruitless_sends = 0
         self._stored = stored
         self._before = self._work_done().count
         self.answered = self.began = self.at_work = True
@@ -120,21 +121,20 @@ class ReconnectPolicy:
             self.at_work = False
             self._lost_at = self._clock()
             done = self._work_done()
+            in_a_send = isinstance(error, UnknownOutcomeError)  # or a process ended that may have sent
             if done.idle or done.count > self._before:
-                self._fruitless = 0
-            elif self._fruitless == 0:
-                self._fruitless, self._fruitless_since = 1, self._lost_at
+                self._fruitless = self._fruitless_sends = 0
             else:
+                self._fruitless_since = self._fruitless_since if self._fruitless else self._lost_at
                 self._fruitless += 1
-            if error.connecting:  # a process that sends has no way to Iggy, and this one has
-                if self._fruitless and self._lost_at - self._fruitless_since > RECONNECT_SECONDS:
-                    raise error
-            elif self._fruitless > FRUITLESS_RECOVERIES:
-                advice = _SIZE_ADVICE if isinstance(error, UnknownOutcomeError) else ""
+                self._fruitless_sends += in_a_send
+            if self._fruitless_sends > FRUITLESS_RECOVERIES:
                 raise FatalError(
                     f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "
-                    f"time it broke off with: {error}{advice}"
+                    f"time it broke off with: {error}{_SIZE_ADVICE}"
                 ) from error
+            if self._fruitless and not in_a_send and self._lost_at - self._fruitless_since > RECONNECT_SECONDS:
+                raise error
             return _pause(max(0, self._fruitless - 1))
         now = self._clock()
         if not self.answered and now >= self._first_answer_until:

@@ -120,9 +120,6 @@ class IggyConnection:
             opening.cancel()
         try:
             client, self._ip = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
-        except IggyUnavailableError as error:
-            error.connecting = True
-            raise
         except CancelledError as error:
             raise IggyUnavailableError(
                 f"connect: the connection to Iggy at {self.address.server} was closed before it was open"
