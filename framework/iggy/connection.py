@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from typing_extensions import Self, override
@@ -553,6 +554,8 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
     if details is None:
         return None
     options = {**details.derived_options.to_scalar_dict(), **details.options.to_scalar_dict()}
+    # not of the options: an update stands there as it was sent, such as "1h"
+    expiry, limit = _lifetime(details.message_expiry), getattr(details.max_topic_size, "bytes", None)
     return TopicInfo(
         stream=stream,
         name=details.name,
@@ -567,8 +570,15 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
             )
             for partition in sorted(details.partitions, key=lambda partition: partition.id)
         ),
+        expiry_microseconds=expiry,
+        max_bytes=limit,
         options={str(name): value for name, value in options.items()},
     )
+
+
+def _lifetime(expiry: apache_iggy.IggyExpiry) -> int | None:
+    lifetime: timedelta | None = getattr(expiry, "duration", None)
+    return lifetime // timedelta(microseconds=1) if lifetime is not None else None
 
 
 def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredMessage]:

@@ -218,6 +218,8 @@ class MemoryIggy:
                 id=found.number,
                 created_at=found.created_at,
                 partitions=partitions,
+                expiry_microseconds=None,
+                max_bytes=None,
                 options=found.options
                 if self.segment_bytes is None
                 else {**found.options, "segment_size": self.segment_bytes},
