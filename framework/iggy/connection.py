@@ -56,6 +56,9 @@ Offset = int | Literal["first", "last"]
 _MAX_PARTITIONS = 1000
 _GRACE_SECONDS = 5.0
 
+_too_many: dict[tuple[str, str, str, int], int] = {}
+"""Server, stream, topic and partition -> half of the messages that the last poll without an answer had asked for."""
+
 
 class IggyConnection:
     """One logged-in connection. Threads may share it; its requests go out one by one, in the order of the calls.
@@ -451,6 +454,9 @@ class IggyConnection:
     def poll(self, stream: str, topic: str, partition: int, *, offset: Offset, count: int) -> list[StoredMessage]:
         """Messages of one partition, in order; none beyond the end. Stores no consumer offset.
 
+        The answer to a poll that failed may have been too large for its time limit. So each later poll of the partition, of
+        any connection of this process, asks at most for half as many, until one has reached the end.
+
         Args:
             stream: its name.
             topic: its name.
@@ -480,7 +486,17 @@ class IggyConnection:
 
         for name in (stream, topic):
             wire.encode_name(name)
-        return self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
+        place = self.address.server, stream, topic, partition
+        count = min(count, _too_many.get(place, count))
+        try:
+            found = self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
+        except IggyUnavailableError:
+            if count > 1:
+                _too_many[place] = count // 2
+            raise
+        if not found:
+            _too_many.pop(place, None)
+        return found
 
     def polled_end(self, stream: str, topic: str, partition: int) -> int:
         """Return the offset of a partition's last message, as a poll answers it.
