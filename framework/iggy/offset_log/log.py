@@ -194,6 +194,10 @@ class OffsetLog:
             raise self._damaged(offset)
         return found[0].timestamp_us
 
+    def has_first_message(self) -> bool:
+        """Return whether the topic still has its first message, of whatever writer."""
+        return any(first.offset == 0 for first in self._poll(0, 1))
+
     def _poll(self, offset: int, count: int) -> list[StoredMessage]:
         try:
             return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)

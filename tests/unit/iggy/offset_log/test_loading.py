@@ -613,6 +613,28 @@ def test_late_claims_do_not_make_a_new_log_one_without_its_front(late):
     assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        [claim(2)],  # of a start that was killed before its opening
+        [claim(2), claim(3), opening(3, fenced=100)],
+        [claim(1, leader=False, token="x"), claim(2), opening(2, fenced=100)],  # of a worker that connected again
+        [claim(1, leader=False, token="x"), begin(position("b"))],
+    ],
+)
+def test_claims_that_are_left_of_a_log_without_its_front_are_no_beginning(left):
+    server = server_with_log(*START, begin(position("a")), *FOREIGN, *left)
+    server.drop_head("kit", LOG, 0, len(START) + 1)
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
+
+
+def test_a_late_claim_of_a_worker_in_the_first_epoch_is_no_loss_of_the_front():
+    late = claim(1, leader=False, token="x")
+    server = server_with_log(late, claim(2), opening(2, fenced=1), begin(position("a"), epoch=2))
+    assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
+
+
 def test_after_late_claims_everything_can_be_read_again():
     server = server_with_log(*LATE)
     log = log_over(server.connect())
