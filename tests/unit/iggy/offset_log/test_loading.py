@@ -456,7 +456,8 @@ def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_a
 def test_a_later_format_is_an_error_and_is_never_passed_over(written):
     at = next(number for number, payload in enumerate(written) if b'"kind":"progress"' in payload)
     later = written[at][:4] + b"\x03" + written[at][5:]
-    with pytest.raises(PositionError, match=rf"message {at}: positions in format 3"):
+    place = f'^source "kit", offsets topic "{LOG}" of stream "kit", message {at}: '
+    with pytest.raises(PositionError, match=f"{place}positions in format 3"):
         state_of(*written[:at], later, *written[at + 1 :])
 
 
@@ -467,6 +468,8 @@ FOREIGN = [
     b"ICSQ" + bytes(100),
     bytes(random.Random(1).randrange(256) for _ in range(3000)),
     codec.encode_claim("other", replace(CLAIM, epoch=999)),
+    b"ICSP\1" + codec.encode_claim("other", replace(CLAIM, epoch=999))[5:],
+    b"ICSP\3" + codec.encode_claim("other", replace(CLAIM, epoch=999))[5:],
     codec.encode_opening("other", 999, fenced=999),
     codec.encode_begin("other", 999, [position("a", version="v9", generation=9)]),
     next(codec.encode_snapshot("other", 999, position_map().view(), SnapshotFooter(), number=1, at=0)),
