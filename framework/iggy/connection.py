@@ -15,6 +15,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from datetime import timedelta
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
 
 from typing_extensions import Self, override
@@ -54,6 +55,9 @@ T = TypeVar("T")
 Offset = int | Literal["first", "last"]
 _MAX_PARTITIONS = 1000
 _GRACE_SECONDS = 5.0
+
+_too_many: dict[tuple[str, str, str, int], int] = {}
+"""Server, stream, topic and partition -> half of the messages that the last poll without an answer had asked for."""
 
 
 class IggyConnection:
@@ -447,6 +451,9 @@ class IggyConnection:
     def poll(self, stream: str, topic: str, partition: int, *, offset: Offset, count: int) -> list[StoredMessage]:
         """Messages of one partition, in order; none beyond the end. Stores no consumer offset.
 
+        The answer to a poll that failed may have been too large for its time limit. So each later poll of the partition, of
+        any connection of this process, asks at most for half as many, until one has reached the end.
+
         Args:
             stream: its name.
             topic: its name.
@@ -476,7 +483,17 @@ class IggyConnection:
 
         for name in (stream, topic):
             wire.encode_name(name)
-        return self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
+        place = self.address.server, stream, topic, partition
+        count = min(count, _too_many.get(place, count))
+        try:
+            found = self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
+        except IggyUnavailableError:
+            if count > 1:
+                _too_many[place] = count // 2
+            raise
+        if not found:
+            _too_many.pop(place, None)
+        return found
 
     def polled_end(self, stream: str, topic: str, partition: int) -> int:
         """Return the offset of a partition's last message, as a poll answers it.
@@ -550,6 +567,8 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
     if details is None:
         return None
     options = {**details.derived_options.to_scalar_dict(), **details.options.to_scalar_dict()}
+    # not of the options: an update stands there as it was sent, such as "1h"
+    expiry, limit = _lifetime(details.message_expiry), getattr(details.max_topic_size, "bytes", None)
     return TopicInfo(
         stream=stream,
         name=details.name,
@@ -564,8 +583,15 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
             )
             for partition in sorted(details.partitions, key=lambda partition: partition.id)
         ),
+        expiry_microseconds=expiry,
+        max_bytes=limit,
         options={str(name): value for name, value in options.items()},
     )
+
+
+def _lifetime(expiry: apache_iggy.IggyExpiry) -> int | None:
+    lifetime: timedelta | None = getattr(expiry, "duration", None)
+    return lifetime // timedelta(microseconds=1) if lifetime is not None else None
 
 
 def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredMessage]:

@@ -10,10 +10,12 @@ from framework.iggy.connection import IggyConnection, Offset
 from framework.iggy.topics import PartitionDamagedError, check_answering
 from framework.iggy.values import PartitionInfo, StoredMessage, place_of
 
-_TARGET_BYTES = 8_000_000
-_MAX_COUNT = 5000
-_FIRST_COUNT = 8
-"""Messages of the first poll, while their size is unknown: each may have 64 MB."""
+TARGET_BYTES = 8_000_000
+FIRST_MESSAGES = 8
+MAX_MESSAGES = 256
+"""Messages of a poll: a server limits an answer in messages, not in bytes, and each may have 64 MB. So the first poll asks
+for few, each at most for four times as many as the last, and for 8 MB if none is larger than the largest of late. Large ones may
+still come behind small ones; and more small ones a poll are hardly faster."""
 
 
 def read_partition(
@@ -26,7 +28,7 @@ def read_partition(
 ) -> Iterator[StoredMessage]:
     """Yield the messages of a partition from `start` on, in order, until there are no more.
 
-    Lazy: one poll at a time. Its length follows the size of earlier messages (about 8 MB).
+    Lazy: one poll at a time. Its length follows the size of the largest message of late (about 8 MB).
 
     Args:
         connection: an open connection; may be used for other calls meanwhile.
@@ -36,12 +38,12 @@ def read_partition(
         start: an offset, or `"first"`: the first message that retention has left.
     """
     place: Offset = start
-    count = _FIRST_COUNT
+    count, large = FIRST_MESSAGES, 0
     while messages := connection.poll(stream, topic, partition, offset=place, count=count):
         yield from messages
         place = messages[-1].offset + 1
-        average = sum(len(message.payload) for message in messages) // len(messages) + 1
-        count = max(1, min(_MAX_COUNT, _TARGET_BYTES // average, count * 4))
+        large = max(large * 3 // 4, *(len(message.payload) for message in messages), 1)
+        count = max(1, min(4 * count, MAX_MESSAGES, TARGET_BYTES // large))
 
 
 def offset_since(

@@ -9,11 +9,9 @@ from collections.abc import Mapping
 
 import attrs
 
+from framework.errors import IggyTopicError
 from framework.model.header_encoding import HeaderValue
 from framework.model.objects import length_only
-
-NEVER = (1 << 64) - 1
-"""The server's value for "no expiry" and "no size limit"."""
 
 ObjectName = tuple[str, str]
 """The bucket and the key of an object."""
@@ -49,7 +47,9 @@ class TopicInfo:
         id: number in its stream; a purge keeps it, recreating it does not always change it.
         created_at: microseconds since 1970; distinguishes a topic from an earlier one with the same name.
         partitions: in the order of their ids.
-        options: all options, explicit ones and the server's defaults.
+        expiry_microseconds: retention time of messages; None means forever.
+        max_bytes: size at which the server drops the oldest segments; None means no limit.
+        options: all options, explicit ones and the server's defaults: numbers, or texts as someone sent them.
     """
 
     stream: str
@@ -57,32 +57,32 @@ class TopicInfo:
     id: int
     created_at: int
     partitions: tuple[PartitionInfo, ...]
+    expiry_microseconds: int | None
+    max_bytes: int | None
     options: Mapping[str, HeaderScalar] = attrs.field(repr=False)
 
     @property
     def persisted(self) -> bool:
         """Whether a confirmation waits for stable storage."""
-        return self.options.get("enforce_fsync") is True or self.options.get("durability") == "persisted"
+        fsync, durability = self.options.get("enforce_fsync"), self.options.get("durability")
+        return fsync in (True, "true") or (isinstance(durability, str) and durability.lower() == "persisted")
 
     @property
     def messages_required_to_save(self) -> int | None:
-        """Number of messages that the server may keep in memory before it saves them; None when not reported."""
+        """Number of messages that the server may keep in memory before it saves them; None when not reported.
+
+        Raises:
+            IggyTopicError: it is reported, and is no number.
+        """
         value = self.options.get("messages_required_to_save")
-        return value if isinstance(value, int) else None
-
-    @property
-    def expiry_microseconds(self) -> int | None:
-        """Retention time of messages; None means forever."""
-        return self._limit("message_expiry")
-
-    @property
-    def max_bytes(self) -> int | None:
-        """Size at which the server drops the oldest segments; None means no limit."""
-        return self._limit("max_topic_size")
-
-    def _limit(self, name: str) -> int | None:
-        value = self.options.get(name)
-        return value if isinstance(value, int) and 0 < value < NEVER else None
+        if isinstance(value, str) and value.isascii() and value.isdecimal():
+            return int(value)
+        if value is None or type(value) is int:
+            return value
+        raise IggyTopicError(
+            f'topic "{self.name}" of stream "{self.stream}" has messages_required_to_save = {value!r}, which is no number: what '
+            f"a killed server keeps of it is unknown. Make it again with a number, or name another topic"
+        )
 
 
 @attrs.frozen(slots=True)

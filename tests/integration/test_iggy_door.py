@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from framework.config.iggy_address import IggyAddress
+from framework.engine.topic_checks import offsets_topic_refusal
 from framework.errors import (
     ConfigError,
     FatalError,
@@ -43,6 +44,7 @@ from framework.model.header_kinds import NUMBER_KINDS, header_number
 from framework.model.message_ids import message_id, object_hash64
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
+from tests.integration import iggy_rig
 from tests.support.client_messages import send_by_client
 from tests.support.iggy_messages import append
 from tests.support.stopwatch import Stopwatch
@@ -321,6 +323,19 @@ def test_streams_and_topics_are_made_once(connection, stream_name):
     assert (again.id, again.created_at, warnings) == (info.id, info.created_at, ())
     with pytest.raises(IggyTopicError, match="has 2 partitions, the configuration says 1"):
         ensure_topic(connection, stream_name, "t", 1)
+
+
+def test_an_expiry_and_a_size_that_were_sent_as_texts_are_known(connection, iggy_url, stream_name):
+    ensure_topic(connection, stream_name, "t", 1)
+
+    async def update():
+        client = await iggy_rig.connect(iggy_url)
+        await client.update_topic(stream_name, "t", "t", options={"message_expiry": "1h", "max_topic_size": "2GB"})
+
+    iggy_rig.run(update())
+    info = connection.get_topic(stream_name, "t")
+    assert (info.expiry_microseconds, info.max_bytes) == (3600 * 10**6, 2 * 10**9)
+    assert "drops old messages (message_expiry, max_topic_size)" in offsets_topic_refusal(info)
 
 
 def test_many_at_once_make_the_same_topic(address, stream_name):

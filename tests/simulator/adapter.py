@@ -256,6 +256,8 @@ class SimConnection(IggyConnection):
                 )
                 for number, part in enumerate(found.partitions)
             ),
+            expiry_microseconds=None,
+            max_bytes=None,
             options=dict(found.options),
         )
 

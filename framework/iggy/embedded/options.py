@@ -67,7 +67,9 @@ _UPDATABLE = frozenset({"compression_algorithm", "max_topic_size", "message_expi
 
 
 def admit(options: list[Option], *, update: bool = False) -> list[Option]:
-    """Return `options` in their canonical kinds, without those that mean "the server's default".
+    """Return `options` without those that mean "the server's default".
+
+    In their canonical kinds at creation; in an update as they were sent, as a real server stores them.
 
     Raises:
         RefusedError: A key is unknown (or, in an update, fixed at creation), or a value cannot be understood.
@@ -78,7 +80,7 @@ def admit(options: list[Option], *, update: bool = False) -> list[Option]:
             raise RefusedError(fields.UNSUPPORTED_OPTION)
         canonical = _canonical(key, kind, value)
         if canonical is not None:
-            admitted.append((key, *canonical))
+            admitted.append((key, kind, value) if update else (key, *canonical))
     return sorted(admitted)
 
 
@@ -90,15 +92,18 @@ def derived(options: list[Option]) -> list[Option]:
 
 def number(options: list[Option], key: str) -> int:
     """Return the number that the option `key` has, given or by default."""
-    for name, _, value in options:
-        if name == key:
-            return int.from_bytes(value, "little")
-    return int.from_bytes(DEFAULTS[key][1], "little")
+    return int.from_bytes(_effective(options, key), "little")
 
 
 def compression_code(options: list[Option]) -> int:
     """Return the topic's compression as its code: 1 none, 2 gzip."""
-    return next((_COMPRESSION[str(v, "utf-8")] for key, _, v in options if key == "compression_algorithm"), 1)
+    return _COMPRESSION[str(_effective(options, "compression_algorithm"), "utf-8")]
+
+
+def _effective(options: list[Option], key: str) -> bytes:
+    given = [_canonical(key, kind, value) for name, kind, value in options if name == key]
+    _, value = given[0] if given and given[0] is not None else DEFAULTS[key]
+    return value
 
 
 def _canonical(key: str, kind: int, value: bytes) -> tuple[int, bytes] | None:

@@ -2,7 +2,8 @@
 
     message = b"ICSP" | format version u8 | flags u8 (1: body is zstd) | header length u32 LE | header JSON | body JSON
 
-The header identifies the record without unpacking the body; `framework.iggy.offset_log.codec` has the kinds.
+The header identifies the record without unpacking the body; `framework.iggy.offset_log.codec` has the kinds. In every format
+`source` in the header names the writer: sources of several versions may share a topic.
 """
 
 from __future__ import annotations
@@ -114,8 +115,11 @@ class LogMessage(Struct, frozen=True, kw_only=True):
         except (zstandard.ZstdError, ValueError) as exc:
             raise self.damaged() from exc
 
-    def check_header(self) -> None:
+    def check_header(self, place: str = "offsets topic") -> None:
         """Check the types in the header. It is up to the reader to ask for it: what another source wrote is none of ours.
+
+        Args:
+            place: how an error names the topic.
 
         Raises:
             PositionError: the header is damaged.
@@ -125,7 +129,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
             numbers += map(self.header.get, _SNAPSHOT_NUMBERS)
         right = type(self.kind) is str and {*map(type, numbers)} == {int}
         if not right or min(numbers) < 0 or max(numbers) > _MAX_NUMBER:
-            raise PositionError(_unreadable(self.offset))
+            raise PositionError(_unreadable(self.offset, place))
 
     def damaged(self) -> PositionError:
         """Return the error to raise for an unreadable body."""
@@ -178,41 +182,46 @@ def unpacked_bytes(message: bytes) -> int:
     return zstandard.frame_content_size(body) if flags & _ZSTD else len(body)
 
 
-def decode(offset: int, payload: bytes, timestamp_us: int = 0) -> LogMessage | None:
-    """Decode a payload; return None when it is not a record of the offsets log.
+def decode(
+    offset: int, payload: bytes, timestamp_us: int = 0, *, source: str | None = None, place: str = "offsets topic"
+) -> LogMessage | None:
+    """Decode a payload; return None when it is not a record of the offsets log, or names another source.
+
+    Args:
+        offset: offset of the message.
+        payload: its bytes.
+        timestamp_us: when the server stored it.
+        source: the source whose records are wanted, in any format; None for those of all.
+        place: how an error names the topic.
 
     Raises:
-        PositionError: the record is of another format, or damaged.
+        PositionError: the record is of another format, or damaged, so that it may be one of the source.
     """
     if payload[:4] != MAGIC:
         return None
+    version = FORMAT_VERSION
     try:
         _, version, flags, length = _PREFIX.unpack_from(payload)
-        if version != FORMAT_VERSION:
-            advice = "run the version that wrote them"
-            if version < FORMAT_VERSION:
-                advice += (
-                    ", or name another [offsets] topic: everything is sent again, or with [discovery] modified_after "
-                    "what is new"
-                )
-            raise PositionError(
-                f"offsets topic, message {offset}: positions in format {version}, and this version reads format "
-                f"{FORMAT_VERSION}; {advice}"
-            )
         end = _PREFIX.size + length
         header = orjson.loads(payload[_PREFIX.size : end])
-        return LogMessage(
-            offset=offset,
-            kind=header.pop("kind"),
-            source=header.pop("source"),
-            epoch=header.pop("epoch"),
-            header=header,
-            timestamp_us=timestamp_us,
-            body=payload[end:],
-            packed=bool(flags & _ZSTD),
-        )
+        writer = header.pop("source")
+        if source is not None and writer != source:
+            return None
+        if version == FORMAT_VERSION:
+            return LogMessage(
+                offset=offset,
+                kind=header.pop("kind"),
+                source=writer,
+                epoch=header.pop("epoch"),
+                header=header,
+                timestamp_us=timestamp_us,
+                body=payload[end:],
+                packed=bool(flags & _ZSTD),
+            )
     except (struct.error, orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as exc:
-        raise PositionError(_unreadable(offset)) from exc
+        if version == FORMAT_VERSION:
+            raise PositionError(_unreadable(offset, place)) from exc
+    raise PositionError(_of_another_format(offset, place, version))
 
 
 _SHAPE_ERRORS = (
@@ -227,8 +236,15 @@ _SHAPE_ERRORS = (
 )
 
 
-def _unreadable(offset: int) -> str:
-    return f"offsets topic, message {offset}: positions that cannot be read. {WAY_OUT}"
+def _unreadable(offset: int, place: str) -> str:
+    return f"{place}, message {offset}: positions that cannot be read. {WAY_OUT}"
+
+
+def _of_another_format(offset: int, place: str, version: int) -> str:
+    advice = "run the version that wrote them"
+    if version < FORMAT_VERSION:
+        advice += ", or name another [offsets] topic: everything is sent again, or with [discovery] modified_after what is new"
+    return f"{place}, message {offset}: positions in format {version}, and this version reads format {FORMAT_VERSION}; {advice}"
 
 
 class shape_of:  # noqa: N801 - as `contextlib.suppress`

@@ -71,21 +71,29 @@ def _snapshot_name(head: LogMessage) -> tuple[int, int]:
 
 
 def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
-    """Check that the log begins with the first epoch's claim. Other writers may have written and deleted before it.
+    """Check that the log begins with the first leader's claim. Other writers may have written and deleted before it.
 
     A topic that was deleted and created again may begin with a late claim of a process that knew the old one. The
-    epochs after it are higher, so the first opening belongs to a claim behind it.
+    epochs after it are higher, so the first opening belongs to a claim behind it. Such a topic still has its first
+    message: a log whose first records were deleted can begin with the same records.
     """
+    if not heads:
+        return
     claims = list(itertools.takewhile(lambda head: head.kind == "claim", heads))
-    if not heads or (claims and claims[0].epoch == 1):
-        return
     after = heads[len(claims) : len(claims) + 1]
-    if claims and not after:
-        return
-    if claims and after[0].kind == "opening":
-        (opening,) = offset_log.read(after)
-        if codec.decode_opening(opening) > claims[0].offset:
+    if claims and claims[0].epoch == 1:
+        if after and after[0].kind == "opening" and after[0].epoch == 1:
             return
+        (first,) = offset_log.read(claims[:1], ahead=1)
+        if codec.decode_claim(first).leader:
+            return
+    if claims and offset_log.has_first_message():
+        if not after:
+            return
+        if after[0].kind == "opening":
+            (opening,) = offset_log.read(after, ahead=1)
+            if codec.decode_opening(opening) > claims[0].offset:
+                return
     raise PositionError(
         f'offsets topic "{offset_log.topic}" of stream "{offset_log.stream}": the first records of source "{offset_log.source}" '
         f"are gone, and no snapshot stands for them: it was purged, or dropped messages (message_expiry, max_topic_size). "

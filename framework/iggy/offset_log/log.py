@@ -60,6 +60,7 @@ class OffsetLog:
         self.stream = stream
         self.topic = topic
         self.source = source
+        self._place = f'source "{source}", offsets topic "{topic}" of stream "{stream}"'
         self.next_offset = 0
         self.total_bytes = self.largest_bytes = 0
         self.foreign = 0
@@ -194,6 +195,10 @@ class OffsetLog:
             raise self._damaged(offset)
         return found[0].timestamp_us
 
+    def has_first_message(self) -> bool:
+        """Return whether the topic still has its first message, of whatever writer."""
+        return any(first.offset == 0 for first in self._poll(0, 1))
+
     def _poll(self, offset: int, count: int) -> list[StoredMessage]:
         try:
             return self.connection.poll(self.stream, self.topic, 0, offset=offset, count=count)
@@ -203,11 +208,13 @@ class OffsetLog:
             raise
 
     def _decode(self, stored: StoredMessage) -> LogMessage | None:
-        message = framing.decode(stored.offset, stored.payload, stored.timestamp_us)
-        if message is None or message.source != self.source:
+        message = framing.decode(
+            stored.offset, stored.payload, stored.timestamp_us, source=self.source, place=self._place
+        )
+        if message is None:
             self.foreign += 1
             return None
-        message.check_header()
+        message.check_header(self._place)
         return message
 
     # ---- writing

@@ -45,9 +45,15 @@ from framework.iggy.values import (
 T = TypeVar("T")
 
 _OPTIONS: Mapping[str, HeaderScalar] = {"durability": "persisted", "messages_required_to_save": 1}
+_UNLIMITED = 2**64 - 1
 _FIRST_TIME_US = 1_700_000_000_000_000
 _TICK_US = 2_000_000
 """Time between messages by the server's clock: more than a server's rounding of its start time."""
+
+
+def _limit(options: Mapping[str, HeaderScalar], name: str) -> int | None:
+    value = options.get(name, _UNLIMITED)
+    return value if isinstance(value, int) and value != _UNLIMITED else None
 
 
 @attrs.define
@@ -218,6 +224,8 @@ class MemoryIggy:
                 id=found.number,
                 created_at=found.created_at,
                 partitions=partitions,
+                expiry_microseconds=_limit(found.options, "message_expiry"),
+                max_bytes=_limit(found.options, "max_topic_size"),
                 options=found.options
                 if self.segment_bytes is None
                 else {**found.options, "segment_size": self.segment_bytes},

@@ -90,6 +90,15 @@ def test_options_given_as_text_become_numbers(key, text, number):
     assert key not in {name for name, _, _ in options.derived(admitted)}
 
 
+def test_an_update_is_kept_as_it_was_sent_and_read_as_what_it_means():
+    sent = [("max_topic_size", fields.STRING_KIND, b"2GB"), ("message_expiry", fields.STRING_KIND, b"1h")]
+    kept = options.admit([*sent, ("compression_algorithm", fields.STRING_KIND, b"Gzip")], update=True)
+    assert [option for option in kept if option in sent] == sent
+    assert options.number(kept, "message_expiry") == 3600 * 10**6
+    assert options.number(kept, "max_topic_size") == 2 * 10**9
+    assert options.compression_code(kept) == 2
+
+
 @pytest.mark.parametrize(
     ("key", "text"),
     [

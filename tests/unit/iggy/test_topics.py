@@ -2,14 +2,17 @@
 
 import pytest
 
+from framework.engine.topic_checks import offsets_topic_refusal
 from framework.errors import IggyTopicError
+from framework.iggy.dead_letters.writer import keeps_dead_letters
+from framework.iggy.offset_log.partition_replay import hold_back_of
 from framework.iggy.topics import ensure_topic, topic_warnings
-from framework.iggy.values import NEVER, PartitionInfo, TopicInfo
+from framework.iggy.values import PartitionInfo, TopicInfo
 
-GOOD = {"enforce_fsync": True, "messages_required_to_save": 1, "message_expiry": NEVER, "max_topic_size": NEVER}
+GOOD = {"enforce_fsync": True, "messages_required_to_save": 1}
 
 
-def topic(partitions=2, **options):
+def topic(partitions=2, expiry_microseconds=None, max_bytes=None, **options):
     return TopicInfo(
         stream="lake",
         name="orders",
@@ -19,6 +22,8 @@ def topic(partitions=2, **options):
             PartitionInfo(id=number, current_offset=0, messages_count=0, segments_count=1)
             for number in range(partitions)
         ),
+        expiry_microseconds=expiry_microseconds,
+        max_bytes=max_bytes,
         options=GOOD | options,
     )
 
@@ -26,6 +31,7 @@ def topic(partitions=2, **options):
 def test_a_topic_as_sources_make_it_is_silent():
     assert topic_warnings(topic()) == ()
     assert topic_warnings(topic(enforce_fsync=False, durability="persisted")) == ()
+    assert topic_warnings(topic(enforce_fsync="true", messages_required_to_save="1")) == ()
 
 
 @pytest.mark.parametrize(
@@ -33,14 +39,30 @@ def test_a_topic_as_sources_make_it_is_silent():
     [
         ({"enforce_fsync": False}, "not persisted"),
         ({"messages_required_to_save": 1024}, "every 1024 messages"),
-        ({"message_expiry": 3_600_000_000}, "3600 seconds"),
-        ({"max_topic_size": 20_000_000_000}, "20,000,000,000 bytes"),
+        ({"enforce_fsync": "false"}, "not persisted"),
+        ({"messages_required_to_save": "16384"}, "every 16384 messages"),
+        ({"expiry_microseconds": 3_600_000_000}, "3600 seconds"),
+        ({"max_bytes": 20_000_000_000}, "20,000,000,000 bytes"),
     ],
 )
 def test_each_weak_promise_is_one_sentence(options, words):
     (sentence,) = topic_warnings(topic(**options))
     assert words in sentence
     assert 'topic "orders" of stream "lake"' in sentence
+
+
+def test_a_number_that_is_reported_as_a_text_counts_as_the_number_does():
+    info = topic(messages_required_to_save="1024")
+    assert (info.messages_required_to_save, hold_back_of(info)) == (1024, 1024)
+    assert "saves only every 1024 messages" in (offsets_topic_refusal(info) or "")
+
+
+@pytest.mark.parametrize("value", ["many", "", "1.5", True, 1.5, "\u0661"])
+def test_an_option_that_is_no_number_is_never_taken_for_one_that_is_not_reported(value):
+    info = topic(messages_required_to_save=value)
+    for asked in (topic_warnings, offsets_topic_refusal, hold_back_of, keeps_dead_letters):
+        with pytest.raises(IggyTopicError, match=r'topic "orders" .* has messages_required_to_save = .*Make it again'):
+            asked(info)
 
 
 class Connection:

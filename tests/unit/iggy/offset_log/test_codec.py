@@ -713,6 +713,20 @@ def test_another_format_is_an_error_that_says_which_version_to_run(version):
         framing.decode(5, bytes(payload))
 
 
+@pytest.mark.parametrize("version", [0, 1, 2, 3, 255])
+@pytest.mark.parametrize("header", [{}, {"kind": "claim", "epoch": 1}, {"kind": ["claim"], "epoch": "x"}], ids=repr)
+def test_a_record_of_another_source_is_none_of_ours_in_whatever_format(version, header):
+    payload = framed(orjson.dumps({"source": "other", **header}), version=version)
+    assert framing.decode(5, payload, source="s") is None
+
+
+@pytest.mark.parametrize("header", [b"", b"[]", b"{}", b"7", b"\xff", b'{"sauce":"other"}'])
+def test_a_record_that_names_no_source_may_be_ours(header):
+    for version, said in ((2, "positions that cannot be read"), (3, "positions in format 3")):
+        with pytest.raises(PositionError, match=f"^here, message 5: {said}"):
+            framing.decode(5, framed(header, b"", version), source="s", place="here")
+
+
 @pytest.mark.parametrize("version", [0, 1])
 def test_an_earlier_format_is_an_error_that_names_the_options_to_go_on_with(version):
     payload = bytearray(EVERY_RECORD["begin"])

@@ -456,7 +456,8 @@ def test_a_snapshot_with_a_row_that_no_source_wrote_is_an_error_with_its_place_a
 def test_a_later_format_is_an_error_and_is_never_passed_over(written):
     at = next(number for number, payload in enumerate(written) if b'"kind":"progress"' in payload)
     later = written[at][:4] + b"\x03" + written[at][5:]
-    with pytest.raises(PositionError, match=rf"message {at}: positions in format 3"):
+    place = f'^source "kit", offsets topic "{LOG}" of stream "kit", message {at}: '
+    with pytest.raises(PositionError, match=f"{place}positions in format 3"):
         state_of(*written[:at], later, *written[at + 1 :])
 
 
@@ -467,6 +468,8 @@ FOREIGN = [
     b"ICSQ" + bytes(100),
     bytes(random.Random(1).randrange(256) for _ in range(3000)),
     codec.encode_claim("other", replace(CLAIM, epoch=999)),
+    b"ICSP\1" + codec.encode_claim("other", replace(CLAIM, epoch=999))[5:],
+    b"ICSP\3" + codec.encode_claim("other", replace(CLAIM, epoch=999))[5:],
     codec.encode_opening("other", 999, fenced=999),
     codec.encode_begin("other", 999, [position("a", version="v9", generation=9)]),
     next(codec.encode_snapshot("other", 999, position_map().view(), SnapshotFooter(), number=1, at=0)),
@@ -610,6 +613,28 @@ def test_late_claims_do_not_make_a_new_log_one_without_its_front(late):
     connection = server.connect()
     for payload in (claim(newest + 1), opening(newest + 1, fenced=len(late)), begin(position("a"), epoch=newest + 1)):
         append(connection, "kit", LOG, 0, payload)
+    assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        [claim(2)],  # of a start that was killed before its opening
+        [claim(2), claim(3), opening(3, fenced=100)],
+        [claim(1, leader=False, token="x"), claim(2), opening(2, fenced=100)],  # of a worker that connected again
+        [claim(1, leader=False, token="x"), begin(position("b"))],
+    ],
+)
+def test_claims_that_are_left_of_a_log_without_its_front_are_no_beginning(left):
+    server = server_with_log(*START, begin(position("a")), *FOREIGN, *left)
+    server.drop_head("kit", LOG, 0, len(START) + 1)
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server)
+
+
+def test_a_late_claim_of_a_worker_in_the_first_epoch_is_no_loss_of_the_front():
+    late = claim(1, leader=False, token="x")
+    server = server_with_log(late, claim(2), opening(2, fenced=1), begin(position("a"), epoch=2))
     assert as_saved(loaded(server)) == {("a", 0): ("v1", 1, 0, 0, None)}
 
 
