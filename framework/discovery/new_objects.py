@@ -184,12 +184,16 @@ class NewObjects:
             if not self._table.is_compacted(key, native.key, native.modified_ms):
                 return False
             tracker.add_compacted(native)
-        elif entry.version == native.version and entry.finished and not entry.split_size:
+        elif entry.version == native.version and entry.finished and self._all_finished(entry):
             tracker.add_pending(key, native)
         else:
             return False
         self.done += 1
         return True
+
+    def _all_finished(self, first: OffsetManagerEntry) -> bool:
+        """Return whether the other splits or parts of an object are finished, too."""
+        return not first.split_size or all(entry.finished for entry in self._table.splits_of(first))
 
     def _begin(
         self,

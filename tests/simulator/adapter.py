@@ -491,6 +491,8 @@ def _startup(rng):
 class SimSpark:
     """Stands for a `SparkContext`."""
 
+    master = "spark://simulated:7077"
+
     def __init__(self):
         self._groups = {}
         self._running = {}

@@ -806,6 +806,23 @@ def test_an_object_that_is_divided_by_key_has_a_part_in_every_partition():
     ]
 
 
+@pytest.mark.parametrize(
+    "division", [by_key(), {"split_policy": SplitPolicy(split_size=4, can_split=lambda _: True)}], ids=["parts", "splits"]
+)
+def test_an_object_is_done_before_once_each_part_of_it_is(division):
+    rig = Rig(native("a", size=10), **division)
+    taken = rig.take_all()
+    for assignment in taken[:-1]:
+        finish(rig, assignment)
+    again = Rig(native("a", size=10), offsets=rig.offsets, **division)
+    assert len(again.take_all()) == 1
+    assert again.feed.counts.done_before == 0
+    finish(rig, taken[-1])
+    last = Rig(native("a", size=10), offsets=rig.offsets, **division)
+    assert last.take_all() == []
+    assert last.feed.counts.done_before == 1
+
+
 def test_an_object_of_which_nothing_was_sent_yet_is_not_begun_again_under_the_same_options():
     options = canonical_options({"format": "jsonl"})
     offsets = OffsetManager()
