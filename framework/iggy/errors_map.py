@@ -168,7 +168,7 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
         case Answer.DENIED:
             return IggyAuthError(
                 f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text}); "
-                "grant it: the command check names what is missing"
+                "grant it: the command check names what is missing, also if the user was deleted"
             )
         case Answer.MISSING if sending:
             # deleted or renamed while the source ran: a recovery looks at all topics and says what to do

@@ -126,4 +126,4 @@ def test_a_server_that_does_not_answer_may_speak_tls_or_another_transport():
 def test_a_missing_permission_names_the_command_that_tells_which():
     said = str(classify(RuntimeError("Unauthorized"), 'make topic "t"', server="iggy:8090", login='user "ann"'))
     assert said.startswith('make topic "t": user "ann" may not do this on Iggy at iggy:8090')
-    assert said.endswith("the command check names what is missing")
+    assert said.endswith("the command check names what is missing, also if the user was deleted")
