@@ -807,7 +807,9 @@ def test_an_object_that_is_divided_by_key_has_a_part_in_every_partition():
 
 
 @pytest.mark.parametrize(
-    "division", [by_key(), {"split_policy": SplitPolicy(split_size=4, can_split=lambda _: True)}], ids=["parts", "splits"]
+    "division",
+    [by_key(), {"split_policy": SplitPolicy(split_size=4, can_split=lambda _: True)}],
+    ids=["parts", "splits"],
 )
 def test_an_object_is_done_before_once_each_part_of_it_is(division):
     rig = Rig(native("a", size=10), **division)
