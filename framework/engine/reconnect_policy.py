@@ -1,7 +1,7 @@
 """Reconnect policy: how long a run recovers after its work broke off, and when it fails.
 
-There are three limits. Iggy may be away for five minutes, once it has answered, also if it comes back again and again
-for too short a time, and for processes that send while this one reaches it. A server that has never answered gets some
+There are three limits. Iggy may be away for five minutes, once it has answered, in one piece or in several between which
+no record got further, also for processes that send while this one reaches it. A server that has never answered gets some
 seconds, enough for a restart: most often its address is wrong, and the user is waiting. Repeated breaks of a send without
 progress, or of a worker that runs out of memory over one object, do not resolve by themselves: the run fails soon.
 """
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.errors import FatalError, UnknownOutcomeError
+from framework.errors import EXIT_PERSON, FatalError, UnknownOutcomeError
 
 if TYPE_CHECKING:
     from framework.errors import IggyUnavailableError
@@ -31,7 +31,7 @@ FIRST_ANSWER_SECONDS = 3.0
 RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 FRUITLESS_RECOVERIES = 5
-"""Maximum of breaks in a send, or by the end of a process, in a row without progress on any record or object."""
+"""Maximum of breaks in a send, by the end of a process or by a full disk, in a row without progress on any record or object."""
 
 
 _SIZE_ADVICE = (
@@ -75,8 +75,8 @@ class ReconnectPolicy:
     _lost_at: float | None = attrs.field(default=None, init=False)
     _tries: int = attrs.field(default=0, init=False)
     _fruitless: int = attrs.field(default=0, init=False)
-    _fruitless_sends: int = attrs.field(default=0, init=False)
-    _fruitless_since: float = attrs.field(default=0.0, init=False)
+    _fruitless_counted: int = attrs.field(default=0, init=False)
+    _fruitless_seconds: float = attrs.field(default=0.0, init=False)
     _before: int = attrs.field(default=0, init=False)
     _stored: int | None = attrs.field(default=None, init=False)
     at_work: bool = attrs.field(default=False, init=False)
@@ -94,14 +94,20 @@ class ReconnectPolicy:
                 even if it was not reported before the break.
         """
         if self._stored is not None and stored > self._stored:
-            self._fruitless = self._fruitless_sends = 0
+            self._begin_count()
         self._stored = stored
         self._before = self._work_done().count
         self.answered = self.began = self.at_work = True
         if self._lost_at is not None:
             what = "Iggy is back" if self._tries else "work goes on"
-            log.warning("%s, after %.1f seconds", what, self._clock() - self._lost_at)
+            seconds = self._clock() - self._lost_at
+            self._fruitless_seconds += seconds
+            log.warning("%s, after %.1f seconds", what, seconds)
         self._lost_at, self._tries = None, 0
+
+    def _begin_count(self) -> None:
+        self._fruitless = self._fruitless_counted = 0
+        self._fruitless_seconds = 0.0
 
     def reached(self) -> None:
         """Note that the server answers, while this process only waits for its turn."""
@@ -121,19 +127,20 @@ class ReconnectPolicy:
             self.at_work = False
             self._lost_at = self._clock()
             done = self._work_done()
-            in_a_send = isinstance(error, UnknownOutcomeError)  # or a process ended that may have sent
+            # in a send, or by the end of a process that may have sent; or the server's disk is full
+            counted = isinstance(error, UnknownOutcomeError) or error.exit_code == EXIT_PERSON
             if done.idle or done.count > self._before:
-                self._fruitless = self._fruitless_sends = 0
+                self._begin_count()
             else:
-                self._fruitless_since = self._fruitless_since if self._fruitless else self._lost_at
                 self._fruitless += 1
-                self._fruitless_sends += in_a_send
-            if self._fruitless_sends > FRUITLESS_RECOVERIES:
+                self._fruitless_counted += counted
+            if self._fruitless_counted > FRUITLESS_RECOVERIES:
+                advice = _SIZE_ADVICE if isinstance(error, UnknownOutcomeError) else ""
                 raise FatalError(
                     f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "
-                    f"time it broke off with: {error}{_SIZE_ADVICE}"
+                    f"time it broke off with: {error}{advice}"
                 ) from error
-            if self._fruitless and not in_a_send and self._lost_at - self._fruitless_since > RECONNECT_SECONDS:
+            if not counted and self._fruitless_seconds > RECONNECT_SECONDS:
                 raise error
             return _pause(max(0, self._fruitless - 1))
         now = self._clock()

@@ -57,7 +57,7 @@ _MAX_PARTITIONS = 1000
 _GRACE_SECONDS = 5.0
 
 _too_many: dict[tuple[str, str, str, int], int] = {}
-"""Server, stream, topic and partition -> half of the messages that the last poll without an answer had asked for."""
+"""Server, stream, topic and partition -> half of the messages that the last poll without an answer in time had asked for."""
 
 
 class IggyConnection:
@@ -487,8 +487,8 @@ class IggyConnection:
         count = min(count, _too_many.get(place, count))
         try:
             found = self._call(f"read {place_of(stream, topic, partition)}", ask, _stored_messages)
-        except IggyUnavailableError:
-            if count > 1:
+        except IggyUnavailableError as error:
+            if count > 1 and isinstance(error.__cause__, TimeoutError):  # a large answer takes its time
                 _too_many[place] = count // 2
             raise
         if not found:

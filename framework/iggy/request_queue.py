@@ -149,9 +149,12 @@ class RequestQueue:
 
     def _expire(self, request: _Request) -> None:
         if self._current is request:
-            self._end(f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout")
+            self._end(
+                f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout",
+                TimeoutError,
+            )
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str, kind: type[OSError] = ConnectionError) -> None:
         if self.failure is None:
             self.failure = reason
         self._client = None  # the official client has no close: the last reference closes the connection
@@ -161,7 +164,7 @@ class RequestQueue:
                 request.timer.cancel()
             if request.inner is not None:
                 request.inner.cancel()
-            _fail(request, self._classified(ConnectionError(reason), request, sending=request.sending))
+            _fail(request, self._classified(kind(reason), request, sending=request.sending))
         self._next()
 
     def _classified(self, error: BaseException, request: _Request, *, sending: bool) -> BaseException:

@@ -106,7 +106,10 @@ def spark_context(
         from pyspark.sql.utils import is_remote  # noqa: PLC0415
     except ImportError as exc:
         raise FatalError(NO_PYSPARK) from exc
-    with _looking:
+    if not _taken(_looking, stopping):
+        yield None
+        return
+    try:
         # `SparkSession.getActiveSession()` looks at this first, and then only in the thread that made the session. While
         # `SparkSession.builder` makes it in another thread, it holds the lock.
         with SparkContext._lock:  # noqa: SLF001
@@ -123,6 +126,8 @@ def spark_context(
         own = active is None or active in _own
         if own and context is not None:
             _own.append(context)
+    finally:
+        _looking.release()
     try:
         if context is not None:
             check_context(context)
@@ -131,6 +136,14 @@ def spark_context(
     finally:
         if own and context is not None:
             _give_back(context)
+
+
+def _taken(lock: threading.Lock, stopping: threading.Event | None) -> bool:
+    """Take a lock; return False when `stopping` was set first: another source of this process may wait for its master."""
+    while not lock.acquire(timeout=SLICE_SECONDS):
+        if stopping is not None and stopping.is_set():
+            return False
+    return True
 
 
 def _require_at_work(active: SparkContext) -> None:
@@ -152,10 +165,14 @@ def _give_back(context: SparkContext) -> None:
 
 
 def _end(context: SparkContext) -> None:
+    from pyspark import SparkContext  # noqa: PLC0415 - the door to Spark
+
     set_quiet(True)
     with contextlib.suppress(Exception), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a JVM that was stopped by the same signal is no news
         context.stop()
+    if SparkContext._active_spark_context is context:  # noqa: SLF001 - of a JVM that is gone: pyspark keeps it
+        SparkContext._active_spark_context = None  # noqa: SLF001
     forget_options()
 
 

@@ -17,7 +17,7 @@ from framework.engine.reconnect_policy import (
     WorkDone,
 )
 from framework.engine.reporter import Reporter
-from framework.errors import FatalError, IggyUnavailableError, UnknownOutcomeError
+from framework.errors import EXIT_PERSON, FatalError, IggyUnavailableError, UnknownOutcomeError
 from framework.pipeline.task_statistics import TaskStatistics
 
 AWAY = IggyUnavailableError("away")
@@ -98,6 +98,28 @@ def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
                 run.epoch(records=int(fruit))
             return
         run.epoch(records=int(fruit))
+
+
+def test_a_disk_that_stays_full_is_given_up_soon():
+    full = IggyUnavailableError("is the disk of the server full?")
+    full.exit_code = EXIT_PERSON
+    run = Run()
+    for _ in range(FRUITLESS_RECOVERIES):
+        run.policy.connected(run.stored)
+        run.policy.broke(full)
+    run.policy.connected(run.stored)
+    with pytest.raises(FatalError, match=r"is the disk of the server full\?$"):
+        run.policy.broke(full)
+
+
+def test_only_the_time_without_iggy_counts_however_long_nothing_got_further():
+    """The store was away, or a listing of many finished objects takes an hour, and Iggy is restarted twice."""
+    run = Run()
+    for _ in range(3):
+        run.policy.connected(run.stored)
+        run.now += 10 * RECONNECT_SECONDS
+        assert run.policy.broke(AWAY) in RECONNECT_PAUSES
+        run.now += 2
 
 
 def test_a_server_that_stays_away_is_waited_for_some_minutes_with_growing_pauses():

@@ -14,7 +14,8 @@ _ports = itertools.count(1)
 class Client:
     """A client that answers at most so many messages within the time limit."""
 
-    def __init__(self, *, most=10**9, end=False):
+    def __init__(self, *, most=10**9, end=False, cause=TimeoutError):
+        self.cause = cause()
         self.asked = []
         self.most = most
         self.end = end
@@ -22,7 +23,7 @@ class Client:
     def poll_messages(self, *_, count, **__):
         self.asked.append(count)
         if count > self.most:
-            raise IggyUnavailableError("no answer within 15 s")
+            raise IggyUnavailableError("no answer within 15 s") from self.cause
         return [] if self.end else [object()]
 
 
@@ -47,6 +48,14 @@ def test_each_poll_after_one_that_failed_asks_for_half_as_many_until_it_is_answe
     for count in (8, 256, 128, 1):
         assert poll(client, count)
     assert client.asked == [256, 128, 8, 64, 64, 1]
+
+
+def test_a_connection_that_broke_says_nothing_of_large_answers(poll):
+    with pytest.raises(IggyUnavailableError):
+        poll(Client(most=70, cause=ConnectionError), 256)
+    client = Client()
+    poll(client, 256)
+    assert client.asked == [256]
 
 
 def test_other_partitions_are_not_concerned_and_the_end_of_a_reading_ends_it(poll):

@@ -243,8 +243,9 @@ def test_bad_arguments_were_not_sent(queue):
 def test_silence_ends_at_the_limit(client):
     queue = RequestQueue(client, background_loop(), server="h:1", login="user", timeout_seconds=0.02)
     first, second = submit(queue, "a", sending=True), submit(queue, "b")
-    with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.02 s, \[iggy\] request_timeout"):
+    with pytest.raises(UnknownOutcomeError, match=r"no answer within 0\.02 s, \[iggy\] request_timeout") as late:
         first.result(60)
+    assert isinstance(late.value.__cause__, TimeoutError)
     with pytest.raises(IggyUnavailableError, match="not sent"):
         second.result(60)
 

@@ -251,6 +251,20 @@ def test_two_sources_of_a_process_share_a_context_and_the_last_stops_it(monkeypa
     assert [context.stops for context in made] == [1, 1]
 
 
+def test_a_stop_ends_the_wait_for_another_source_that_waits_for_its_master():
+    stopping = threading.Event()
+    stopping.set()
+    with module._looking, spark_context(SparkSection(), name="t", stopping=stopping) as context:
+        assert context is None
+
+
+def test_a_context_whose_jvm_is_gone_does_not_stay_the_active_one(monkeypatch):
+    gone = SimpleNamespace()  # its stop() raises
+    monkeypatch.setattr(SparkContext, "_active_spark_context", gone)
+    module._end(gone)
+    assert SparkContext._active_spark_context is None
+
+
 KILLS_IDLE = {"spark.python.worker.killOnIdleTimeout": "true"}
 
 
