@@ -1054,6 +1054,17 @@ def test_when_the_loop_fails_each_request_says_why(serving, monkeypatch, caplog)
     assert [record.message for record in caplog.records] == ["the thread of the store's requests failed"]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_request_that_the_loop_fails_at_ends(serving, ahead):
+    """It is in none of the loop's lists yet. pycurl takes no address that is not ASCII."""
+    server, loop = serving(lambda *_: [ok(b"x")], proxy="http://user:w\u00f6rd@127.0.0.1:1")
+    room = StreamRoom(FetchBudget(1 << 20)) if ahead else None
+    for _ in range(2):
+        with pytest.raises(FatalError, match="requests failed, start the source again: UnicodeEncodeError") as caught:
+            _ = loop.get(f"{server.endpoint}/k", [], room=room).status
+        assert "w\u00f6rd" not in str(caught.value)
+
+
 def test_closing_ends_whoever_waits_at_once(serving):
     gate = threading.Event()
     server, loop = serving(lambda path, _: [gate, ok(b"x")])
