@@ -28,6 +28,7 @@ from framework.storage.http.errors import (
     HttpError,
     HttpProxyError,
     HttpReadTimeoutError,
+    HttpTlsError,
 )
 from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, ObjectGet
@@ -885,6 +886,25 @@ def test_as_many_connections_are_given_up_as_something_came_on(serving):
         assert sent.acquire(timeout=30)
     assert loop.get(f"{server.endpoint}/next", []).read_all() == b"/next"
     assert server.connections == 9
+
+
+@pytest.mark.parametrize("name", ["Zertifik\u00e4te", "Zertifik\u00e4te/ca.pem"])
+def test_the_path_of_the_authorities_may_be_none_of_ascii(tmp_path, name):
+    """pycurl takes no such text, but bytes."""
+    (tmp_path / "Zertifik\u00e4te").mkdir()
+    pem, both = self_signed(tmp_path)
+    (tmp_path / "Zertifik\u00e4te/ca.pem").write_bytes(pem.read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(both)
+    server = Answering(lambda *_: [ok(b"x")], context)
+    options = HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(tmp_path / name))
+    with contextlib.closing(server), contextlib.closing(HttpLoop(options)) as loop:
+        answer = loop.get(f"{server.endpoint}/k", [])
+        if name.endswith("pem"):
+            assert answer.read_all() == b"x"
+        else:  # a folder without hashed names
+            with pytest.raises(HttpTlsError):
+                answer.read_all()
 
 
 @pytest.mark.parametrize("small", [True, False])
