@@ -22,7 +22,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 import attrs
 from typing_extensions import override
 
-from framework.config.bucket import check_proxy_variables, customer_key_bytes
+from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -33,7 +33,7 @@ from framework.errors import (
     StoreUnavailableError,
 )
 from framework.model.objects import NativeObject
-from framework.model.secret_masking import login_secrets
+from framework.model.secret_masking import environment_login_secrets, login_secrets
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.http.answer import MAX_DOCUMENT_BYTES, HttpAnswer
 from framework.storage.http.body import (
@@ -112,15 +112,14 @@ class GcsStore(HttpStore):
         self.config = config
         self.address = config.endpoint
         self._bucket_seen = False
-        self._secrets = ((config.customer_key,) if config.customer_key else ()) + login_secrets(config.proxy)
-        check_proxy_variables()
+        logins = login_secrets(config.proxy) + environment_login_secrets()
+        self._secrets = ((config.customer_key,) if config.customer_key else ()) + logins
         try:
             self._client = make_client(config, credentials)
             self._session = make_session(self._client, config)
             endpoint = self._client.api_endpoint.rstrip("/")  # of the configuration, or STORAGE_EMULATOR_HOST
             timeout = (config.connect_timeout, config.read_timeout)
             options, self._common = http_options(self._session, endpoint, config)
-            self._secrets += login_secrets(options.proxy)
             self._tokens = Tokens(self._session, timeout, self._failed("buckets.get"))
             self._http = HttpLoop(options)
         except Exception as error:

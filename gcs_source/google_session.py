@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import attrs
 
+from framework.config.bucket import check_environment_proxy
 from framework.config.files import read_file
 from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
 from framework.storage.error_messages import is_loopback
@@ -172,8 +173,13 @@ def make_session(client: Any, config: GcsConfig) -> Any:
 
 
 def _send(send: Any, config: GcsConfig, method: str, url: str, **options: Any) -> Any:
+    from requests.utils import get_environ_proxies, select_proxy  # noqa: PLC0415
+
     verify = {"verify": config.ca_bundle} if config.ca_bundle else {}
-    return send(method, url, **{"proxies": proxies_for(url, config.proxy), **verify, **options})
+    proxies = proxies_for(url, config.proxy)
+    if not proxies:
+        check_environment_proxy(select_proxy(url, get_environ_proxies(url)) or "")
+    return send(method, url, **{"proxies": proxies, **verify, **options})
 
 
 _METADATA_HOSTS = frozenset(("metadata.google.internal", "fd20:ce::254", "fd00:ec2::254"))
@@ -300,7 +306,7 @@ def http_options(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOp
     """Return how the session connects to the endpoint, and the headers of its every request. No I/O.
 
     Raises:
-        ConfigError: the certificates cannot be found.
+        ConfigError: the certificates cannot be found, or the environment's proxy cannot be used.
     """
     from requests import Request  # noqa: PLC0415
     from requests.utils import select_proxy  # noqa: PLC0415
@@ -312,6 +318,8 @@ def http_options(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOp
         request.url, proxies, stream=True, verify=config.ca_bundle or None, cert=None
     )
     proxy = select_proxy(request.url, found["proxies"]) or ""
+    if not config.proxy:
+        check_environment_proxy(proxy, allows_brackets=True)
     ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()
     if not Path(ca_file).exists():
         raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {ca_file} does not exist")

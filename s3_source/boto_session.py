@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
+from framework.config.bucket import check_environment_proxy
 from framework.errors import ConfigError
 from framework.storage.error_messages import is_loopback
 from framework.storage.http.transfer import HttpOptions
@@ -220,9 +221,22 @@ def _base_session(config: S3Config) -> BotocoreSession:
     if session.get_config_variable("metadata_service_num_attempts") == 1:
         session.set_config_variable("metadata_service_num_attempts", _METADATA_ATTEMPTS)
     session.set_default_client_config(_client_config(config, proxied=False))  # botocore's own clients of STS and SSO
+    for service in _TOKEN_SERVICES:
+        session.register(f"before-send.{service}", _check_token_proxy)
     if config.access_key_id and not config.role_arn:
         session.set_credentials(config.access_key_id, config.secret_access_key, config.session_token or None)
     return session
+
+
+_TOKEN_SERVICES = ("sts", "sso", "sso-oidc", "signin")
+
+
+def _check_token_proxy(**event: Any) -> None:
+    """Check the environment's proxy for a request of botocore's; called before botocore sends it."""
+    from botocore.utils import get_environ_proxies  # noqa: PLC0415
+
+    url: str = event["request"].url
+    check_environment_proxy(get_environ_proxies(url).get(urlsplit(url).scheme, ""))
 
 
 def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
@@ -257,6 +271,8 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         if not config.access_key_id:
             find_credentials(identity)
         sts = identity.client("sts", **options)
+        if config.proxy:
+            sts.meta.events.unregister("before-send.sts", _check_token_proxy)
         try:
             fresh: dict[str, str] = create_assume_role_refresher(sts, request)()
         finally:
@@ -338,12 +354,14 @@ def http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptio
     """Return the options for reading: proxy and certificates as botocore finds them.
 
     Raises:
-        ConfigError: the certificates cannot be found.
+        ConfigError: the certificates cannot be found, or the environment's proxy cannot be used.
     """
     from botocore.httpsession import get_cert_path  # noqa: PLC0415
 
     proxies = proxies_of(config, endpoint)
     proxy = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all") or ""
+    if not config.proxy:
+        check_environment_proxy(proxy, allows_brackets=True)
     ca_bundle: Any = config.ca_bundle or _botocore(session).get_config_variable("ca_bundle")
     ca_file = get_cert_path(ca_bundle or True) or ""
     if ca_file and not Path(ca_file).exists():

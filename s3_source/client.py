@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote_plus
 
 from typing_extensions import override
 
-from framework.config.bucket import check_proxy_variables, customer_key_bytes
+from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
     ObjectChangedError,
@@ -30,7 +30,7 @@ from framework.errors import (
     StoreUnavailableError,
 )
 from framework.model.objects import NativeObject, is_older_form
-from framework.model.secret_masking import login_secrets
+from framework.model.secret_masking import environment_login_secrets, login_secrets
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import (
@@ -110,7 +110,7 @@ class S3Store(HttpStore):
         self.ordered = not config.bucket.endswith(("--x-s3", "--xa-s3"))
         secrets = (config.secret_access_key, config.session_token, config.sse_customer_key, config.access_key_id)
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
-        self._secrets += login_secrets(config.proxy)
+        self._secrets += login_secrets(config.proxy) + environment_login_secrets()
         self._bucket_seen = False
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
@@ -128,16 +128,13 @@ class S3Store(HttpStore):
         self._get_options = dict(self._options)
         if key:
             self._get_options |= {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": key}
-        check_proxy_variables()
         try:
             self._session = session if session is not None else make_session(config)
             if not config.anonymous:
                 find_credentials(self._session)
             self._client = make_client(self._session, config)
             endpoint: str = self._client.meta.endpoint_url
-            options = http_options(self._session, config, endpoint)
-            self._secrets += login_secrets(options.proxy)
-            self._http = HttpLoop(options)
+            self._http = HttpLoop(http_options(self._session, config, endpoint))
         except Exception as error:
             raise translate(error, self._failed(MAKING)) from error
         # Other stores list milliseconds, which their answer to a HEAD rounds away: only a listing shows their versions.

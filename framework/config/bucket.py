@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import base64
 import itertools
+import os
 import re
 from collections.abc import Iterator
 from typing import ClassVar
-from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -130,47 +130,80 @@ def address_errors(**addresses: str) -> Iterator[str]:
     for name, value in addresses.items():
         if not value:
             continue
-        parts = _parts_of(value)
+        scheme, login, place = _parts_of(value)
+        if name != "proxy":
+            login, place = "", value.partition("://")[2]
         # The value is not repeated: a proxy's address may hold a password.
-        if parts is None or parts.scheme not in ("http", "https") or (name == "proxy" and _is_cut(parts)):
-            encoded = _ENCODED if name == "proxy" and "@" in value else ""
-            yield f"{name}: must be an address with its scheme, like http://host:port{encoded}"
-        elif name != "proxy" and (parts.username or parts.password or parts.query or parts.fragment):
+        if mistake := _login_mistake(login):
+            yield f"{name}: {mistake}"
+        elif scheme not in ("http", "https") or not _is_place(place):
+            yield f"{name}: must be an address with its scheme, like http://host:port, in ASCII and without blanks"
+        elif mistake := _port_mistake(place):
+            yield f"{name}: {mistake}"
+        elif name != "proxy" and _holds_more(place):
             yield f"{name}: must hold neither a user nor a query; keys go into their own options"
 
 
-def check_proxy_variables() -> None:
-    """Check the logins in proxies of the environment: of a broken one libraries repeat a part in their messages.
+def check_environment_proxy(proxy: str, *, allows_brackets: bool = False) -> None:
+    """Check a proxy that was chosen from the environment: of a broken one libraries repeat a part in their messages.
+
+    Args:
+        proxy: as it is written there; empty = none.
+        allows_brackets: whether its login may contain `[` and `]`: libcurl understands them, Python's libraries do not.
 
     Raises:
-        ConfigError: one must be encoded; the message names its variable.
+        ConfigError: it cannot be used; the message names its variable.
     """
-    mistakes = []
-    for scheme, value in getproxies().items():
-        if scheme in ("http", "https", "all") and "@" in value:
-            parts = _parts_of(value if "://" in value else f"http://{value}")
-            if parts is None or _is_cut(parts):
-                mistakes.append(f"the variable {scheme.upper()}_PROXY: must be an address{_ENCODED}")
-    if mistakes:
-        raise ConfigError(mistakes)
+    _, login, place = _parts_of(proxy)
+    mistake = _login_mistake(re.sub(r"[\[\]]", "", login) if allows_brackets else login)
+    if not mistake and proxy and not _is_place(place):
+        mistake = "must be an address like http://host:port, in ASCII and without blanks"
+    mistake = mistake or _port_mistake(place)
+    if mistake:
+        named = (name for name, value in os.environ.items() if name.lower().endswith("_proxy") and value == proxy)
+        raise ConfigError([f"the variable {next(named, 'HTTPS_PROXY')}: {mistake}"])
 
 
-_ENCODED = "; its user and password percent-encoded, with %2F for / and %20 for a blank: http://user:password@host:port"
+def _parts_of(address: str) -> tuple[str, str, str]:
+    """Return scheme, login, and what follows: a login may hold anything, so it ends at the last `@`."""
+    found = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", address)
+    login, _, place = address[found.end() if found else 0 :].rpartition("@")
+    return found[1].lower() if found else "", login, place
 
 
-def _parts_of(address: str) -> SplitResult | None:
-    """Return the parts of an address; None where it is none."""
+def _login_mistake(login: str) -> str:
+    """Return what must be changed in a proxy's login; empty if nothing must.
+
+    Libraries would take a part of it for the host; libcurl ends it at the first `@`, and pycurl takes ASCII alone.
+    """
+    if not re.search(r"[^!-~]|[/?#\[\]@]", login):
+        return ""
+    return (
+        "its user and password must be percent-encoded where they contain / ? # [ ] @, a blank or what is not ASCII, "
+        "with %2F for /: http://user:password@host:port"
+    )
+
+
+def _is_place(place: str) -> bool:
+    """Return whether this is a host, with or without port and path."""
     try:
-        parts = urlsplit(address)
-        port = parts.port
-    except ValueError:  # a bracket without its end, a port that is none
-        return None
-    return parts if parts.hostname and port != 0 and not re.search(r"\s", address) else None
+        return bool(urlsplit(f"//{place}").hostname) and not re.search(r"[^!-~]", place)
+    except ValueError:  # a bracket without its end
+        return False
 
 
-def _is_cut(parts: SplitResult) -> bool:
-    """Return whether a login ends at a `/`, `?` or `#` within it: a part of it would be taken for the host."""
-    return "@" in parts.path + parts.query + parts.fragment
+def _holds_more(place: str) -> bool:
+    parts = urlsplit(f"//{place}")
+    return bool(parts.username or parts.password or parts.query or parts.fragment)
+
+
+def _port_mistake(place: str) -> str:
+    """Return what is wrong with the port; empty if there is none, or a right one."""
+    try:
+        port = urlsplit(f"//{place}").port
+    except ValueError:
+        port = 0
+    return "its port must be a number from 1 to 65535" if port == 0 else ""
 
 
 def customer_key_bytes(text: str, option: str) -> bytes:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from urllib.parse import unquote
+from urllib.request import getproxies
 
 MASK = "***"
 
@@ -59,6 +60,11 @@ def login_secrets(address: str) -> tuple[str, ...]:
     parts = {address, login, login.partition(":")[2]}
     parts |= {unquote(part) for part in parts}
     return tuple(sorted((part for part in parts if len(part) >= _SHORTEST_PART), key=len, reverse=True))
+
+
+def environment_login_secrets() -> tuple[str, ...]:
+    """Return what no text may show of the proxies of the environment: any library may use any of them."""
+    return tuple(secret for address in getproxies().values() for secret in login_secrets(address))
 
 
 def without_login(text: str, address: str) -> str:

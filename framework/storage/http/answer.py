@@ -27,6 +27,9 @@ OK = 200
 REFUSALS = 300
 """From this status on an answer has no bytes of the object."""
 
+_CHECK_SECONDS = 1.0
+"""How often a reader that waits looks whether the loop's thread is alive."""
+
 RetryAfter = Callable[["HttpAnswer"], "float | None"]
 """Called in the loop's thread with an answer that failed before its first byte: seconds until the same request is made
 again, or None to let the reader see the failure. Must not block."""
@@ -268,7 +271,8 @@ class HttpAnswer:
             self._waiter = waiter  # from here on a change releases it
             if self._state == seen:
                 self._loop.check_alive()
-                waiter.acquire()
+                while not waiter.acquire(timeout=_CHECK_SECONDS):
+                    self._loop.check_alive()  # its thread may have failed with this answer in its hands
             self._waiter = None
 
     @property

@@ -100,9 +100,9 @@ class Transfer:
         ):
             curl.setopt(option, value)
         if options.ca_file:
-            folder = Path(options.ca_file).is_dir()
-            curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, options.ca_file)
-            curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, options.ca_file)
+            folder, path = Path(options.ca_file).is_dir(), os.fsencode(options.ca_file)
+            curl.setopt(pycurl.CAPATH if folder else pycurl.CAINFO, path)
+            curl.setopt(pycurl.PROXY_CAPATH if folder else pycurl.PROXY_CAINFO, path)
             curl.setopt(_CA_CACHE_TIMEOUT, AUTHORITIES_SECONDS)
 
     def prepare(self, answer: HttpAnswer) -> None:

@@ -14,6 +14,7 @@ from framework.storage.http.errors import HttpError
 from framework.storage.http.http_store import ObjectGet
 from gcs_source import client
 from gcs_source.config import GcsConfig
+from gcs_source.google_session import make_session
 from tests.support.listing import native
 
 
@@ -139,21 +140,40 @@ def test_google_names_the_generation_in_each_answer():
 
 
 BROKEN_PROXIES = [
-    "http://user:Pr0xy/Secret@h:1",
-    "user:12#Secret@h:1",
-    "http//user:Secret@h:1",
-    "http://user:Pr Secret@h:1",
+    ("http://user:Pr0xy/Secret@h:1", "percent-encoded"),
+    ("user:12#Secret@h:1", "percent-encoded"),
+    ("http//user:Secret@h:1", "percent-encoded"),
+    ("http://user:Pr Secret@h:1", "percent-encoded"),
+    ("http://user:Pr@Secret@h:1", "percent-encoded"),
+    ("http://user:S\u00e9Secret@h:1", "percent-encoded"),
+    ("http://user:Secret@h:99999", "port must be a number"),
+    ("http://user:Secret@h:1 ", "an address like"),
 ]
 
 
-@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "ALL_PROXY"])
-@pytest.mark.parametrize("proxy", BROKEN_PROXIES)
-def test_a_login_in_a_proxy_of_the_environment_must_be_encoded(monkeypatch, name, proxy):
-    """Libraries would take a part of it for the host, and repeat it in their messages."""
+@pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize(("proxy", "words"), BROKEN_PROXIES)
+def test_a_proxy_of_the_environment_must_be_right(monkeypatch, name, proxy, words):
+    """Libraries would take a part of its login for the host, and repeat it in their messages."""
     monkeypatch.setenv(name, proxy)
-    with pytest.raises(ConfigError, match=rf"the variable {name.upper()}: .*percent-encoded") as caught:
+    with pytest.raises(ConfigError, match=rf"the variable {name}: .*{words}") as caught:
         client.GcsStore(GcsConfig(bucket="b", anonymous=True))
     assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({"HTTPS_PROXY": "http://u:12/x@h:1"}, {"proxy": "http://h:1"}),
+        ({"HTTPS_PROXY": "http://u:12/x@h:1"}, {"endpoint": "http://store.example"}),
+        ({"HTTPS_PROXY": "http://u:12/x@h:1", "NO_PROXY": "*"}, {}),
+        ({"HTTPS_PROXY": "http://u:w[rd]@h:1"}, {}),  # libcurl understands it
+    ],
+)
+def test_a_proxy_of_the_environment_that_is_not_used_may_be_wrong(monkeypatch, environment, options):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    client.GcsStore(GcsConfig(bucket="b", anonymous=True, **options)).close()
 
 
 @pytest.mark.parametrize("proxy", ["http://user:Pr0xy%2FSecret@h:1", "user:Secret1@h:1", "socks5://user:Secret1@h:1"])
@@ -164,3 +184,25 @@ def test_no_message_shows_the_login_of_a_proxy_of_the_environment(monkeypatch, p
     for text in (proxy, "user:Pr0xy/Secret", "Pr0xy%2FSecret") if "%" in proxy else (proxy, "user:Secret1", "Secret1"):
         assert "Secret" not in str(make_error(StoreUnavailableError, failed, f"no answer of '{text}'"))
     store.close()
+
+
+def test_the_proxy_of_the_token_service_is_checked_too(monkeypatch):
+    """Python's libraries do not understand a bracket in a login."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:Pr0xy[Secret@127.0.0.1:1")
+    session = SimpleNamespace(request=lambda *_, **options: options["proxies"])
+    session._auth_request = SimpleNamespace(session=SimpleNamespace(request=session.request))
+    config, token = GcsConfig(bucket="b"), "https://oauth2.googleapis.com/token"
+    made = make_session(SimpleNamespace(_http=session), config)
+    with pytest.raises(ConfigError, match=r"the variable HTTPS_PROXY: .*percent-encoded") as caught:
+        made.request("POST", token)
+    assert "Secret" not in str(caught.value)
+    assert made.request("POST", "http://oauth2.googleapis.com/token") == {}
+    monkeypatch.setenv("NO_PROXY", "googleapis.com")
+    assert made.request("POST", token) == {}
+
+
+def test_no_message_shows_the_login_of_another_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("FTP_PROXY", "http://user:Secret1@h:1")
+    with contextlib.closing(client.GcsStore(GcsConfig(bucket="b", anonymous=True, proxy="http://h:1"))) as store:
+        error = make_error(StoreUnavailableError, store._failed("ListObjects"), "no answer of user:Secret1@h")
+    assert "Secret" not in str(error)

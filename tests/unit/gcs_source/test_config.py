@@ -50,8 +50,8 @@ def test_nothing_is_wrong_with(good):
         ({"prefixes": ("a/", "a/b/")}, "'a/b/' lies within 'a/'"),
         ({"endpoint": "localhost:4443"}, "endpoint: must be an address with its scheme"),
         ({"endpoint": "http://[::1"}, "endpoint: must be an address with its scheme"),
-        ({"endpoint": "http://h:99999"}, "endpoint: must be an address with its scheme, like http://host:port"),
-        ({"proxy": "http://h:port"}, "proxy: must be an address with its scheme, like http://host:port"),
+        ({"endpoint": "http://h:99999"}, "endpoint: its port must be a number from 1 to 65535"),
+        ({"proxy": "http://h:port"}, "proxy: its port must be a number from 1 to 65535"),
         ({"endpoint": "http://u:p@h"}, "endpoint: must hold neither a user nor a query"),
         (
             {"anonymous": True, "credentials_file": "k"},

@@ -263,21 +263,40 @@ def test_a_store_whose_answer_was_taken_as_a_whole_names_versions():
 
 
 BROKEN_PROXIES = [
-    "http://user:Pr0xy/Secret@h:1",
-    "user:12#Secret@h:1",
-    "http//user:Secret@h:1",
-    "http://user:Pr Secret@h:1",
+    ("http://user:Pr0xy/Secret@h:1", "percent-encoded"),
+    ("user:12#Secret@h:1", "percent-encoded"),
+    ("http//user:Secret@h:1", "percent-encoded"),
+    ("http://user:Pr Secret@h:1", "percent-encoded"),
+    ("http://user:Pr@Secret@h:1", "percent-encoded"),
+    ("http://user:S\u00e9Secret@h:1", "percent-encoded"),
+    ("http://user:Secret@h:99999", "port must be a number"),
+    ("http://user:Secret@h:1 ", "an address like"),
 ]
 
 
-@pytest.mark.parametrize("name", ["https_proxy", "HTTP_PROXY", "ALL_PROXY"])
-@pytest.mark.parametrize("proxy", BROKEN_PROXIES)
-def test_a_login_in_a_proxy_of_the_environment_must_be_encoded(monkeypatch, name, proxy):
-    """Libraries would take a part of it for the host, and repeat it in their messages."""
+@pytest.mark.parametrize("name", ["https_proxy", "HTTPS_PROXY", "ALL_PROXY"])
+@pytest.mark.parametrize(("proxy", "words"), BROKEN_PROXIES)
+def test_a_proxy_of_the_environment_must_be_right(monkeypatch, name, proxy, words):
+    """Libraries would take a part of its login for the host, and repeat it in their messages."""
     monkeypatch.setenv(name, proxy)
-    with pytest.raises(ConfigError, match=rf"the variable {name.upper()}: .*percent-encoded") as caught:
+    with pytest.raises(ConfigError, match=rf"the variable {name}: .*{words}") as caught:
         S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s"))
     assert "Secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        ({"HTTPS_PROXY": "http://u:12/x@h:1"}, {"proxy": "http://h:1"}),
+        ({"HTTPS_PROXY": "http://u:12/x@h:1"}, {"endpoint": "http://store.example"}),
+        ({"HTTPS_PROXY": "http://u:12/x@h:1", "NO_PROXY": "*"}, {}),
+        ({"HTTPS_PROXY": "http://u:w[rd]@h:1"}, {}),  # libcurl understands it
+    ],
+)
+def test_a_proxy_of_the_environment_that_is_not_used_may_be_wrong(monkeypatch, environment, options):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    S3Store(S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s", **options)).close()
 
 
 @pytest.mark.parametrize("proxy", ["http://user:Pr0xy%2FSecret@h:1", "user:Secret1@h:1", "socks5://user:Secret1@h:1"])
@@ -288,3 +307,27 @@ def test_no_message_shows_the_login_of_a_proxy_of_the_environment(monkeypatch, p
     for text in (proxy, "user:Pr0xy/Secret", "Pr0xy%2FSecret") if "%" in proxy else (proxy, "user:Secret1", "Secret1"):
         assert "Secret" not in str(make_error(StoreUnavailableError, failed, f"no answer of '{text}'"))
     store.close()
+
+
+def test_the_proxy_of_the_token_service_is_checked_too(monkeypatch):
+    """Python's libraries do not understand a bracket in a login."""
+    monkeypatch.setenv("http_proxy", "http://user:Pr0xy[Secret@127.0.0.1:1")
+    role = {"role_arn": "arn:aws:iam::123456789012:role/r", "sts_endpoint": "http://sts.example"}
+    config = S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s", **role)
+    with contextlib.closing(S3Store(config)) as store:
+        with pytest.raises(ConfigError, match=r"the variable http_proxy: .*percent-encoded") as caught:
+            store.list_page()
+        assert "Secret" not in str(caught.value)
+    with (
+        contextlib.closing(S3Store(attrs.evolve(config, proxy="http://127.0.0.1:1"))) as store,
+        pytest.raises(StoreUnavailableError, match="proxy does not answer"),
+    ):
+        store.list_page()
+
+
+def test_no_message_shows_the_login_of_another_proxy_of_the_environment(monkeypatch):
+    monkeypatch.setenv("FTP_PROXY", "http://user:Secret1@h:1")
+    config = S3Config(bucket="b", region="eu-west-1", access_key_id="a", secret_access_key="s", proxy="http://h:1")
+    with contextlib.closing(S3Store(config)) as store:
+        error = make_error(StoreUnavailableError, store._failed("ListObjects"), "no answer of user:Secret1@h")
+    assert "Secret" not in str(error)

@@ -28,6 +28,7 @@ from framework.storage.http.errors import (
     HttpError,
     HttpProxyError,
     HttpReadTimeoutError,
+    HttpTlsError,
 )
 from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, ObjectGet
@@ -887,6 +888,25 @@ def test_as_many_connections_are_given_up_as_something_came_on(serving):
     assert server.connections == 9
 
 
+@pytest.mark.parametrize("name", ["Zertifik\u00e4te", "Zertifik\u00e4te/ca.pem"])
+def test_the_path_of_the_authorities_may_be_none_of_ascii(tmp_path, name):
+    """pycurl takes no such text, but bytes."""
+    (tmp_path / "Zertifik\u00e4te").mkdir()
+    pem, both = self_signed(tmp_path)
+    (tmp_path / "Zertifik\u00e4te/ca.pem").write_bytes(pem.read_bytes())
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(both)
+    server = Answering(lambda *_: [ok(b"x")], context)
+    options = HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(tmp_path / name))
+    with contextlib.closing(server), contextlib.closing(HttpLoop(options)) as loop:
+        answer = loop.get(f"{server.endpoint}/k", [])
+        if name.endswith("pem"):
+            assert answer.read_all() == b"x"
+        else:  # a folder without hashed names
+            with pytest.raises(HttpTlsError):
+                answer.read_all()
+
+
 @pytest.mark.parametrize("small", [True, False])
 def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path, small):
     """Tickets of TLS 1.3 come behind the handshake, before the first answer: they are nothing that came unasked."""
@@ -1052,6 +1072,17 @@ def test_when_the_loop_fails_each_request_says_why(serving, monkeypatch, caplog)
         settled(lambda: loop._closed, least=True)
     loop.close()
     assert [record.message for record in caplog.records] == ["the thread of the store's requests failed"]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_request_that_the_loop_fails_at_ends(serving, ahead):
+    """It is in none of the loop's lists yet. pycurl takes no address that is not ASCII."""
+    server, loop = serving(lambda *_: [ok(b"x")], proxy="http://user:w\u00f6rd@127.0.0.1:1")
+    room = StreamRoom(FetchBudget(1 << 20)) if ahead else None
+    for _ in range(2):
+        with pytest.raises(FatalError, match="requests failed, start the source again: UnicodeEncodeError") as caught:
+            _ = loop.get(f"{server.endpoint}/k", [], room=room).status
+        assert "w\u00f6rd" not in str(caught.value)
 
 
 def test_closing_ends_whoever_waits_at_once(serving):
