@@ -17,6 +17,7 @@ import pytest
 from framework.cli.error_reporter import ErrorReporter
 from framework.cli.line_writer import LineWriter
 from framework.cli.terminal import Output
+from framework.engine.run_statistics import RunStatistics
 
 LINES = 150
 LENGTHS = (30, 3000, 12_000)
@@ -175,6 +176,25 @@ def test_a_terminal_that_takes_no_more_holds_up_no_stop(terminal, monkeypatch, m
     thread.join(5)
     assert not thread.is_alive()
     assert os.get_blocking(stream.fileno())  # other processes write to it
+
+
+def test_a_bar_on_a_terminal_that_takes_no_more_holds_up_no_stop(terminal):
+    _, stream = terminal
+    output = Output(stream=stream, terminal=True)
+
+    def run():
+        with output:
+            for number in range(100):
+                logging.getLogger("framework.x").warning("x" * 1500)
+                output.update(RunStatistics(records=number))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    output.stopping()
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("may_open", [True, False])
