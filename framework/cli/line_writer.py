@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import select
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 from framework.engine.process_exit import LAST_SECONDS
@@ -22,6 +24,8 @@ class LineWriter:
 
     A file takes a line at once. A pipe, socket or terminal takes it in pieces for which it has room, under a lock that all
     processes share that write lines to it. Where the system has no such lock, a line above 4,096 bytes may contain others.
+    A terminal is ready when it has room for one byte: it is opened again for each line, so that a write never waits. If
+    it cannot be opened, as after `su`, it takes one byte at a time.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -30,10 +34,13 @@ class LineWriter:
         self._seconds_left = LAST_SECONDS
         self._descriptor = -1
         self._room = None
+        self._terminal = False
         with contextlib.suppress(AttributeError, OSError, ValueError):  # no file: it takes everything at once
             descriptor = stream.fileno()
             if _may_be_full(descriptor):
                 self._descriptor = descriptor
+                self._terminal = os.isatty(descriptor)
+                self._encode = codecs.getincrementalencoder(stream.encoding)(stream.errors or "strict").encode
                 self._room = select.poll()
                 self._room.register(descriptor, select.POLLOUT)
 
@@ -43,26 +50,54 @@ class LineWriter:
             self._stream.write(line)
             self._stream.flush()
             return True
-        data = line.encode(self._stream.encoding, self._stream.errors or "strict")
+        data = self._encode(line)
         if not self._wait(self._begins):
             return False
         try:
-            while data:
-                if not self._wait(self._has_room):
-                    return False
-                data = data[os.write(self._descriptor, data[: select.PIPE_BUF]) :]
+            with self._opened() as (descriptor, length):
+                while data:
+                    written = self._wait(functools.partial(self._write_piece, descriptor, data[:length]))
+                    if not written:
+                        return False
+                    data = data[written:]
             return True
         finally:
             self._unlock()
 
-    def _wait(self, ready: Callable[[float], bool]) -> bool:
-        """Wait for what is asked for some seconds at a time; return whether it came."""
-        while not ready(_SLICE_SECONDS if self._seconds_left > 0 else 0):
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[tuple[int, int]]:
+        """Yield the descriptor to write to, and how many bytes it takes at once without a wait."""
+        if not self._terminal:
+            yield self._descriptor, select.PIPE_BUF
+            return
+        try:
+            descriptor = os.open(os.ttyname(self._descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        except OSError:
+            yield self._descriptor, 1
+            return
+        try:
+            yield descriptor, select.PIPE_BUF
+        finally:
+            os.close(descriptor)
+
+    def _write_piece(self, descriptor: int, piece: bytes, seconds: float) -> int:
+        """Return how many bytes of the piece were written; 0 without room for any."""
+        if not self._has_room(seconds):
+            return 0
+        try:
+            return os.write(descriptor, piece)
+        except BlockingIOError:
+            time.sleep(seconds)
+            return 0
+
+    def _wait(self, ready: Callable[[float], int]) -> int:
+        """Wait for what is asked for some seconds at a time; return its answer, 0 if it did not come."""
+        while not (answer := ready(_SLICE_SECONDS if self._seconds_left > 0 else 0)):
             if self._seconds_left <= 0:
-                return False
+                return 0
             if self.stopping:
                 self._seconds_left -= _SLICE_SECONDS
-        return True
+        return answer
 
     def _has_room(self, seconds: float) -> bool:
         """Return whether the stream takes a piece, of `PIPE_BUF` bytes at most, without a wait."""

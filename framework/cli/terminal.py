@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from typing_extensions import Self, override
 
@@ -147,17 +147,17 @@ class Output:
 
     def _handler(self) -> logging.Handler:
         handler: logging.Handler
+        self._lines = LineWriter(self._stream)
         if self._with_bar:
             from rich.console import Console  # noqa: PLC0415  loaded for a terminal only
 
-            self._console = Console(file=self._stream, force_terminal=True, highlight=False)
+            stream = cast("TextIO", _BarStream(self._lines, self._stream))
+            self._console = Console(file=stream, force_terminal=True, highlight=False)
             handler = _ConsoleHandler(self._console)
+        elif self._waits:
+            handler = _LineHandler(self._lines)
         else:
-            self._lines = LineWriter(self._stream)
-            if self._waits:
-                handler = _LineHandler(self._lines)
-            else:
-                handler = self._queue = _LineQueue(self._lines)
+            handler = self._queue = _LineQueue(self._lines)
         handler.setFormatter(self._formatter)
         if self._source:
             handler.addFilter(self._add_source)
@@ -361,6 +361,22 @@ class _LineQueue(logging.Handler):
                 with self._changed:
                     self._lost += stands_for
                     self._refused = True
+
+
+class _BarStream:
+    """Writes lines and bar to a terminal; what it does not take during a stop is lost. The part of a file that rich uses."""
+
+    def __init__(self, lines: LineWriter, stream: TextIO) -> None:
+        self.encoding = stream.encoding
+        self._lines = lines
+
+    def write(self, text: str) -> None:
+        """Write the text, of any number of lines."""
+        if text:
+            self._lines.write(text)
+
+    def flush(self) -> None:
+        """Do nothing: `write` keeps nothing back."""
 
 
 class _ConsoleHandler(_OneSentence, logging.Handler):

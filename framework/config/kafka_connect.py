@@ -148,6 +148,7 @@ FORMER_COMPRESSION = "output_compression"
 FORMAT_OF_SINK = "format.output.type"
 _TEMPLATE_NOTE = "found anywhere in the key, as there"
 _INSIDE = "Parquet is compressed inside"
+_IF_PARQUET = f'write "none" if {FORMAT_OF_SINK} holds parquet, which is compressed inside'
 _FILLED_IN = "its value holds {{, which the sink fills in: write what stands before it as [%s] prefix"
 _NOT_USED = (
     "the sink does not use it beside the prefix, behind which its keys are {{topic}}-{{partition}}-{{start_offset}}, then "
@@ -269,7 +270,8 @@ def convert_properties(
             rows[name] = _converted(name, text, options[name], sections, counting)
     in_order = [rows[name] for name in properties]
     compression = known[COMPRESSION].sink_default if sink else ""
-    return Converted(sections=sections, rows=[*in_order, *_completed(sections, section, compression, sink=sink)])
+    completed = _completed(sections, section, compression, given=counting, sink=sink)
+    return Converted(sections=sections, rows=[*in_order, *completed])
 
 
 def _is_sink(properties: Mapping[str, str], known: Mapping[str, ConnectorOption]) -> bool:
@@ -477,15 +479,23 @@ def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty
 
 
 def _completed(
-    sections: dict[str, dict[str, object]], store: str, compression: str, *, sink: bool
+    sections: dict[str, dict[str, object]], store: str, compression: str, *, given: Mapping[str, str], sink: bool
 ) -> Iterator[ConvertedProperty]:
-    """Add what the properties do not say: their defaults where ours differ, and placeholders."""
+    """Add what the properties do not say: their defaults where ours differ, and placeholders.
+
+    Args:
+        sections: what the properties say.
+        store: the store's section.
+        compression: what the connector does without a property for it; empty for nothing.
+        given: the property that gives an option, by option; what it says may be unusable.
+        sink: whether the connector writes to the store.
+    """
 
     def add(to: str, value: object, note: str) -> Iterator[ConvertedProperty]:
         section, _, key = to.partition(".")
         if key not in sections.setdefault(section, {}):
             sections[section][key] = value
-            yield ConvertedProperty(name="", to=to, note=note)
+            yield ConvertedProperty(name="", to=to, note=f"to correct: see {given[to]}" if to in given else note)
 
     yield from add("source.name", "converted", "choose a name, and keep it")
     yield from add(f"{store}.bucket", "CHANGE-ME", "to fill in")
@@ -497,7 +507,11 @@ def _completed(
     note = 'the default there; "auto" goes by suffix and first bytes'
     if sink and sections["input"]["format"] == "parquet":
         note = _INSIDE
-    yield from add("input.compression", compression or "none", note)
+    yield from add("input.compression", "none" if "input.compression" in given else compression or "none", note)
+    of_sink = given.get("input.format") == FORMAT_OF_SINK
+    if of_sink and str(sections["input"]["format"]).startswith("${") and sections["input"]["compression"] != "none":
+        warning = f"to correct: {shown('input.compression')}: {_IF_PARQUET}"
+        yield ConvertedProperty(name="", to="input.compression", note=_IF_PARQUET, warning=warning)
     yield from add("iggy.address", "localhost:8090", "to fill in")
     yield from add("iggy.username", "iggy", "to fill in")
     yield from add("iggy.password", "${env:IGGY_PASSWORD}", "set this variable")

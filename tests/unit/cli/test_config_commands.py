@@ -899,6 +899,26 @@ def test_the_compression_is_what_the_sink_of_gcs_wrote(convert, given, compressi
     assert made["input"]["compression"] == compression
 
 
+@pytest.mark.parametrize("name", ["file.compression.type", "output_compression"])
+def test_a_compression_of_a_sink_that_cannot_be_read_is_not_replaced_by_the_default_there(convert, name):
+    _, out, err = convert(f"{S3_SINK}{name}=snappy\n")
+    assert tomllib.loads(out)["input"]["compression"] == "none"
+    assert re.search(rf"\[input\] compression +to correct: see {name}\n", out)
+    assert f"to correct: {name}: its value has a framing of its own" in err
+
+
+@pytest.mark.parametrize("given", ["", "file.compression.type=zstd\n"])
+def test_the_compression_of_a_sink_whose_format_is_a_reference_is_to_be_corrected(convert, given):
+    _, out, err = convert(f"{S3_SINK}format.output.type=${{env:FORMAT}}\n{given}")
+    assert tomllib.loads(out)["input"]["compression"] == ("zstd" if given else "gzip")
+    assert 'to correct: [input] compression: write "none" if format.output.type holds parquet' in err
+
+
+def test_a_sink_that_compresses_nothing_has_no_compression_to_correct(convert):
+    lines = "format.output.type=${env:FORMAT}\nfile.compression.type=none\n"
+    assert "to correct" not in convert(f"{S3_SINK}{lines}")[2]
+
+
 def test_the_former_compression_alone_says_that_it_is_a_sink(convert):
     made = tomllib.loads(convert("connector.class=a.b\naws_s3_bucket=lake\noutput_compression=none\n")[1])["input"]
     assert (made["format"], made["compression"]) == ("csv", "none")

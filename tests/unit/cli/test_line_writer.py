@@ -7,6 +7,7 @@ import fcntl
 import io
 import logging
 import os
+import pty
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 from framework.cli.error_reporter import ErrorReporter
 from framework.cli.line_writer import LineWriter
 from framework.cli.terminal import Output
+from framework.engine.run_statistics import RunStatistics
 
 LINES = 150
 LENGTHS = (30, 3000, 12_000)
@@ -143,6 +145,80 @@ def test_a_stream_without_locks_takes_lines(pipe, monkeypatch):
     reader, stream = pipe
     assert LineWriter(stream).write("ä\n")
     assert os.read(reader.fileno(), 100) == "ä\n".encode()
+
+
+@pytest.fixture
+def terminal():
+    """The ends of a terminal: the reader's, and the stream."""
+    reader, writer = pty.openpty()
+    with os.fdopen(writer, "w") as stream:
+        yield reader, stream
+    os.close(reader)
+
+
+@pytest.mark.parametrize("may_open", [True, False])
+def test_a_terminal_that_takes_no_more_holds_up_no_stop(terminal, monkeypatch, may_open):
+    """A write to a terminal waits for its reader, although there was room for a byte."""
+    if not may_open:
+        monkeypatch.setattr(os, "ttyname", lambda _: "/no/such/terminal")
+    _, stream = terminal
+    lines = LineWriter(stream)
+
+    def write_until_full():
+        while lines.write(f"{'x' * 1500}\n"):
+            pass
+
+    thread = threading.Thread(target=write_until_full, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    lines.stopping = True
+    thread.join(5)
+    assert not thread.is_alive()
+    assert os.get_blocking(stream.fileno())  # other processes write to it
+
+
+def test_a_bar_on_a_terminal_that_takes_no_more_holds_up_no_stop(terminal):
+    _, stream = terminal
+    output = Output(stream=stream, terminal=True)
+
+    def run():
+        with output:
+            for number in range(100):
+                logging.getLogger("framework.x").warning("x" * 1500)
+                output.update(RunStatistics(records=number))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    output.stopping()
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("may_open", [True, False])
+def test_a_terminal_takes_whole_lines(terminal, monkeypatch, may_open):
+    if not may_open:
+        monkeypatch.setattr(os, "ttyname", lambda _: "/no/such/terminal")
+    reader, stream = terminal
+    thread = threading.Thread(target=LineWriter(stream).write, args=(f"{'x' * 50_000}\n",), daemon=True)
+    thread.start()
+    taken = b""
+    while not taken.endswith(b"\n"):
+        taken += os.read(reader, 1000)
+    thread.join(20)
+    assert taken == b"x" * 50_000 + b"\r\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig"])
+def test_only_the_first_line_has_a_byte_order_mark(pipe, encoding):
+    reader, stream = pipe
+    stream.reconfigure(encoding=encoding)
+    lines = LineWriter(stream)
+    assert lines.write("ä\n")
+    assert lines.write("b\n")
+    assert os.read(reader.fileno(), 100) == "ä\nb\n".encode(encoding)
 
 
 def test_a_report_waits_for_the_line_of_another_process(pipe, monkeypatch):
