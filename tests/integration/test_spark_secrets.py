@@ -46,6 +46,10 @@ with spark_context(SparkSection(master="local[2]"), name="later") as context:
     seen["later_hadoop"] = context._jsc.hadoopConfiguration().get("fs.s3a.secret.key")
 from pyspark import SparkConf
 seen["users"] = sorted(name for name, _ in SparkConf().getAll() if "submit" not in name)
+from pyspark.sql import SparkSession
+session = SparkSession.builder.getOrCreate()
+seen["session"] = [session.sparkContext.appName, session.sparkContext.master]
+session.stop()
 print(json.dumps(seen))
 """
 
@@ -72,4 +76,5 @@ def test_no_secret_is_on_a_command_line_or_left_behind_and_the_driver_authentica
     assert (found["authenticate"], found["host"], found["sum"], found["left"]) == ("true", "127.0.0.1", 45, [])
     # a source or a session that comes later in the same process has options of its own
     assert (found["later"], found["later_hadoop"]) == ([None, None, "local[2]", 1], None)
-    assert found["users"] == []
+    assert found["users"] == ["spark.app.name", "spark.master"]
+    assert found["session"] == ["pyspark-shell", "local[*]"], "as in a JVM of pyspark's own"

@@ -61,6 +61,9 @@ _launched: list[tuple[subprocess.Popen[bytes], _JavaOutput]] = []
 _system_properties: list[str] = []
 """Names of the options that `launch` gave the JVM that runs."""
 
+_OF_ANY_JVM = {"spark.app.name": "pyspark-shell", "spark.master": "local[*]"}
+"""Options that pyspark gives each JVM, so that a session may be made without them."""
+
 EXIT_SECONDS = 2.0
 """How long a JVM whose port is closed may take to end."""
 
@@ -174,8 +177,11 @@ def forget_options() -> None:
     names = _system_properties[:]
     _system_properties.clear()
     with contextlib.suppress(Exception):  # of a JVM that is gone
+        system = SparkContext._jvm.java.lang.System  # type: ignore[union-attr]  # noqa: SLF001
         for name in names:
-            SparkContext._jvm.java.lang.System.clearProperty(name)  # type: ignore[union-attr]  # noqa: SLF001
+            system.clearProperty(name)
+        for name in _OF_ANY_JVM.keys() & names:
+            system.setProperty(name, _OF_ANY_JVM[name])
 
 
 def has_ended() -> bool:

@@ -338,15 +338,16 @@ def test_a_local_driver_authenticates_and_stays_on_this_machine(master):
 
 def test_the_end_of_a_context_takes_its_options_from_the_jvm(monkeypatch):
     """A process has one JVM: the next context in it would begin with them, secrets included."""
-    cleared = []
-    system = SimpleNamespace(clearProperty=cleared.append)
+    cleared, given = [], []
+    system = SimpleNamespace(clearProperty=cleared.append, setProperty=lambda *option: given.append(option))
     monkeypatch.setattr(
         SparkContext, "_jvm", SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system)))
     )
-    monkeypatch.setattr(jvm, "_system_properties", ["spark.a", "spark.hadoop.fs.s3a.secret.key"])
+    monkeypatch.setattr(jvm, "_system_properties", ["spark.a", "spark.hadoop.fs.s3a.secret.key", "spark.master"])
     for _ in range(2):
         module._end(SimpleNamespace(stop=lambda: None))
-    assert cleared == ["spark.a", "spark.hadoop.fs.s3a.secret.key"]
+    assert cleared == ["spark.a", "spark.hadoop.fs.s3a.secret.key", "spark.master"]
+    assert given == [("spark.master", "local[*]")], "a session may be made without one, as in any JVM of pyspark"
 
 
 def test_a_jvm_that_is_gone_has_no_options(monkeypatch):
