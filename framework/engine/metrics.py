@@ -60,7 +60,7 @@ _UP = (
     "in `error` and between tries, and 1 while it is paused or stopped."
 )
 _AGAIN = "What is read again, after Iggy was away, counts again."
-_KILLED = "Of a source of a worker, what a process confirmed after its last report, if it is killed, is missing here."
+_KILLED = "In a worker, what a killed process confirmed after its last report is missing."
 _DELIVERED = (
     "Objects, or splits of them, of which every record is confirmed, each once. The last ones of a killed process, or of a save "
     "that Iggy did not confirm, may be missing here."

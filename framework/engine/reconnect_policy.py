@@ -31,7 +31,7 @@ FIRST_ANSWER_SECONDS = 3.0
 RECONNECT_PAUSES = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 
 FRUITLESS_RECOVERIES = 5
-"""Maximum of breaks in a send, by the end of a process or by a full disk, in a row without progress on any record or object."""
+"""Maximum number of breaks without progress in a row: in a send, by the end of a process, or by a full disk."""
 
 
 _SIZE_ADVICE = (

@@ -1,6 +1,6 @@
 """The store's clock beside this machine's: which of the two rules on the age of objects go by, so that none is hidden.
 
-The store tells its time in each answer. Between answers this machine's monotonic clock carries it on, so a step of the
+The store reports its time in each answer. Between answers this machine's monotonic clock carries it on, so a step of the
 local clock changes nothing.
 """
 
@@ -24,7 +24,7 @@ def earlier_clock(store_seconds: float) -> float:
 
 
 class StoreClock:
-    """The clock of one store, as its answers tell it; this machine's until the first.
+    """The clock of one store, as its answers report it; this machine's until the first.
 
     Args:
         place: the bucket as a URL, for the warning.
@@ -37,7 +37,7 @@ class StoreClock:
 
     @property
     def known(self) -> bool:
-        """Whether the store has told its time."""
+        """Whether the store has reported its time."""
         return self._offset is not None
 
     def set(self, server_time_ms: int) -> None:

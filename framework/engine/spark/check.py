@@ -14,7 +14,7 @@ from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failure_messages import lost_job
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import CHECK_GROUP, require_packages
-from framework.engine.spark.spark_context import is_local, spark_context, wait_for
+from framework.engine.spark.spark_context import runs_locally, spark_context, wait_for
 from framework.engine.spark.threads import cancel_jobs
 from framework.engine.task_run import portable
 from framework.errors import EXIT_TRY_AGAIN, SourceError
@@ -59,7 +59,7 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
                 timer.cancel()
             if not waited.is_set():
                 yield CheckResult("executors", ok=True, detail="have all that this source needs")
-                if not is_local(str(context.master)):
+                if not runs_locally(context):
                     step = "on executors"
                     yield _look(context, task_class, config)
     except SourceError as error:

@@ -28,7 +28,7 @@ from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job, on_executor
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.object_assignment import PartitionAssigner
-from framework.engine.spark.spark_context import is_local
+from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.spark.wave_lister import executors_of, wave_lister
@@ -308,7 +308,7 @@ class SparkGroup:
         for running in ended:
             result = running.result.result()
             failure = result.failure
-            if failure is not None and result.host and not is_local(str(self._context.master)):
+            if failure is not None and result.host and not runs_locally(self._context):
                 failure = on_executor(failure, result.host)
             self._failure = self._failure or failure
             for line in result.log_lines:

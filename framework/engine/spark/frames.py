@@ -31,7 +31,7 @@ from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors
 from framework.engine.spark.packages import require_packages_of
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
-from framework.engine.spark.spark_context import is_local
+from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import context_of, for_thread_of
 from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import FatalError, ObjectChangedError, ObjectError
@@ -166,7 +166,7 @@ def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
         logs = list(iterator.get_table_log_keys())
         if isinstance(iterator, StoreRecordIterator):
             context = context_of(spark)
-            remote = context is None or not is_local(str(context.master))
+            remote = context is None or not runs_locally(context)
             executors = Executors(width=lambda: _slots(spark), run=for_thread_of(spark, run), remote=remote)
             lister = wave_lister(iterator, task_class, lambda: executors, start_over=pages.start_over)
 

@@ -29,7 +29,7 @@ from framework.config.transform_registry import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failure_messages import MORE_MEMORY, is_stopped, sentence
 from framework.engine.spark.jvm import ended
-from framework.engine.spark.spark_context import is_local, wait_for
+from framework.engine.spark.spark_context import runs_locally, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, context_of
 from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError
@@ -83,7 +83,7 @@ def ship_packages(context: SparkContext) -> None:
         FatalError: they cannot be sent.
     """
     try:
-        if is_local(str(context.master)) or context.applicationId in _shipped:
+        if runs_locally(context) or context.applicationId in _shipped:
             return
         from pyspark import SparkFiles  # noqa: PLC0415 - the door to Spark
 
@@ -115,7 +115,7 @@ def require_packages_of(spark: SparkSession, task_class: type[AbstractSourceTask
         session = str(spark.session_id)  # type: ignore[attr-defined]
     else:
         ship_packages(context)
-        if is_local(str(context.master)) and context.pythonExec == sys.executable:
+        if runs_locally(context) and context.pythonExec == sys.executable:
             _require_here(modules)
             return
         session = str(context.applicationId)
@@ -240,7 +240,7 @@ def require_packages(
         FatalError: names the missing module and the interpreter that lacks it.
     """
     modules = needed_modules(task_class, config)
-    if is_local(str(context.master)) and context.pythonExec == sys.executable:
+    if runs_locally(context) and context.pythonExec == sys.executable:
         _require_here(modules)
         return True
     ship_packages(context)

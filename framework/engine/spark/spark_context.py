@@ -296,6 +296,11 @@ def is_local(master: str) -> bool:
     return re.match(r"local(\[|$)", master) is not None
 
 
+def runs_locally(context: SparkContext) -> bool:
+    """Return whether a context's executors are threads of the driver's own JVM."""
+    return is_local(str(context.master))
+
+
 def is_on(conf: SparkConf | Mapping[str, str], option: str) -> bool:
     """Return whether an option is true as Spark reads it; absent is false."""
     return str(conf.get(option, "false")).strip().lower() == "true"
@@ -303,7 +308,7 @@ def is_on(conf: SparkConf | Mapping[str, str], option: str) -> bool:
 
 def warn_of_open_cluster(context: SparkContext) -> None:
     """Warn about an open cluster: jobs carry the credentials of store and Iggy to the executors."""
-    if is_local(str(context.master)):
+    if runs_locally(context):
         return
     conf = context.getConf()
     if not is_on(conf, "spark.authenticate"):

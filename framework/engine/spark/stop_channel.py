@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from typing_extensions import override
 
 from framework.engine.bounded_server import BoundedServer, drop
-from framework.engine.spark.spark_context import LOOPBACK, is_local
+from framework.engine.spark.spark_context import LOOPBACK, runs_locally
 from framework.errors import UnknownOutcomeError
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ class StopChannel(BoundedServer):
         Without a free port only log a warning, and return None.
         """
         conf = context.getConf()
-        host = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.host", "localhost") or "localhost"
-        bind = LOOPBACK if is_local(str(context.master)) else conf.get("spark.driver.bindAddress", host) or host
+        host = LOOPBACK if runs_locally(context) else conf.get("spark.driver.host", "localhost") or "localhost"
+        bind = LOOPBACK if runs_locally(context) else conf.get("spark.driver.bindAddress", host) or host
         with contextlib.suppress(OSError):  # it is an IPv6 address, or names no other
             bind = socket.gethostbyname(bind)  # as Java does, and so Spark: of a name with both, the IPv4 address
         try:

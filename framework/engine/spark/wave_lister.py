@@ -14,7 +14,7 @@ from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.failure_messages import is_stopped, lost_job
 from framework.engine.spark.listing_waves import Executors, WaveListing
 from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch
-from framework.engine.spark.spark_context import is_local
+from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import for_thread
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
             raise
 
     capacity = Capacity(context)
-    return Executors(width=lambda: capacity.slots, run=run, remote=not is_local(str(context.master)))
+    return Executors(width=lambda: capacity.slots, run=run, remote=not runs_locally(context))
 
 
 def wave_lister(

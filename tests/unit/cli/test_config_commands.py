@@ -889,7 +889,7 @@ S3_SINK = (
     ],
 )
 def test_the_compression_is_what_the_sink_of_s3_wrote(convert, given, compression):
-    """It writes gzip unless it is told otherwise; Parquet it compresses inside."""
+    """It writes gzip unless configured otherwise; Parquet it compresses inside."""
     assert tomllib.loads(convert(f"{S3_SINK}{given}\n")[1])["input"]["compression"] == compression
 
 
