@@ -36,128 +36,98 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from framework.cli import main
-    from framework.config.bucket import BucketConfig
-    from framework.config.format_registry import make_transformer
-    from framework.config.option import option
-    from framework.config.sections import SourceCommonConfig
-    from framework.discovery.object_feed import AssignedFeed, Assignment, ObjectFeed
-    from framework.errors import ObjectChangedError, ObjectNotFoundError
-    from framework.iterator import AbstractSourceRecordIterator
-    from framework.iterator.object_store import StoreRecordIterator
-    from framework.model.batches import Acknowledgement, RecordBatch, SkippedRecord, SourceRecord
-    from framework.model.objects import Anchor, NativeObject, ResumePoint, TopicPartition
-    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-    from framework.model.splits import Split
-    from framework.offsets.manager import OffsetManager
-    from framework.offsets.offset_store import MemoryOffsetStore, OffsetStore
-    from framework.pipeline.producer_contract import Producer
-    from framework.storage.retry import RetryPolicy
-    from framework.store import ListPage, ObjectStore
-    from framework.task import AbstractSourceTask, SourceContext
-    from framework.task.backoff import BackoffConfig
-    from framework.task.object_store import StoreSourceTask
-    from framework.transform import Transform, TransformBatch, TransformContext
-    from framework.transformer import BatchLimits, InputOptions, ObjectInput, PayloadBatch, ReadStream, Transformer
+    from framework.cli import main as main
+    from framework.config.bucket import BucketConfig as BucketConfig
+    from framework.config.format_registry import make_transformer as make_transformer
+    from framework.config.option import option as option
+    from framework.config.sections import SourceCommonConfig as SourceCommonConfig
+    from framework.discovery.object_feed import (
+        AssignedFeed as AssignedFeed,
+        Assignment as Assignment,
+        ObjectFeed as ObjectFeed,
+    )
+    from framework.errors import ObjectChangedError as ObjectChangedError, ObjectNotFoundError as ObjectNotFoundError
+    from framework.iterator import AbstractSourceRecordIterator as AbstractSourceRecordIterator
+    from framework.iterator.object_store import StoreRecordIterator as StoreRecordIterator
+    from framework.model.batches import (
+        Acknowledgement as Acknowledgement,
+        RecordBatch as RecordBatch,
+        SkippedRecord as SkippedRecord,
+        SourceRecord as SourceRecord,
+    )
+    from framework.model.objects import (
+        Anchor as Anchor,
+        NativeObject as NativeObject,
+        ResumePoint as ResumePoint,
+        TopicPartition as TopicPartition,
+    )
+    from framework.model.positions import OffsetManagerEntry as OffsetManagerEntry, OffsetManagerKey as OffsetManagerKey
+    from framework.model.splits import Split as Split
+    from framework.offsets.manager import OffsetManager as OffsetManager
+    from framework.offsets.offset_store import MemoryOffsetStore as MemoryOffsetStore, OffsetStore as OffsetStore
+    from framework.pipeline.producer_contract import Producer as Producer
+    from framework.storage.retry import RetryPolicy as RetryPolicy
+    from framework.store import ListPage as ListPage, ObjectStore as ObjectStore
+    from framework.task import AbstractSourceTask as AbstractSourceTask, SourceContext as SourceContext
+    from framework.task.backoff import BackoffConfig as BackoffConfig
+    from framework.task.object_store import StoreSourceTask as StoreSourceTask
+    from framework.transform import (
+        Transform as Transform,
+        TransformBatch as TransformBatch,
+        TransformContext as TransformContext,
+    )
+    from framework.transformer import (
+        BatchLimits as BatchLimits,
+        InputOptions as InputOptions,
+        ObjectInput as ObjectInput,
+        PayloadBatch as PayloadBatch,
+        ReadStream as ReadStream,
+        Transformer as Transformer,
+    )
 
-_HOMES = {
-    "AbstractSourceRecordIterator": "framework.iterator",
-    "AbstractSourceTask": "framework.task",
-    "Acknowledgement": "framework.model.batches",
-    "Anchor": "framework.model.objects",
-    "Assignment": "framework.discovery.object_feed",
-    "BackoffConfig": "framework.task.backoff",
-    "BatchLimits": "framework.transformer",
-    "BucketConfig": "framework.config.bucket",
-    "AssignedFeed": "framework.discovery.object_feed",
-    "InputOptions": "framework.transformer",
-    "ListPage": "framework.store",
-    "ResumePoint": "framework.model.objects",
-    "MemoryOffsetStore": "framework.offsets.offset_store",
-    "NativeObject": "framework.model.objects",
-    "ObjectChangedError": "framework.errors",
-    "ObjectFeed": "framework.discovery.object_feed",
-    "ObjectInput": "framework.transformer",
-    "ObjectNotFoundError": "framework.errors",
-    "ObjectStore": "framework.store",
-    "OffsetManager": "framework.offsets.manager",
-    "OffsetManagerEntry": "framework.model.positions",
-    "OffsetManagerKey": "framework.model.positions",
-    "OffsetStore": "framework.offsets.offset_store",
-    "PayloadBatch": "framework.transformer",
-    "Producer": "framework.pipeline.producer_contract",
-    "ReadStream": "framework.transformer",
-    "RecordBatch": "framework.model.batches",
-    "RetryPolicy": "framework.storage.retry",
-    "SkippedRecord": "framework.model.batches",
-    "SourceCommonConfig": "framework.config.sections",
-    "SourceContext": "framework.task",
-    "SourceRecord": "framework.model.batches",
-    "Split": "framework.model.splits",
-    "StoreRecordIterator": "framework.iterator.object_store",
-    "StoreSourceTask": "framework.task.object_store",
-    "TopicPartition": "framework.model.objects",
-    "Transform": "framework.transform",
-    "TransformBatch": "framework.transform",
-    "TransformContext": "framework.transform",
-    "Transformer": "framework.transformer",
-    "main": "framework.cli",
-    "make_transformer": "framework.config.format_registry",
-    "option": "framework.config.option",
+_NAMES = {
+    "framework.cli": ("main",),
+    "framework.config.bucket": ("BucketConfig",),
+    "framework.config.format_registry": ("make_transformer",),
+    "framework.config.option": ("option",),
+    "framework.config.sections": ("SourceCommonConfig",),
+    "framework.discovery.object_feed": ("AssignedFeed", "Assignment", "ObjectFeed"),
+    "framework.errors": ("ObjectChangedError", "ObjectNotFoundError"),
+    "framework.iterator": ("AbstractSourceRecordIterator",),
+    "framework.iterator.object_store": ("StoreRecordIterator",),
+    "framework.model.batches": ("Acknowledgement", "RecordBatch", "SkippedRecord", "SourceRecord"),
+    "framework.model.objects": ("Anchor", "NativeObject", "ResumePoint", "TopicPartition"),
+    "framework.model.positions": ("OffsetManagerEntry", "OffsetManagerKey"),
+    "framework.model.splits": ("Split",),
+    "framework.offsets.manager": ("OffsetManager",),
+    "framework.offsets.offset_store": ("MemoryOffsetStore", "OffsetStore"),
+    "framework.pipeline.producer_contract": ("Producer",),
+    "framework.storage.retry": ("RetryPolicy",),
+    "framework.store": ("ListPage", "ObjectStore"),
+    "framework.task": ("AbstractSourceTask", "SourceContext"),
+    "framework.task.backoff": ("BackoffConfig",),
+    "framework.task.object_store": ("StoreSourceTask",),
+    "framework.transform": ("Transform", "TransformBatch", "TransformContext"),
+    "framework.transformer": (
+        "BatchLimits",
+        "InputOptions",
+        "ObjectInput",
+        "PayloadBatch",
+        "ReadStream",
+        "Transformer",
+    ),
 }
+"""Module -> public names in it, which are loaded on first access."""
 
 _FORMER_NAMES = {"Share": "Split"}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
-__all__ = [  # explicit: a type checker cannot compute it
-    "AbstractSourceRecordIterator",
-    "AbstractSourceTask",
-    "Acknowledgement",
-    "Anchor",
-    "AssignedFeed",
-    "Assignment",
-    "BackoffConfig",
-    "BatchLimits",
-    "BucketConfig",
-    "InputOptions",
-    "ListPage",
-    "MemoryOffsetStore",
-    "NativeObject",
-    "ObjectChangedError",
-    "ObjectFeed",
-    "ObjectInput",
-    "ObjectNotFoundError",
-    "ObjectStore",
-    "OffsetManager",
-    "OffsetManagerEntry",
-    "OffsetManagerKey",
-    "OffsetStore",
-    "PayloadBatch",
-    "Producer",
-    "ReadStream",
-    "RecordBatch",
-    "ResumePoint",
-    "RetryPolicy",
-    "SkippedRecord",
-    "SourceCommonConfig",
-    "SourceContext",
-    "SourceRecord",
-    "Split",
-    "StoreRecordIterator",
-    "StoreSourceTask",
-    "TopicPartition",
-    "Transform",
-    "TransformBatch",
-    "TransformContext",
-    "Transformer",
-    "main",
-    "make_transformer",
-    "option",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:
     """Load a public name from its module on first access."""
     name = _FORMER_NAMES.get(name, name)
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
