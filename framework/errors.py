@@ -137,16 +137,6 @@ class SkippableError(SourceError):
             place = f"{place} (byte {self.byte_offset})" if place else f"byte {self.byte_offset}"
         return f"{place}: {self.message}" if place else self.message
 
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_skippable, (type(self), self.message, self.location, self.record_number, self.byte_offset))
-
-
-def _rebuild_skippable(
-    kind: type[SkippableError], message: str, location: str, record_number: int | None, byte_offset: int | None
-) -> SkippableError:
-    return kind(message, location=location, record_number=record_number, byte_offset=byte_offset)
-
 
 class RecordError(SkippableError, ValueError):
     """A record is bad; the records after it are readable."""
@@ -226,14 +216,6 @@ class ConfigError(FatalError, ValueError):
         else:
             lines = "".join(f"\n  - {mistake}" for mistake in self.mistakes)
             super().__init__(f"{head}{len(self.mistakes)} mistakes:{lines}")
-
-    @override
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_config_error, (self.mistakes, self.origin))
-
-
-def _rebuild_config_error(mistakes: tuple[str, ...], origin: str) -> ConfigError:
-    return ConfigError(mistakes, origin=origin)
 
 
 class CredentialsError(FatalError, PermissionError):
