@@ -42,7 +42,7 @@ class ConnectorOption:
 
     Attributes:
         to: the option, `s3.bucket`; empty without a counterpart.
-        read: the value from its text; raises ValueError.
+        read: the value from its text; raises ValueError with a sentence about it.
         variable: for a secret, the environment variable that will hold it.
         note: what differs, or why there is no counterpart.
         by_hand: what to write if the value is a reference and the option cannot take it, `{}`; empty if it can.
@@ -77,7 +77,7 @@ class ConvertedProperty:
     """
 
     name: str
-    to: str
+    to: str = ""
     note: str
     warning: str = ""
 
@@ -91,9 +91,9 @@ class Converted:
 
 
 def whole_number(text: str) -> int:
-    """Return the number; raises ValueError with the end of a sentence."""
+    """Return the number; raises ValueError."""
     if not _NUMBER.fullmatch(text):
-        raise ValueError("is not a whole number")
+        raise ValueError("its value is not a whole number")
     return int(text)
 
 
@@ -128,7 +128,7 @@ def _tolerance(text: str) -> str:
 
 def _compression(text: str) -> str:
     if _lower(text) == "snappy":
-        raise ValueError("has a framing of its own there (xerial's), which cannot be read")
+        raise ValueError("its value has a framing of its own there (xerial's), which cannot be read")
     return _lower(text)
 
 
@@ -256,18 +256,21 @@ def convert_properties(
     rows: dict[str, ConvertedProperty] = {}
     for name in sorted(properties, key=lambda name: _turn(name, options[name])):
         text = properties[name]
-        if name == TEMPLATE and sink:
-            prefix = counting.get(f"{section}.prefix", "")
-            rows[name] = _sink_template(text, sections, properties.get(prefix, ""), options.get(prefix))
-        elif name == TEMPLATE:
-            rows[name] = _template(text, sections)
-        elif sink and "{{" in text and name in known and known[name].replaces_template:
-            counting.setdefault(known[name].to, name)
-            rows[name] = _to_correct(name, _FILLED_IN % section)
-        elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
-            rows[name] = _several_topics(sections)
-        else:
-            rows[name] = _converted(name, text, options[name], sections, counting)
+        try:
+            if name == TEMPLATE and sink:
+                prefix = counting.get(f"{section}.prefix", "")
+                rows[name] = _sink_template(text, sections, properties.get(prefix, ""), options.get(prefix))
+            elif name == TEMPLATE:
+                rows[name] = _template(text, sections)
+            elif sink and "{{" in text and name in known and known[name].replaces_template:
+                counting.setdefault(known[name].to, name)
+                raise ValueError(_FILLED_IN % section)  # noqa: TRY301 - as what the others raise
+            elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
+                rows[name] = _several_topics(sections)
+            else:
+                rows[name] = _converted(name, text, options[name], sections, counting)
+        except ValueError as reason:
+            rows[name] = ConvertedProperty(name=name, note=f"{reason}", warning=f"to correct: {name}: {reason}")
     in_order = [rows[name] for name in properties]
     compression = known[COMPRESSION].sink_default if sink else ""
     completed = _completed(sections, section, compression, given=counting, sink=sink)
@@ -310,35 +313,30 @@ def _converted(
     counting: dict[str, str],
 ) -> ConvertedProperty:
     if option is None:
-        return ConvertedProperty(name=name, to="", note="unknown: neither Kafka Connect's nor this connector's")
+        return ConvertedProperty(name=name, note="unknown: neither Kafka Connect's nor this connector's")
     if not option.to:
-        return ConvertedProperty(name=name, to="", note=option.note)
+        return ConvertedProperty(name=name, note=option.note)
     if not text.strip():
-        return ConvertedProperty(name=name, to="", note="empty")
+        return ConvertedProperty(name=name, note="empty")
     first = counting.setdefault(option.to, name)
     if first != name:
         note = f"ignored: {shown(option.to)} is set by {first}, which counts"
-        return ConvertedProperty(name=name, to="", note=note, warning=f"{name} is {note}")
+        return ConvertedProperty(name=name, note=note, warning=f"{name} is {note}")
     value, note = _value(text, option)
-    if value is None:
-        return _to_correct(name, note)
     section, _, key = option.to.partition(".")
     sections.setdefault(section, {})[key] = value
     return ConvertedProperty(name=name, to=option.to, note=note)
 
 
 def _value(text: str, option: ConnectorOption) -> tuple[object, str]:
-    """Return the value and the note of a property; None and the reason when it cannot be used."""
+    """Return the value and the note of a property; raises ValueError with the reason when it cannot be used."""
     if not is_unicode(text):
-        return None, _NO_UNICODE
+        raise ValueError(_NO_UNICODE)
     if option.variable and not _is_reference(text):
         return f"${{env:{option.variable}}}", _NOT_COPIED
     if _has_reference(text):
         return _referred(text, option)
-    try:
-        value = option.read(text)
-    except ValueError as exc:
-        return None, f"its value {exc}"
+    value = option.read(text)
     return _joined([value]) if isinstance(value, str) else value, option.note
 
 
@@ -347,17 +345,14 @@ def _is_reference(text: str) -> bool:
 
 
 def _referred(text: str, option: ConnectorOption) -> tuple[object, str]:
-    """Return the value and the note of a property that holds references; None and the reason as above."""
+    """Return the value and the note of a property that holds references; raises ValueError as above."""
     if not _is_reference(text) and option.read is not str:
-        return None, "its value holds a reference beside other text: write it by hand"
+        raise ValueError("its value holds a reference beside other text: write it by hand")
     parts, note = _parts(text, option)
-    try:
-        value = f"{_joined(parts)}{option.unit}"
-    except ValueError as exc:
-        return None, f"its value {exc}"
+    value = f"{_joined(parts)}{option.unit}"
     if option.by_hand and _is_reference(text):
         way = option.by_hand.format(value)
-        return None, f"its value is a reference, which {shown(option.to)} cannot take as it is: {way}"
+        raise ValueError(f"its value is a reference, which {shown(option.to)} cannot take as it is: {way}")
     return value, note
 
 
@@ -389,35 +384,31 @@ def _parts(text: str, option: ConnectorOption) -> tuple[list[str], str]:
     return parts, f"was a reference of the config provider {names}: set this variable"
 
 
-def _joined(parts: list[str]) -> str:
+def _joined(parts: list[str], of: str = "value") -> str:
     """Return one text from plain text and references in turn; a plain `${` is escaped.
 
     Raises:
-        ValueError: with the end of a sentence: no text can have a plain `$` before a reference.
+        ValueError: no text can have a plain `$` before a reference.
     """
     if any(plain.endswith("$") for plain in parts[:-1:2]):
-        raise ValueError('has a "$" before a reference, where it would escape it: move the "$" into what that names')
+        raise ValueError(
+            f'its {of} has a "$" before a reference, where it would escape it: move the "$" into what that names'
+        )
     return "".join(part if at % 2 else part.replace("${", "$${") for at, part in enumerate(parts))
-
-
-def _to_correct(name: str, note: str) -> ConvertedProperty:
-    return ConvertedProperty(name=name, to="", note=note, warning=f"to correct: {name}: {note}")
 
 
 def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if text.strip() in {".*", ".+", ""}:
-        return ConvertedProperty(name=TEMPLATE, to="", note="every key is read, which is the default")
+        return ConvertedProperty(name=TEMPLATE, note="every key is read, which is the default")
     if not is_unicode(text):
-        return _to_correct(TEMPLATE, _NO_UNICODE)
+        raise ValueError(_NO_UNICODE)
     if _has_reference(text):
-        note = "its value holds a reference, which no expression can: write it as [naming] template"
-        return _to_correct(TEMPLATE, note)
+        raise ValueError("its value holds a reference, which no expression can: write it as [naming] template")
     template = f".*?(?:{text}).*"
     try:
         NameTemplate.parse(template, regex=True)
     except ConfigError:
-        note = "not a valid expression here (Python's syntax): write it as [naming] template"
-        return _to_correct(TEMPLATE, note)
+        raise ValueError("not a valid expression here (Python's syntax): write it as [naming] template") from None
     sections.setdefault("naming", {}).update(template=_joined([template]), regex=True)
     return ConvertedProperty(name=TEMPLATE, to="naming.template", note=_TEMPLATE_NOTE)
 
@@ -427,12 +418,8 @@ def _sink_template(
 ) -> ConvertedProperty:
     """Add the template of a sink, as `_whole_template` takes it, behind the prefix."""
     if not text.strip():
-        return ConvertedProperty(name=TEMPLATE, to="", note="empty")
-    try:
-        whole = _whole_template(text, prefix, option)
-    except ValueError as exc:
-        return _to_correct(TEMPLATE, str(exc))
-    sections.setdefault("naming", {})["template"] = whole
+        return ConvertedProperty(name=TEMPLATE, note="empty")
+    sections.setdefault("naming", {})["template"] = _whole_template(text, prefix, option)
     return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
 
 
@@ -463,19 +450,14 @@ def _whole_template(text: str, prefix: str, option: ConnectorOption | None) -> s
         raise ValueError(f"not a valid template here: {reasons}") from None
     parts = _parts(prefix, option)[0] if option is not None else [""]
     parts[-1] += template
-    try:
-        return _joined(parts)
-    except ValueError as exc:
-        raise ValueError(f"its prefix {exc}") from None
+    return _joined(parts, of="prefix")
 
 
 def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty:
     if "{{topic}}" in str(sections.get("naming", {}).get("template", "")):
         note = "several topics: records go to the topic that their key names"
         return ConvertedProperty(name=TOPICS, to="naming.template", note=note)
-    return _to_correct(
-        TOPICS, "holds several topics: write the one to write to as topic, or {{topic}} in [naming] template"
-    )
+    raise ValueError("holds several topics: write the one to write to as topic, or {{topic}} in [naming] template")
 
 
 def _completed(
