@@ -94,13 +94,33 @@ class IggyAddress:
     embedded_path: str | None = None
 
     @classmethod
-    def parse(cls, url: str) -> IggyAddress:
+    def parse(cls, url: str, *, with_login: bool = False) -> IggyAddress:
         """Parse `url`.
+
+        Args:
+            url: the address.
+            with_login: whether the login may be given beside it.
 
         Raises:
             ConfigError: all mistakes of the address at once, without its password or token.
         """
-        return parse_address(url, with_login=False)
+        scheme, colon, rest = url.strip().partition(":")
+        scheme = scheme.lower()
+        if scheme == "embedded" and colon:
+            if not rest:
+                raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
+            return IggyAddress(embedded_path=rest)
+        if scheme in _HTTP:
+            raise ConfigError(
+                f"{scheme}:// is not supported: HTTP keeps no connection, so Iggy cannot tell when an instance has ended, and two "
+                "could send at once; use iggy:// (TCP), iggy+tls://, iggy+quic:// or iggy+ws://"
+            )
+        if scheme in _BARE and rest.startswith("//"):
+            raise ConfigError(f"{scheme}:// is no scheme of an Iggy address; write {_BARE[scheme]}://")
+        if scheme not in _SCHEMES or not rest.startswith("//"):
+            raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
+        transport, tls = _SCHEMES[scheme]
+        return _parse_server(rest[2:], transport=transport, tls=tls, with_login=with_login)
 
     @property
     def server(self) -> str:
@@ -134,27 +154,6 @@ class IggyAddress:
             return f"embedded:{self.embedded_path}"
         who = "***@" if self.token is not None else f"{self.user}:***@"
         return f"{self.scheme}://{who}{self.server}"
-
-
-def parse_address(url: str, *, with_login: bool) -> IggyAddress:
-    """Return the parsed address. `with_login`: the login may be beside it."""
-    scheme, colon, rest = url.strip().partition(":")
-    scheme = scheme.lower()
-    if scheme == "embedded" and colon:
-        if not rest:
-            raise ConfigError("embedded: needs the path of a data folder, as in embedded:./iggy-data")
-        return IggyAddress(embedded_path=rest)
-    if scheme in _HTTP:
-        raise ConfigError(
-            f"{scheme}:// is not supported: HTTP keeps no connection, so Iggy cannot tell when an instance has ended, and two "
-            "could send at once; use iggy:// (TCP), iggy+tls://, iggy+quic:// or iggy+ws://"
-        )
-    if scheme in _BARE and rest.startswith("//"):
-        raise ConfigError(f"{scheme}:// is no scheme of an Iggy address; write {_BARE[scheme]}://")
-    if scheme not in _SCHEMES or not rest.startswith("//"):
-        raise ConfigError("an Iggy address looks like iggy://user:password@host:8090 or embedded:PATH")
-    transport, tls = _SCHEMES[scheme]
-    return _parse_server(rest[2:], transport=transport, tls=tls, with_login=with_login)
 
 
 def _parse_server(rest: str, *, transport: str, tls: bool, with_login: bool) -> IggyAddress:

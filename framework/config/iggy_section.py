@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import attrs
 
-from framework.config.iggy_address import QUIC_AUTHORITIES, TRANSPORTS, IggyAddress, parse_address
+from framework.config.iggy_address import QUIC_AUTHORITIES, TRANSPORTS, IggyAddress
 from framework.config.key_template import MAX_TOPIC_BYTES, topic_name_error
 from framework.config.option import Bytes, Seconds, option
 from framework.errors import ConfigError
@@ -145,11 +145,24 @@ class IggySection:
         Raises:
             ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
         """
-        mistakes: list[str] = []
-        address = _address_of(self, mistakes)
-        if mistakes or address is None:
+        if (self.url is None) == (self.address is None):
+            raise ConfigError(
+                "url: missing; give url, or address with username and password, or address with token"
+                if self.url is None
+                else "url, address: both name the server; leave one of the two out"
+            )
+        mistakes = [*_login_errors(self)]
+        place = "address" if self.url is None else "url"
+        try:
+            with_login = bool(self.login_names) or self.url is None
+            parsed = IggyAddress.parse(self.url or _url_of(f"{self.address}", self.transport), with_login=with_login)
+        except ConfigError as exc:
+            mistakes += [f"{place}: {mistake}" for mistake in exc.mistakes]
+        else:
+            mistakes += [*_contradictions(self, parsed, place)]
+        if mistakes:
             raise ConfigError(mistakes)
-        return address
+        return _completed(parsed, self)
 
     @property
     def login_names(self) -> list[str]:
@@ -168,76 +181,68 @@ class IggySection:
             yield from exc.mistakes
 
 
-def _address_of(section: IggySection, mistakes: list[str]) -> IggyAddress | None:
-    """Return the address that `url`, or `address`, and the options beside it describe; None with a mistake in it.
-
-    Args:
-        section: the options.
-        mistakes: receives each mistake, beginning with the options that it is about.
-    """
-    url, address, transport, login = section.url, section.address, section.transport, section.login_names
-    if url is not None and address is not None:
-        mistakes.append("url, address: both name the server; leave one of the two out")
-        return None
-    mistakes.extend(_login_errors(section))
-    if address is not None:
-        place, text = "address", _url_of(address, transport, mistakes)
-    elif url is not None:
-        place, text = "url", url
-    else:
-        mistakes.append("url: missing; give url, or address with username and password, or address with token")
-        return None
-    embedded = place == "url" and text.strip().lower().startswith("embedded:")
-    beside = [*login, *(["transport"] if transport is not None else []), *section.tls.names]
-    if embedded and beside:
-        mistakes.append(f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out")
-    parsed = None
-    try:
-        parsed = parse_address(text, with_login=not embedded and (bool(login) or address is not None))
-    except ConfigError as exc:
-        mistakes.extend(f"{place}: {mistake}" for mistake in exc.mistakes)
-    if address is not None and not login:
-        mistakes.append("address: who logs in is missing; add username and password, or token")
-    if parsed is None or embedded:
-        return parsed
-    if transport not in {None, parsed.transport}:
-        mistakes.append(
-            f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
-        )
-    return _with_tls(_with_login(parsed, section, mistakes), place, section.tls, mistakes)
-
-
 def _login_errors(section: IggySection) -> Iterator[str]:
     if section.token is not None and (section.username is not None or section.password is not None):
         yield f"{', '.join(section.login_names)}: give either user and password or an access token, not both"
     elif (section.username is None) != (section.password is None):
         missing = "password" if section.password is None else "username"
         yield f"{missing}: missing; username and password belong together"
+    elif section.address is not None and not section.login_names:
+        yield "address: who logs in is missing; add username and password, or token"
 
 
-def _url_of(address: str, transport: str | None, mistakes: list[str]) -> str:
+def _url_of(address: str, transport: str | None) -> str:
     """Return the address as a URL without a login."""
     if "://" in address or address.startswith("embedded:"):
-        mistakes.append("address: must be host:port; an address with a scheme belongs into url")
-    elif "@" in address or "?" in address:
+        raise ConfigError("must be host:port; an address with a scheme belongs into url")
+    if "@" in address or "?" in address:
         # not the value itself: it may hold a password
-        mistakes.append("address: must be host:port; the login belongs into username and password, or token")
-    else:
-        schemes = {"quic": "iggy+quic", "websocket": "iggy+ws"}
-        return f"{schemes.get(transport or '', 'iggy')}://{address}"
-    return "iggy://unused"
+        raise ConfigError("must be host:port; the login belongs into username and password, or token")
+    schemes = {"quic": "iggy+quic", "websocket": "iggy+ws"}
+    return f"{schemes.get(transport or '', 'iggy')}://{address}"
 
 
-def _with_login(parsed: IggyAddress, section: IggySection, mistakes: list[str]) -> IggyAddress:
-    if not section.login_names:
-        return parsed
-    if parsed.user or parsed.token is not None:
-        mistakes.append(f"url, {', '.join(section.login_names)}: both say who logs in; leave one of the two out")
-    return attrs.evolve(parsed, user=section.username or "", password=section.password, token=section.token)
+def _contradictions(section: IggySection, parsed: IggyAddress, place: str) -> Iterator[str]:
+    """Yield errors of options that do not fit the address, or each other; `place`: the option that gave the address."""
+    login, transport = section.login_names, section.transport
+    if parsed.embedded_path is not None:
+        beside = [*login, *(["transport"] if transport is not None else []), *section.tls.names]
+        if beside:
+            yield f"url, {', '.join(beside)}: embedded: takes no login, no transport and no TLS; leave them out"
+        return
+    if transport not in {None, parsed.transport}:
+        yield f"url, transport: url begins with {parsed.scheme}://, which contradicts transport; leave it out"
+    if login and (parsed.user or parsed.token is not None):
+        yield f"url, {', '.join(login)}: both say who logs in; leave one of the two out"
+    yield from _tls_contradictions(section.tls, parsed, place)
 
 
-def _with_tls(parsed: IggyAddress, place: str, tls: IggyTlsSection, mistakes: list[str]) -> IggyAddress:
-    mistakes.extend(_tls_errors(parsed, place, tls))
+def _tls_contradictions(tls: IggyTlsSection, parsed: IggyAddress, place: str) -> Iterator[str]:
+    is_quic = parsed.transport == "quic"
+    useless = [name for name in tls.names if name != "tls.enabled"]
+    if tls.validate_certificate:  # as without the option
+        useless.remove("tls.validate_certificate")
+    if is_quic and tls.enabled is False:
+        yield f"{'url' if place == 'url' else 'transport'}, tls.enabled: QUIC is always encrypted; leave enabled out"
+    elif place == "url" and tls.enabled not in {None, parsed.tls}:
+        yield f"url, tls.enabled: url begins with {parsed.scheme}://, which contradicts enabled; leave enabled out"
+    elif useless and not (parsed.tls or tls.enabled):
+        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls], or leave this out"
+    elif is_quic and tls.ca_file is not None:
+        yield f"tls.ca_file: {QUIC_AUTHORITIES}"
+    elif tls.validate_certificate is False and (parsed.tls_ca_file or tls.ca_file):
+        yield "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file"
+    for name in ("ca_file", "domain", "validate_certificate"):
+        in_url = getattr(parsed, f"tls_{name}") != getattr(IggyAddress(), f"tls_{name}")
+        if in_url and getattr(tls, name) is not None:
+            yield f"url, tls.{name}: url contains tls_{name} too; leave one of the two out"
+
+
+def _completed(parsed: IggyAddress, section: IggySection) -> IggyAddress:
+    """Return the address with the login and the TLS options that are given beside it."""
+    if section.login_names:
+        parsed = attrs.evolve(parsed, user=section.username or "", password=section.password, token=section.token)
+    tls = section.tls
     if not (parsed.tls or tls.enabled):
         return parsed
     return attrs.evolve(
@@ -247,30 +252,3 @@ def _with_tls(parsed: IggyAddress, place: str, tls: IggyTlsSection, mistakes: li
         tls_domain=parsed.tls_domain or tls.domain,
         tls_validate_certificate=parsed.tls_validate_certificate and tls.validate_certificate is not False,
     )
-
-
-def _tls_errors(parsed: IggyAddress, place: str, tls: IggyTlsSection) -> Iterator[str]:
-    is_quic = parsed.transport == "quic"
-    if is_quic and tls.enabled is False:
-        yield f"{'url' if place == 'url' else 'transport'}, tls.enabled: QUIC is always encrypted; leave enabled out"
-        return
-    if place == "url" and tls.enabled not in {None, parsed.tls}:
-        yield f"url, tls.enabled: url begins with {parsed.scheme}://, which contradicts enabled; leave enabled out"
-        return
-    useless = [name for name in tls.names if name != "tls.enabled"]
-    if tls.validate_certificate:  # as without the option
-        useless.remove("tls.validate_certificate")
-    if useless and not (parsed.tls or tls.enabled):
-        yield f"{', '.join(useless)}: no effect without TLS; set enabled = true in [iggy.tls], or leave this out"
-        return
-    if is_quic and tls.ca_file is not None:
-        yield f"tls.ca_file: {QUIC_AUTHORITIES}"
-    twice = {
-        "ca_file": parsed.tls_ca_file is not None and tls.ca_file is not None,
-        "domain": parsed.tls_domain is not None and tls.domain is not None,
-        "validate_certificate": not parsed.tls_validate_certificate and tls.validate_certificate is not None,
-    }
-    for name in (name for name, is_twice in twice.items() if is_twice):
-        yield f"url, tls.{name}: url contains tls_{name} too; leave one of the two out"
-    if tls.validate_certificate is False and (parsed.tls_ca_file or tls.ca_file):
-        yield "tls.ca_file, tls.validate_certificate: a certificate that is not checked needs no ca_file"

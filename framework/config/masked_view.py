@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import date, time
 from typing import Any
 
-from framework.config.iggy_address import TOKEN_MARK, parse_address
+from framework.config.iggy_address import TOKEN_MARK, IggyAddress
 from framework.config.loading import CONNECTOR_OPTIONS
 from framework.config.option import options_of
 from framework.config.substitution import REFERENCE
@@ -107,7 +107,7 @@ def _is_address(url: str) -> bool:
     """Return whether a URL, whose references may be anything, is that of an Iggy server, and says which part is its login."""
     try:
         known = REFERENCE.sub(lambda found: found[0] if found[1] is None else "1", url)
-        host = parse_address(known, with_login=True).host
+        host = IggyAddress.parse(known, with_login=True).host
     except ConfigError:
         return False
     return not host.startswith(TOKEN_MARK)
