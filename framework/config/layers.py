@@ -30,7 +30,7 @@ from framework.config.option import (
     union_members,
 )
 from framework.config.substitution import refers_to
-from framework.config.values import is_unicode
+from framework.config.values import is_unicode, with_texts
 from framework.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -196,7 +196,29 @@ def read_toml(path: Path, *, may_wait: bool = True) -> dict[str, Any]:
         raise ConfigError("not valid TOML: values are nested too deep", origin=origin) from None
 
 
-_CURLY_QUOTES = tuple("\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb")
+_OPTION = r"[\w-]+\s*="
+_TOML_HINTS = (
+    ("Cannot declare", ".*", "the section {line} stands twice"),
+    ("", r"\{.*", "this looks like JSON: TOML writes a section as [name], and an option as name = value"),
+    ("", r"[\w.-]+\s*:(\s.*)?", "this looks like YAML: TOML writes a section as [name], and an option as name = value"),
+    (
+        "",
+        r"[\w-]+(\.[\w-]+)+\s*=.*",
+        (
+            'this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."; '
+            "the command convert translates the properties of a Kafka connector"
+        ),
+    ),
+    ("Cannot overwrite", f"{_OPTION}.*", "{name} stands twice, or is a value and a table"),
+    (
+        "",
+        rf"{_OPTION}\s*[\u201c\u201d\u201e\u2018\u2019\u201a\u00ab\u00bb].*",
+        'quotes must be straight: {name} = "..."',
+    ),
+    ("Illegal character", rf'{_OPTION}\s*"[^"]*', 'the closing quote is missing: {name} = "..."'),
+    ("", f"{_OPTION}.*", 'a text stands in quotes: {name} = "..."'),
+)
+"""Beginning of the parser's error, form of the line -> the probable correction, of which the first counts."""
 
 
 def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
@@ -204,32 +226,10 @@ def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
     found = re.search(r"\(at line (\d+)", str(error))
     lines = text.splitlines()
     line = lines[int(found[1]) - 1].strip() if found is not None and int(found[1]) <= len(lines) else ""
-    name = line.partition("=")[0].strip()
-    hint = ""
-    if str(error).startswith("Cannot declare"):
-        hint = f"; the section {line} stands twice"
-    elif text.lstrip().startswith("{"):
-        hint = "; this looks like JSON: TOML writes a section as [name], and an option as name = value"
-    elif re.match(r"[\w.-]+\s*:(\s|$)", line):
-        hint = "; this looks like YAML: TOML writes a section as [name], and an option as name = value"
-    elif re.fullmatch(r"[\w-]+(\.[\w-]+)+", name):
-        hint = (
-            f'; this looks like a .properties file: TOML writes sections as [name], and texts in quotes, {name} = "..."; '
-            f"the command convert translates the properties of a Kafka connector"
-        )
-    elif "=" in line and re.fullmatch(r"[\w-]+", name):
-        hint = f"; {_value_hint(name, line.partition('=')[2].strip(), str(error))}"
-    return hint
-
-
-def _value_hint(name: str, value: str, error: str) -> str:
-    if error.startswith("Cannot overwrite"):
-        return f"{name} stands twice, or is a value and a table"
-    if value.startswith(_CURLY_QUOTES):
-        return f'quotes must be straight: {name} = "..."'
-    if error.startswith("Illegal character") and value.startswith('"') and value.count('"') == 1:
-        return f'the closing quote is missing: {name} = "..."'
-    return f'a text stands in quotes: {name} = "..."'
+    for beginning, form, hint in _TOML_HINTS:
+        if str(error).startswith(beginning) and re.fullmatch(form, line):
+            return f"; {hint.format(line=line, name=line.partition('=')[0].strip())}"
+    return ""
 
 
 # ---- overrides
@@ -256,20 +256,10 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
             report(f"{variable}: the value of this environment variable is not UTF-8 text")
             continue
         path, option = names[variable]
-        value = _without_references(override_value(environment[variable], option))
+        value = override_value(environment[variable], option)
+        value = with_texts(value, lambda text: text.replace("${", "$${"))  # a variable is meant as it is
         layers.append(Layer(origin=variable, values=_nested(path, value)))
     return layers
-
-
-def _without_references(value: object) -> object:
-    """Return a variable's value with its texts as a file would write them: they are meant as they are."""
-    if isinstance(value, str):
-        return value.replace("${", "$${")
-    if isinstance(value, list):
-        return [_without_references(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _without_references(item) for name, item in value.items()}
-    return value
 
 
 def check_other_variables(

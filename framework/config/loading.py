@@ -14,7 +14,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -45,7 +45,7 @@ from framework.config.option import (
 from framework.config.substitution import Substitution
 from framework.config.transform_registry import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
 from framework.config.value_limits import check_limits
-from framework.config.values import InvalidValueError, SubstitutedText, converted, flat_table
+from framework.config.values import InvalidValueError, SubstitutedText, converted, flat_table, texts_in, with_texts
 from framework.errors import ConfigError
 from framework.model.text import counted
 
@@ -202,7 +202,9 @@ class _Reading:
         self._mistakes: list[str] = []
         self._substitution = Substitution(environment, may_wait=may_wait)
         self._secrets = self._substitution.secrets  # and those of secret options
-        self._brought_in: dict[str, list[str]] = {}  # place of an option -> its values with text from elsewhere
+        self._brought_in: dict[
+            str, list[SubstitutedText]
+        ] = {}  # place of an option -> its values with text from elsewhere
 
     def load(self, layers: Sequence[Layer], *, origin: str, overrides: Sequence[str] = ()) -> Loaded[Any]:
         """Return the configuration in these layers.
@@ -368,8 +370,7 @@ class _Reading:
         value = self._substituted(value, f"{place}{option.name}")
         if len(self._mistakes) > known:
             return _UNUSABLE
-        texts = list(_substituted_texts(value))
-        if texts:
+        if texts := [text for text in texts_in(value) if isinstance(text, SubstitutedText)]:
             self._brought_in[f"{place}{option.name}"] = texts
         if option.metadata.secret and isinstance(value, str):
             self._secrets.update(secret_parts(str(value)))
@@ -488,28 +489,10 @@ def _example(cls: type) -> str:
     return f"{{ {', '.join(f'{name} = ...' for name in shown)} }}"
 
 
-def _substituted_texts(value: object) -> Iterator[str]:
-    """Yield the texts in a value that hold text from elsewhere."""
-    if isinstance(value, SubstitutedText):
-        yield str(value)
-    elif isinstance(value, (list, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _substituted_texts(item)
-
-
-def _without_substituted(value: object) -> object:
-    if isinstance(value, SubstitutedText):
-        return "***"
-    if isinstance(value, list):
-        return [_without_substituted(item) for item in value]
-    if isinstance(value, dict):
-        return {name: _without_substituted(item) for name, item in value.items()}
-    return value
-
-
 def _shown(value: object, option: Option) -> str:
     """Return ` = "many"`, shortened; `***` for a secret, and for text from elsewhere."""
     if option.metadata.secret or isinstance(value, SubstitutedText):
         return " = ***"
-    text = json.dumps(_without_substituted(value), default=str, ensure_ascii=False)
+    visible = with_texts(value, lambda text: "***" if isinstance(text, SubstitutedText) else text)
+    text = json.dumps(visible, default=str, ensure_ascii=False)
     return f" = {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'}"

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from framework.config.files import read_file
-from framework.config.values import InvalidValueError, SubstitutedText, is_unicode
+from framework.config.values import InvalidValueError, SubstitutedText, is_unicode, texts_in
 
 REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
 """Group 1 is what a reference names; None of a literal `$${`, and of a `${` without an end.
@@ -25,11 +25,7 @@ _MAX_FILE_BYTES = 1 << 20
 
 def refers_to(value: object, variable: str) -> bool:
     """Return whether a value, or a value inside it, holds the reference `${env:VARIABLE}`."""
-    if isinstance(value, Mapping):
-        return any(refers_to(inner, variable) for inner in value.values())
-    if isinstance(value, list):
-        return any(refers_to(inner, variable) for inner in value)
-    return isinstance(value, str) and any(found[1] == f"env:{variable}" for found in REFERENCE.finditer(value))
+    return any(found[1] == f"env:{variable}" for text in texts_in(value) for found in REFERENCE.finditer(text))
 
 
 class Substitution:

@@ -119,36 +119,28 @@ def partition_options(configs: Sequence[TransformConfig], *before: object) -> Ma
     if chooser is None:
         return {}
     shaping = itertools.takewhile(lambda config: config is not chooser, configs)
-    parts = [*map(_given, before), *([config.type, _given(config.options)] for config in shaping if config.enabled)]
-    rule = [PARTITION_RULE, parts, chooser.type, _given(chooser.options)]
+    parts = [*before, *([config.type, config.options] for config in shaping if config.enabled)]
+    rule = [PARTITION_RULE, parts, chooser.type, chooser.options]
+    text = json.dumps(rule, sort_keys=True, separators=(",", ":"), default=_as_json)
     return {
         PARTITION_BY: str(getattr(chooser.options, "field", chooser.type)),
-        PARTITION_DIGEST: xxhash.xxh3_64_hexdigest(json.dumps(rule, sort_keys=True, separators=(",", ":")).encode()),
+        PARTITION_DIGEST: xxhash.xxh3_64_hexdigest(text.encode()),
     }
 
 
-_FACTORY: Any = type(attrs.Factory(dict))
-
-
-def _given(value: Any) -> Any:
-    """Return an option as JSON, without defaults."""
+def _as_json(value: Any) -> Any:
+    """Return what JSON has in place of a value; the options of a class without those that have their default values."""
     if attrs.has(type(value)):
-        return {
-            field.name: _given(item)
-            for field in attrs.fields(type(value))
-            if (item := getattr(value, field.name)) != _default(field, value)
-        }
+        defaults = {field.name: _default(field, value) for field in attrs.fields(type(value))}
+        return {name: getattr(value, name) for name, default in defaults.items() if getattr(value, name) != default}
     if isinstance(value, Mapping):
-        return {str(name): _given(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        items = [_given(item) for item in value]
-        return sorted(items, key=repr) if isinstance(value, set | frozenset) else items
-    return value if value is None or isinstance(value, str | int | float) else repr(value)
+        return dict(value)
+    return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)
 
 
 def _default(field: attrs.Attribute[Any], of: object) -> Any:
     default: Any = field.default
-    if isinstance(default, _FACTORY):
+    if isinstance(default, attrs.Factory):  # type: ignore[arg-type]
         return default.factory(of) if default.takes_self else default.factory()
     return default
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time, timezone
 from typing import Any, get_args
 
@@ -26,6 +26,24 @@ class SubstitutedText(str):
 def is_unicode(text: str) -> bool:
     """Return whether a text of the command line or the environment was UTF-8; Python keeps other bytes as surrogates."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield the texts in a value of a file."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+
+
+def with_texts(value: object, change: Callable[[str], object]) -> object:
+    """Return a value of a file with each text in it changed."""
+    if isinstance(value, Mapping):
+        return {name: with_texts(item, change) for name, item in value.items()}
+    if isinstance(value, list):
+        return [with_texts(item, change) for item in value]
+    return change(value) if isinstance(value, str) else value
 
 
 class InvalidValueError(ValueError):

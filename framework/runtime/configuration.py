@@ -16,6 +16,7 @@ from framework.config.loading import CONNECTOR_KEY, Loaded
 from framework.config.masked_view import MASK, shown_mapping
 from framework.config.option import sections_of
 from framework.config.sections import SourceCommonConfig
+from framework.config.values import with_texts
 from framework.errors import ConfigError
 from framework.model.text import unicode_text
 from framework.runtime.source_program import Kind, Kinds
@@ -154,8 +155,4 @@ def shown(configuration: Configuration) -> dict[str, Any]:
 
 def without_logins(value: object) -> Any:
     """Return a shown value without the texts in it that may hold a login."""
-    if isinstance(value, Mapping):
-        return {name: without_logins(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [without_logins(inner) for inner in value]
-    return MASK if isinstance(value, str) and MASK not in value and _LOGIN.search(value) else value
+    return with_texts(value, lambda text: MASK if MASK not in text and _LOGIN.search(text) else text)
