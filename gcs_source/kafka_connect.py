@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, duration_of_milliseconds, whole_number
+from framework.config.kafka_connect import NO_LOGIN, ConnectorOption, address, duration, whole_number
 
 OPTIONS: Mapping[str, ConnectorOption] = {
     "gcs.bucket.name": ConnectorOption(to="gcs.bucket", of_sink=True),
@@ -17,9 +17,9 @@ OPTIONS: Mapping[str, ConnectorOption] = {
         note="not copied: write the JSON to a file, and name it in [gcs] credentials_file"
     ),
     "gcs.credentials.default": ConnectorOption(note="without credentials_file the application default is used"),
-    "gcs.retry.backoff.initial.delay.ms": duration_of_milliseconds("gcs.retry_base"),
-    "gcs.retry.backoff.max.delay.ms": duration_of_milliseconds("gcs.retry_cap"),
-    "gcs.retry.backoff.total.timeout.ms": duration_of_milliseconds("gcs.retry_budget"),
+    "gcs.retry.backoff.initial.delay.ms": duration("gcs.retry_base", "ms"),
+    "gcs.retry.backoff.max.delay.ms": duration("gcs.retry_cap", "ms"),
+    "gcs.retry.backoff.total.timeout.ms": duration("gcs.retry_budget", "ms"),
     "gcs.retry.backoff.max.attempts": ConnectorOption(to="gcs.max_attempts", read=whole_number),
     "gcs.retry.backoff.delay.multiplier": ConnectorOption(note="each wait is twice the last"),
     "gcs.object.content.encoding": ConnectorOption(note="for uploads; a source only reads"),

@@ -12,8 +12,7 @@ from framework.config.kafka_connect import (
     NO_LOGIN,
     ConnectorOption,
     address,
-    duration_of_milliseconds,
-    seconds,
+    duration,
     whole_number,
 )
 
@@ -39,10 +38,10 @@ OPTIONS: Mapping[str, ConnectorOption] = {
     "aws.sts.role.arn": ConnectorOption(to="s3.role_arn"),
     "aws.sts.role.external.id": ConnectorOption(to="s3.role_external_id"),
     "aws.sts.role.session.name": ConnectorOption(to="s3.role_session_name"),
-    "aws.sts.role.session.duration": ConnectorOption(to="s3.role_duration", read=seconds),
+    "aws.sts.role.session.duration": duration("s3.role_duration", "s"),
     "aws.sts.config.endpoint": ConnectorOption(to="s3.sts_endpoint", read=address, note=NO_LOGIN),
-    "aws.s3.backoff.delay.ms": duration_of_milliseconds("s3.retry_base"),
-    "aws.s3.backoff.max.delay.ms": duration_of_milliseconds("s3.retry_cap"),
+    "aws.s3.backoff.delay.ms": duration("s3.retry_base", "ms"),
+    "aws.s3.backoff.max.delay.ms": duration("s3.retry_cap", "ms"),
     "aws.s3.backoff.max.retries": ConnectorOption(
         to="s3.max_attempts",
         read=_attempts,

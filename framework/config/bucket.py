@@ -125,23 +125,21 @@ def bucket_errors(config: BucketConfig, bucket: str) -> Iterator[str]:
         yield "retry_base: must not be above retry_cap"
 
 
+_ADDRESS = "must be an address with its scheme, like http://host:port, in ASCII and without blanks"
+
+
 def address_errors(**addresses: str) -> Iterator[str]:
     """Yield errors of HTTP addresses, given by option name. Only a proxy's address may contain a user."""
     for name, value in addresses.items():
-        if not value:
-            continue
         scheme, login, place = _parts_of(value)
         if name != "proxy":
             login, place = "", value.partition("://")[2]
         # The value is not repeated: a proxy's address may hold a password.
-        if mistake := _login_mistake(login):
+        mistake = _mistake_of(login, place) if scheme in {"http", "https"} else _ADDRESS
+        if not mistake and name != "proxy" and _holds_more(place):
+            mistake = "must hold neither a user nor a query; keys go into their own options"
+        if value and mistake:
             yield f"{name}: {mistake}"
-        elif scheme not in ("http", "https") or not _is_place(place):
-            yield f"{name}: must be an address with its scheme, like http://host:port, in ASCII and without blanks"
-        elif mistake := _port_mistake(place):
-            yield f"{name}: {mistake}"
-        elif name != "proxy" and _holds_more(place):
-            yield f"{name}: must hold neither a user nor a query; keys go into their own options"
 
 
 def check_environment_proxy(proxy: str, *, allows_brackets: bool = False) -> None:
@@ -155,11 +153,8 @@ def check_environment_proxy(proxy: str, *, allows_brackets: bool = False) -> Non
         ConfigError: it cannot be used; the message names its variable.
     """
     _, login, place = _parts_of(proxy)
-    mistake = _login_mistake(re.sub(r"[\[\]]", "", login) if allows_brackets else login)
-    if not mistake and proxy and not _is_place(place):
-        mistake = "must be an address like http://host:port, in ASCII and without blanks"
-    mistake = mistake or _port_mistake(place)
-    if mistake:
+    mistake = _mistake_of(re.sub(r"[\[\]]", "", login) if allows_brackets else login, place)
+    if proxy and mistake:
         named = (name for name, value in os.environ.items() if name.lower().endswith("_proxy") and value == proxy)
         raise ConfigError([f"the variable {next(named, 'HTTPS_PROXY')}: {mistake}"])
 
@@ -171,39 +166,32 @@ def _parts_of(address: str) -> tuple[str, str, str]:
     return found[1].lower() if found else "", login, place
 
 
-def _login_mistake(login: str) -> str:
-    """Return what must be changed in a proxy's login; empty if nothing must.
+def _mistake_of(login: str, place: str) -> str:
+    """Return what must be changed in an address, by its login and the host with port and path; empty if nothing must.
 
-    Libraries would take a part of it for the host; libcurl ends it at the first `@`, and pycurl takes ASCII alone.
+    Libraries would take a part of a login for the host; libcurl ends it at the first `@`, and pycurl takes ASCII alone.
     """
-    if not re.search(r"[^!-~]|[/?#\[\]@]", login):
-        return ""
-    return (
-        "its user and password must be percent-encoded where they contain / ? # [ ] @, a blank or what is not ASCII, "
-        "with %2F for /: http://user:password@host:port"
-    )
-
-
-def _is_place(place: str) -> bool:
-    """Return whether this is a host, with or without port and path."""
+    if re.search(r"[^!-~]|[/?#\[\]@]", login):
+        return (
+            "its user and password must be percent-encoded where they contain / ? # [ ] @, a blank or what is not ASCII, "
+            "with %2F for /: http://user:password@host:port"
+        )
     try:
-        return bool(urlsplit(f"//{place}").hostname) and not re.search(r"[^!-~]", place)
+        parts = urlsplit(f"//{place}")
     except ValueError:  # a bracket without its end
-        return False
+        return _ADDRESS
+    if not parts.hostname or re.search(r"[^!-~]", place):
+        return _ADDRESS
+    try:
+        is_port = parts.port != 0
+    except ValueError:
+        is_port = False
+    return "" if is_port else "its port must be a number from 1 to 65535"
 
 
 def _holds_more(place: str) -> bool:
     parts = urlsplit(f"//{place}")
     return bool(parts.username or parts.password or parts.query or parts.fragment)
-
-
-def _port_mistake(place: str) -> str:
-    """Return what is wrong with the port; empty if there is none, or a right one."""
-    try:
-        port = urlsplit(f"//{place}").port
-    except ValueError:
-        port = 0
-    return "its port must be a number from 1 to 65535" if port == 0 else ""
 
 
 def customer_key_bytes(text: str, option: str) -> bytes:

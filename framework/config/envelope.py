@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from framework.envelopes.layout import Origin
 
 if TYPE_CHECKING:
-    from framework.config.key_template import NameTemplate
     from framework.config.sections import SourceCommonConfig
     from framework.transform import Transform
 
@@ -20,18 +19,11 @@ def make_envelope(config: SourceCommonConfig) -> Sequence[tuple[Transform, str]]
         return []
     from framework.envelopes.restore import EnvelopeTransform  # noqa: PLC0415 - loaded when used
 
-    origin_of = _origin_by(config.naming.parsed())
-    transform = EnvelopeTransform(options.layout(), origin_of, check_origin=options.check_origin)
-    return [(transform, f"envelope {options.envelope}")]
+    template = config.naming.parsed()
 
-
-def _origin_by(template: NameTemplate | None) -> Callable[[str], Origin]:
-    """Return the function that reads from a key of which topic and partition its records were archived."""
-    if template is None:
-        return lambda _key: Origin()
-
-    def origin(key: str) -> Origin:
-        match = template.match(key)
+    def origin_of(key: str) -> Origin:
+        match = None if template is None else template.match(key)
         return Origin() if match is None else Origin(topic=match.topic, partition=match.partition)
 
-    return origin
+    transform = EnvelopeTransform(options.layout(), origin_of, check_origin=options.check_origin)
+    return [(transform, f"envelope {options.envelope}")]

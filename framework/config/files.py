@@ -25,32 +25,27 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
     Raises:
         OSError: it cannot be read, or is a pipe into which no process writes.
     """
-    if not may_wait:
-        return _read_at_once(path, max_bytes)
-    if not path.is_fifo():
-        with path.open("rb") as file:
-            return file.read(max_bytes + 1)
-    pipe = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # otherwise it waits for a writer, without end
-    try:
+    with open(path, "rb", opener=_without_wait) as file:
+        if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            os.set_blocking(file.fileno(), may_wait)
+            content: bytes | None = file.read(max_bytes + 1)
+            if content is None:
+                raise OSError(errno.EINVAL, "it is a terminal, not a file, and is read more than once")
+            return content
+        if not may_wait:
+            raise OSError(errno.EINVAL, "it is a pipe, not a file, and is read more than once")
         poll, data = select.poll(), bytearray()
-        poll.register(pipe, select.POLLIN)
+        poll.register(file, select.POLLIN)
         while len(data) <= max_bytes:
             if not poll.poll(PIPE_SECONDS * 1000):
                 raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe, and nothing came within {PIPE_SECONDS:g} seconds")
-            piece = os.read(pipe, _PIECE_BYTES)
+            piece = os.read(file.fileno(), _PIECE_BYTES)
             if not piece:
                 break
             data += piece
         return bytes(data[: max_bytes + 1])
-    finally:
-        os.close(pipe)
 
 
-def _read_at_once(path: Path, max_bytes: int) -> bytes:
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            raise OSError(errno.EINVAL, "it is a pipe, not a file, and is read more than once")
-        data: bytes | None = file.read(max_bytes + 1)
-        if data is None:
-            raise OSError(errno.EINVAL, "it is a terminal, not a file, and is read more than once")
-        return data
+def _without_wait(path: str, flags: int) -> int:
+    """Open a file; of a pipe, without a wait for a writer, which has no end."""
+    return os.open(path, flags | os.O_NONBLOCK)

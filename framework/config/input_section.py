@@ -25,6 +25,7 @@ _READ_WHOLE = ("bytes", "csv", "json")
 """Shipped formats whose objects cannot be split."""
 
 _INPUT_OPTIONS = [field.name for field in attrs.fields(InputOptions)]
+_ENVELOPE_OPTIONS = attrs.fields_dict(EnvelopeOptions).keys() - {"envelope", "check_origin"}
 
 _SENT_UNCHANGED = ("bytes", "json", "jsonl", "text")
 """Shipped formats whose records have no columns."""
@@ -192,14 +193,8 @@ class InputSection:
             return None
         return EnvelopeOptions(
             envelope=self.envelope,
-            payload=self.envelope_payload,
-            fields=self.envelope_fields,
-            columns=self.envelope_columns,
-            headers=self.envelope_headers,
-            header_kinds=self.envelope_header_kinds,
-            key_header=self.envelope_key_header,
-            timestamp_unit=self.envelope_timestamp_unit,
             check_origin=self.envelope_mismatch == "bad_record",
+            **{name: getattr(self, f"envelope_{name}") for name in _ENVELOPE_OPTIONS},
         )
 
     def _envelope_errors(self) -> Iterator[str]:

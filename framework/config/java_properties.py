@@ -12,12 +12,13 @@ The rules are those of `java.util.Properties`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
+_LINE = re.compile(r"[ \t\f]*(?:[#!][^\r\n]*|((?:[^\\\r\n]+|\\(?:\r\n|.|\Z))*))(?:\r\n|\r|\n|\Z)", re.DOTALL)
+"""A line: a comment, or what stands in it and in those that continue it."""
+_CONTINUATION = re.compile(r"\\(?:(\r\n|\r|\n|\Z)[ \t\f]*|.)", re.DOTALL)
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPE = re.compile(r"\\(?:u(?P<code>[0-9A-Fa-f]{4})|(?P<char>.))", re.DOTALL)
 _SEPARATOR = re.compile(r"(?P<name>(?:\\.|[^\\:=\s])*)[ \t\f]*(?:[:=][ \t\f]*)?", re.DOTALL)
-_BLANKS = " \t\f"
 
 
 def parse_properties(data: bytes) -> tuple[dict[str, str], list[str]]:
@@ -35,37 +36,21 @@ def parse_properties(data: bytes) -> tuple[dict[str, str], list[str]]:
         text = data.decode("iso-8859-1")
     values: dict[str, str] = {}
     repeated: list[str] = []
-    for number, line in _logical_lines(text):
+    for place in _LINE.finditer(text):
+        line = _CONTINUATION.sub(lambda found: found[0] if found[1] is None else "", place[1] or "")
         found = _SEPARATOR.match(line)
         assert found is not None  # it matches nothing at all, too
+        if not line:
+            continue
         try:
             name, value = _unescaped(found["name"]), _unescaped(line[found.end() :])
         except ValueError as exc:
+            number = 1 + len(re.findall(r"\r\n|\r|\n", text[: place.start()]))
             raise ValueError(f"line {number}: {exc}") from None
         if name in values and name not in repeated:
             repeated.append(name)
         values[name] = value
     return values, repeated
-
-
-def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are neither empty nor comments, with their numbers; continuations are joined."""
-    parts: list[str] = []
-    began = 0
-    for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
-        line = raw.lstrip(_BLANKS)
-        if not parts:
-            if not line or line[0] in "#!":
-                continue
-            began = number
-        backslashes = len(line) - len(line.rstrip("\\"))
-        if backslashes % 2:
-            parts.append(line[:-1])
-            continue
-        yield began, "".join([*parts, line])
-        parts = []
-    if parts:
-        yield began, "".join(parts)
 
 
 def _unescaped(text: str) -> str:

@@ -97,19 +97,9 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
-def milliseconds(text: str) -> str:
-    """Return a number of milliseconds as a duration."""
-    return f"{whole_number(text)}ms"
-
-
-def duration_of_milliseconds(to: str) -> ConnectorOption:
-    """Return what becomes of a property in milliseconds: a duration, which has its unit beside the number."""
-    return ConnectorOption(to=to, read=milliseconds, unit="ms")
-
-
-def seconds(text: str) -> str:
-    """Return a number of seconds as a duration."""
-    return f"{whole_number(text)}s"
+def duration(to: str, unit: str) -> ConnectorOption:
+    """Return what becomes of a property that is a number of a unit: a duration, which has the unit beside the number."""
+    return ConnectorOption(to=to, read=lambda text: f"{whole_number(text)}{unit}", unit=unit)
 
 
 def address(text: str) -> str:
@@ -136,10 +126,6 @@ def _source_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", text.strip())[:100]
 
 
-def _none(note: str) -> ConnectorOption:
-    return ConnectorOption(note=note)
-
-
 TEMPLATE = "file.name.template"
 START_KEY = "native.start.key"
 TOPICS = "topics"
@@ -158,7 +144,7 @@ _SINK_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*(?::[^{}]*)?\}\}", re.ASCII)
 
 COMMON: Mapping[str, ConnectorOption] = {
     "name": ConnectorOption(to="source.name", read=_source_name, note="identifies the positions: keep it"),
-    "connector.class": _none("the program is the connector"),
+    "connector.class": ConnectorOption(note="the program is the connector"),
     "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
     "topic": ConnectorOption(to="iggy.topic"),
     TOPICS: ConnectorOption(
@@ -167,8 +153,8 @@ COMMON: Mapping[str, ConnectorOption] = {
         by_hand='write "{}" if it holds one topic',
         yields=True,
     ),
-    "topics.regex": _none(
-        "what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template"
+    "topics.regex": ConnectorOption(
+        note="what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template"
     ),
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
@@ -194,19 +180,23 @@ COMMON: Mapping[str, ConnectorOption] = {
         by_hand='write "none", or "skip_record" if it holds all',
     ),
     "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
-    "errors.log.enable": _none("errors are always logged"),
-    "errors.log.include.messages": _none("records are never logged; a dead letter has the bytes"),
-    "max.poll.records": _none("requests are formed by bytes and time: [iggy] batch_length, batch_bytes, linger_time"),
-    "ring.buffer.size": _none("every object has a position, so late keys are found: [discovery] allowed_lateness"),
-    "schema.registry.url": _none(_CONVERTER),
-    "value.converter.schema.registry.url": _none(_CONVERTER),
-    "schemas.enable": _none(_CONVERTER),
-    "kafka.retry.backoff.ms": _none("a source that has lost Iggy reconnects for five minutes"),
-    "bootstrap.servers": _none(_KAFKA),
-    "plugin.path": _none("there are no plug-ins to load"),
-    "exactly.once.support": _none("delivery is always exactly once"),
-    "transaction.boundary": _none("delivery is always exactly once"),
-    "task.id": _none("tasks are numbered by the program"),
+    "errors.log.enable": ConnectorOption(note="errors are always logged"),
+    "errors.log.include.messages": ConnectorOption(note="records are never logged; a dead letter has the bytes"),
+    "max.poll.records": ConnectorOption(
+        note="requests are formed by bytes and time: [iggy] batch_length, batch_bytes, linger_time"
+    ),
+    "ring.buffer.size": ConnectorOption(
+        note="every object has a position, so late keys are found: [discovery] allowed_lateness"
+    ),
+    "schema.registry.url": ConnectorOption(note=_CONVERTER),
+    "value.converter.schema.registry.url": ConnectorOption(note=_CONVERTER),
+    "schemas.enable": ConnectorOption(note=_CONVERTER),
+    "kafka.retry.backoff.ms": ConnectorOption(note="a source that has lost Iggy reconnects for five minutes"),
+    "bootstrap.servers": ConnectorOption(note=_KAFKA),
+    "plugin.path": ConnectorOption(note="there are no plug-ins to load"),
+    "exactly.once.support": ConnectorOption(note="delivery is always exactly once"),
+    "transaction.boundary": ConnectorOption(note="delivery is always exactly once"),
+    "task.id": ConnectorOption(note="tasks are numbered by the program"),
 }
 """Properties of every source, and of Kafka Connect itself."""
 
@@ -289,7 +279,7 @@ def _of_sink(properties: Mapping[str, str]) -> dict[str, ConnectorOption]:
     """Return what becomes of properties that say something else of a sink."""
     found = {TOPICS: attrs.evolve(COMMON[TOPICS], note="the topic that the sink read")}
     if _lower(properties.get(FORMAT_OF_SINK, "")) == "parquet":
-        found |= dict.fromkeys((COMPRESSION, FORMER_COMPRESSION), _none(_INSIDE))
+        found |= dict.fromkeys((COMPRESSION, FORMER_COMPRESSION), ConnectorOption(note=_INSIDE))
     return found
 
 
@@ -416,24 +406,19 @@ def _template(text: str, sections: dict[str, dict[str, object]]) -> ConvertedPro
 def _sink_template(
     text: str, sections: dict[str, dict[str, object]], prefix: str, option: ConnectorOption | None
 ) -> ConvertedProperty:
-    """Add the template of a sink, as `_whole_template` takes it, behind the prefix."""
-    if not text.strip():
-        return ConvertedProperty(name=TEMPLATE, note="empty")
-    sections.setdefault("naming", {})["template"] = _whole_template(text, prefix, option)
-    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
-
-
-def _whole_template(text: str, prefix: str, option: ConnectorOption | None) -> str:
-    """Return prefix and template of a sink, which are literal; `{{partition:padding=true}}` are digits too.
+    """Add prefix and template of a sink, which are literal; `{{partition:padding=true}}` are digits too.
 
     Args:
         text: the template.
+        sections: receives it.
         prefix: the value of the property with the prefix.
         option: what becomes of that property; None without one.
 
     Raises:
         ValueError: with the reason why there is none here.
     """
+    if not text.strip():
+        return ConvertedProperty(name=TEMPLATE, note="empty")
     if not is_unicode(prefix + text):
         raise ValueError(_NO_UNICODE)
     if option is not None and option.replaces_template:
@@ -450,7 +435,8 @@ def _whole_template(text: str, prefix: str, option: ConnectorOption | None) -> s
         raise ValueError(f"not a valid template here: {reasons}") from None
     parts = _parts(prefix, option)[0] if option is not None else [""]
     parts[-1] += template
-    return _joined(parts, of="prefix")
+    sections.setdefault("naming", {})["template"] = _joined(parts, of="prefix")
+    return ConvertedProperty(name=TEMPLATE, to="naming.template", note="the whole key, with the prefix before it")
 
 
 def _several_topics(sections: dict[str, dict[str, object]]) -> ConvertedProperty:

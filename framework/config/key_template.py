@@ -7,7 +7,7 @@ template.match("events/orders/3-1717000000.jsonl")      # NameMatch(topic="order
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from typing import NamedTuple
 
 import attrs
@@ -25,15 +25,16 @@ MAX_TOPIC_BYTES = 255
 _MAX_SHOWN = 1000
 _NUMBER = re.compile(r"\+?[0-9]+", re.ASCII)
 # The topic's length is limited by Iggy: a longer one is no match rather than an error in the middle of a run.
-_CAPTURING = {
+_PLACEHOLDERS = {
     "topic": r"(?P<topic>[A-Za-z0-9._-]{1,255})",
     "partition": r"(?P<partition>[0-9]+)",
     "start_offset": r"(?P<start_offset>[0-9]+)",
+    "timestamp": "[0-9]+",
+    "key": ".+",
 }
 _SINGLE_BRACES = re.compile(r"(?<!\{)\{(topic|partition|start_offset|timestamp|key)\}(?!\})")
 _DIGITS = {"partition", "start_offset", "timestamp"}
-_PLACEHOLDERS = (*_CAPTURING, "timestamp", "key")
-
+_KEY_NUMBER = re.compile("[0-9]{1,4000}")
 
 _FullMatch = Callable[[str], "re.Match[str] | None"]
 
@@ -90,18 +91,14 @@ class NameTemplate:
         mistakes = _placeholder_errors(text) + ([] if regex else _border_errors(text))
         if mistakes:
             raise ConfigError([f"{shown}: {mistake}" for mistake in mistakes])
-        if not regex:
-            literal = re.compile(_literal_source(text), re.DOTALL)
-            return cls._made(text, literal.fullmatch, literal.groupindex)
         try:
-            pattern = LimitedPattern(_regex_source(text))
+            pattern = LimitedPattern(_source(text, str)) if regex else re.compile(_literal_source(text), re.DOTALL)
         except ValueError as exc:
             raise ConfigError(f"{shown}: no valid regular expression: {exc}") from None
-        return cls._made(text, pattern.fullmatch, pattern.groups)
-
-    @classmethod
-    def _made(cls, text: str, fullmatch: _FullMatch, groups: Container[str]) -> NameTemplate:
-        return cls(text=text, fullmatch=fullmatch, has_topic="topic" in groups, has_partition="partition" in groups)
+        names = pattern.groupindex
+        return cls(
+            text=text, fullmatch=pattern.fullmatch, has_topic="topic" in names, has_partition="partition" in names
+        )
 
     def match(self, key: str) -> NameMatch | None:
         """Return the placeholders' values in a key; None when the key does not match.
@@ -125,12 +122,9 @@ class NameTemplate:
         numbers: list[int | None] = []
         for name in ("partition", "start_offset"):
             digits = groups.get(name)
-            if name in groups and not (digits and digits.isascii() and digits.isdigit()):
+            if name in groups and not _KEY_NUMBER.fullmatch(digits or ""):
                 return None
-            try:
-                numbers.append(int(digits) if digits else None)
-            except ValueError:  # thousands of digits
-                return None
+            numbers.append(int(digits) if digits else None)
         return NameMatch(topic, *numbers)
 
 
@@ -192,17 +186,16 @@ def _border_errors(text: str) -> list[str]:
 
 
 def _literal_source(text: str) -> str:
-    source = "".join(_placeholder_source(part) if at % 2 else re.escape(part) for at, part in enumerate(_split(text)))
     # Years, months and days written side by side are one run of digits, matched in one way only.
-    return re.sub(r"(?:\[0-9\]\+){2,}", lambda run: f"[0-9]{{{len(run[0]) // len('[0-9]+')},}}", source)
+    return re.sub(
+        r"(?:\[0-9\]\+){2,}",
+        lambda run: f"[0-9]{{{len(run[0]) // len('[0-9]+')},}}",
+        _source(text, re.escape),
+    )
 
 
-def _regex_source(text: str) -> str:
-    return "".join(_placeholder_source(part) if at % 2 else part for at, part in enumerate(_split(text)))
-
-
-def _placeholder_source(name: str) -> str:
-    return {**_CAPTURING, "timestamp": "[0-9]+", "key": ".+"}[name]
+def _source(text: str, source_of_text: Callable[[str], str]) -> str:
+    return "".join(_PLACEHOLDERS[part] if at % 2 else source_of_text(part) for at, part in enumerate(_split(text)))
 
 
 def single_braces_error(text: str) -> str | None:

@@ -20,6 +20,7 @@ MASK = "***"
 _TRANSFORMS = "transforms"
 """The list of transforms, which is no section."""
 
+_LOGIN_OF_URL = re.compile(r"(?<=://).*(?=@)|(?<=token=)[^&]*", re.DOTALL)
 _REFERENCES = re.compile(r"(\$\{(env|file):[^}]+\}|\s)*")
 
 
@@ -93,14 +94,9 @@ def _masked(value: object) -> Any:
 
 def _masked_url(value: object) -> Any:
     """Return `[iggy] url` without its login; in one with a mistake anything may be a part of it."""
-    if not isinstance(value, str) or _REFERENCES.fullmatch(value) or not _is_address(value):
+    if not isinstance(value, str) or not _is_address(value):
         return _masked(value)
-    scheme, mark, rest = value.partition("://")
-    if not mark:  # `embedded:PATH`
-        return value
-    _, at, host = rest.rpartition("@")
-    shown_host = re.sub(r"token=[^&]*", f"token={MASK}", host)
-    return f"{scheme}://{MASK}@{shown_host}" if at else f"{scheme}://{shown_host}"
+    return _LOGIN_OF_URL.sub(MASK, value)
 
 
 def _is_address(url: str) -> bool:

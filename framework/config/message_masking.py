@@ -52,16 +52,12 @@ def without_pieces(mistake: str, brought_in: Mapping[str, Collection[str]], cls:
     for value in values:
         reason = reason.replace(f'"{value}"', '"***"').replace(repr(value), "'***'")
     reason = masked(reason, values, cls)
-    pieces = (
-        next((part.start() for part in pattern.finditer(reason) if _is_piece(part[0], values, words)), len(reason))
-        for pattern in (_WORD, _QUOTED)
-    )
-    end = min(pieces)
-    return f"{place}{reason[:end]}{'***' if end < len(reason) else ''}"
-
-
-def _is_piece(text: str, values: Collection[str], words: Collection[str]) -> bool:
-    return text not in words and any(text in value for value in values)
+    for pattern in (_QUOTED, _WORD):
+        parts = (part for part in pattern.finditer(reason) if part[0] not in words)
+        piece = next((part for part in parts if any(part[0] in value for value in values)), None)
+        if piece is not None:
+            reason = f"{reason[: piece.start()]}***"
+    return f"{place}{reason}"
 
 
 def _forms(text: str) -> Iterator[str]:

@@ -61,7 +61,7 @@ class LimitedPattern:
     A text that took too long is remembered, so that the next search in it fails at once, and in the same way.
 
     Attributes:
-        groups: the names of its groups.
+        groupindex: the names of its groups, and their numbers.
 
     Args:
         source: the expression.
@@ -78,7 +78,7 @@ class LimitedPattern:
             self._limited: Any = regex.compile(_rewritten(source, self._plain.flags), regex.VERSION0)
         except (re.error, regex.error, OverflowError, RecursionError) as exc:
             raise ValueError(str(exc)) from None
-        self.groups = frozenset(self._plain.groupindex)
+        self.groupindex = self._plain.groupindex
         # One repeat without a choice in it takes the square of a text's length at most.
         self._is_cheap = len(_REPEAT.findall(source)) <= ("|" not in source)
         self._slow: set[tuple[int, int]] = set()

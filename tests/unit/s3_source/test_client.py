@@ -270,7 +270,7 @@ BROKEN_PROXIES = [
     ("http://user:Pr@Secret@h:1", "percent-encoded"),
     ("http://user:S\u00e9Secret@h:1", "percent-encoded"),
     ("http://user:Secret@h:99999", "port must be a number"),
-    ("http://user:Secret@h:1 ", "an address like"),
+    ("http://user:Secret@h:1 ", "an address with its scheme, like"),
 ]
 
 
