@@ -49,7 +49,7 @@ class IggySection:
     """Destination of the records. The server is `url`, or `address` with `username` and `password` or `token`."""
 
     one_of: ClassVar[tuple[str, ...]] = ("url", "address")
-    """A file must contain one of these options."""
+    """A file must contain one of these options: what the schema says of it, and a new file has."""
 
     url: str | None = option(
         None,
@@ -171,14 +171,14 @@ class IggySection:
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid address, and for names that Iggy rejects; never the password."""
-        for option_name, name in (("stream", self.stream), ("topic", self.topic)):
-            mistake = topic_name_error(name) if name is not None else None
-            if mistake is not None:
-                yield f'{option_name} = "{name}": {mistake}'
         try:
             self.server()
         except ConfigError as exc:
             yield from exc.mistakes
+        for option_name, name in (("stream", self.stream), ("topic", self.topic)):
+            mistake = topic_name_error(name) if name is not None else None
+            if mistake is not None:
+                yield f'{option_name} = "{name}": {mistake}'
 
 
 def _login_errors(section: IggySection) -> Iterator[str]:

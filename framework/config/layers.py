@@ -83,35 +83,35 @@ class Merged:
 
 def merge(layers: Sequence[Layer]) -> Merged:
     """Return the values of all layers; later layers win."""
-    merged = Merged(values={}, origins={})
+    values: dict[str, object] = {}
+    origins: dict[OptionPath, str] = {}
     for layer in layers:
-        _merge_into(merged.values, layer.values, merged.origins, (), layer.origin)
-    return merged
+        values = _merged(values, layer.values)
+        for path in _paths(layer.values):
+            origins.pop(path, None)  # the last origin stands last
+            origins[path] = layer.origin
+    left = set(_paths(values))
+    return Merged(values=values, origins={path: origin for path, origin in origins.items() if path in left})
 
 
-def _merge_into(
-    target: dict[str, object],
-    values: Mapping[str, object],
-    origins: dict[OptionPath, str],
-    place: OptionPath,
-    origin: str,
-) -> None:
-    for name, value in values.items():
-        path = (*place, name)
-        before = target.get(name)
+def _merged(lower: Mapping[str, object], upper: Mapping[str, object]) -> dict[str, object]:
+    found = dict(lower)
+    for name, value in upper.items():
+        before = lower.get(name)
         if isinstance(value, Mapping):
-            inner: dict[str, object] = dict(before) if isinstance(before, Mapping) else {}
-            if not isinstance(before, Mapping):
-                origins.pop(path, None)
-            _merge_into(inner, value, origins, path, origin)
-            target[name] = inner
-            continue
-        if isinstance(before, Mapping):
-            for known in [known for known in origins if known[: len(path)] == path]:
-                del origins[known]
-        origins.pop(path, None)  # the last origin stands last
-        target[name] = value
-        origins[path] = origin
+            found[name] = _merged(before if isinstance(before, Mapping) else {}, value)
+        else:
+            found[name] = value
+    return found
+
+
+def _paths(values: Mapping[str, object], place: OptionPath = ()) -> Iterator[OptionPath]:
+    """Yield the paths of values that are no tables."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _paths(value, (*place, name))
+        else:
+            yield (*place, name)
 
 
 def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
@@ -241,64 +241,60 @@ def environment_layers(environment: Mapping[str, str], cls: type, report: Callab
     Args:
         environment: all variables.
         cls: the root class.
-        report: receives a sentence for each variable that names no option, or whose value is not UTF-8.
+        report: receives a sentence for each whose value is not UTF-8.
     """
-    names = {_variable(path): (path, option) for path, option in _options(cls).items()}
     layers: list[Layer] = []
-    for variable in sorted(name for name in environment if name.startswith(ENVIRONMENT_PREFIX)):
-        if variable not in names:
-            rest = variable.removeprefix(ENVIRONMENT_PREFIX)
-            form = f"{ENVIRONMENT_PREFIX}SECTION__OPTION"
-            advice = _similar(rest, names) or _advice(rest.lower().split("__"), cls, form)
-            report(f"{variable}: this environment variable names no option; {advice}")
+    for name, (path, option) in sorted(_variables(cls).items()):
+        variable = f"{ENVIRONMENT_PREFIX}{name}"
+        text = environment.get(variable)
+        if text is None:
             continue
-        if not is_unicode(environment[variable]):
+        if not is_unicode(text):
             report(f"{variable}: the value of this environment variable is not UTF-8 text")
             continue
-        path, option = names[variable]
-        value = override_value(environment[variable], option)
+        value = override_value(text, option)
         value = with_texts(value, lambda text: text.replace("${", "$${"))  # a variable is meant as it is
         layers.append(Layer(origin=variable, values=_nested(path, value)))
     return layers
 
 
-def check_other_variables(
+def check_variables(
     environment: Mapping[str, str],
     cls: type,
     layers: Sequence[Layer],
     report: Callable[[str], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Name the variables that were meant for an option and have another form: `IGGY_SOURCE_S3_BUCKET`.
+    """Name the variables that were meant for an option and name none, also in another form: `IGGY_SOURCE_S3_BUCKET`.
 
-    A variable that the configuration refers to is left alone, and so is one that resembles no option: Kubernetes sets
-    `IGGY_SOURCE_SERVICE_HOST` for a service of the name iggy-source.
+    A variable that the configuration refers to is left alone, and so is one in another form that resembles no option:
+    Kubernetes sets `IGGY_SOURCE_SERVICE_HOST` for a service of the name iggy-source.
 
     Args:
         environment: all variables.
         cls: the root class.
         layers: the values of files and of `--set`.
-        report: receives a sentence for each that differs from an option's variable in underscores or case only.
-        warn: receives a sentence for each that begins with `IGGY_SOURCE_` and resembles an option's variable.
+        report: receives a sentence for each that begins with `IGGY_SOURCE__`, or differs from an option's variable in
+            underscores or case only.
+        warn: receives a sentence for each other one that begins with `IGGY_SOURCE_` and resembles an option's variable.
     """
-    right = {_letters(name): name for name in map(_variable, _options(cls))}
+    names = _variables(cls)
+    right = {_letters(f"{ENVIRONMENT_PREFIX}{name}"): name for name in names}
     for variable in sorted(environment):
-        if variable.startswith(ENVIRONMENT_PREFIX) or not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
+        same = right.get(_letters(variable))
+        if variable == f"{ENVIRONMENT_PREFIX}{same}" or not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
             continue
         if any(refers_to(layer.values, variable) for layer in layers):
             continue
-        same = right.get(_letters(variable))
-        if same is not None:
-            report(f"{variable}: this environment variable names no option; did you mean {same}?")
-        elif variable.startswith(_NEAR_PREFIX):
-            advice = _similar(variable.removeprefix(_NEAR_PREFIX), right.values())
-            if advice is not None:
-                warn(f"{variable}: this environment variable names no option and is ignored; {advice}")
-
-
-def _similar(rest: str, variables: Iterable[str]) -> str | None:
-    guess = nearest(rest, [name.removeprefix(ENVIRONMENT_PREFIX) for name in variables])
-    return f"did you mean {ENVIRONMENT_PREFIX}{guess}?" if guess else None
+        rest = variable.removeprefix(ENVIRONMENT_PREFIX)
+        guess = same or nearest(rest.removeprefix(_NEAR_PREFIX), names)
+        mistake = f"{variable}: this environment variable names no option"
+        advice = f"did you mean {ENVIRONMENT_PREFIX}{guess}?"
+        if same is not None or rest != variable:
+            form = f"{ENVIRONMENT_PREFIX}SECTION__OPTION"
+            report(f"{mistake}; {advice if guess else _advice(rest.lower().split('__'), cls, form)}")
+        elif guess is not None and variable.startswith(_NEAR_PREFIX):
+            warn(f"{mistake} and is ignored; {advice}")
 
 
 def _letters(variable: str) -> str:
@@ -329,7 +325,14 @@ def setting_layers(settings: Sequence[str], cls: type, report: Callable[[str], N
             path, option = names[name]
             layers.append(Layer(origin=origin, values=_nested(path, override_value(text, option))))
             continue
-        table = next((path for known, (path, option) in names.items() if _holds(known, option, name)), None)
+        table = next(
+            (
+                path
+                for known, (path, option) in names.items()
+                if is_table(option.type) and name.startswith(f"{known}.") and name != f"{known}."
+            ),
+            None,
+        )
         if table is not None:
             entry = name[len(".".join(table)) + 1 :]
             layers.append(Layer(origin=origin, values=_nested((*table, entry), text)))
@@ -367,10 +370,6 @@ def override_value(text: str, option: Option) -> object:
     return found["value"] if list(found) == ["value"] else text
 
 
-def _holds(known: str, option: Option, name: str) -> bool:
-    return is_table(option.type) and name.startswith(f"{known}.") and len(name) > len(known) + 1
-
-
 def _takes_text(kind: Any) -> bool:
     kind = bare_type(kind)
     members = union_members(kind)
@@ -388,8 +387,9 @@ def _options(cls: type) -> dict[OptionPath, Option]:
     return found
 
 
-def _variable(path: OptionPath) -> str:
-    return ENVIRONMENT_PREFIX + "__".join(path).upper()
+def _variables(cls: type) -> dict[str, tuple[OptionPath, Option]]:
+    """Return every option with its path, by the name of its variable behind the prefix: `S3__BUCKET`."""
+    return {"__".join(path).upper(): (path, option) for path, option in _options(cls).items()}
 
 
 def _nested(path: OptionPath, value: object) -> dict[str, object]:

@@ -24,7 +24,7 @@ from framework.config.layers import (
     INCLUDE,
     Layer,
     Merged,
-    check_other_variables,
+    check_variables,
     environment_layers,
     file_layers,
     merge,
@@ -127,7 +127,7 @@ def load(
         *environment_layers(environment, cls, overrides.append),
         *setting_layers(settings, cls, overrides.append),
     ]
-    check_other_variables(environment, cls, layers, overrides.append, _warn)
+    check_variables(environment, cls, layers, overrides.append, _warn)
     return _Reading(cls, environment, may_wait=may_wait).load(layers, origin=str(path or ""), overrides=overrides)
 
 
@@ -280,14 +280,6 @@ class _Reading:
             elif option.required:
                 self._mistakes.append(f"{place}{option.name}: missing")
                 values[option.name] = _UNUSABLE
-        one_of: tuple[str, ...] = getattr(cls, "one_of", ())
-        # With an unusable value the section's own check does not run.
-        if (
-            one_of
-            and not any(option in given for option in one_of)
-            and any(value is _UNUSABLE for value in values.values())
-        ):
-            self._mistakes.append(f"{place}{' or '.join(one_of)}: missing")
         return self._checked(cls, values | self._inner(given, cls, place=f"{place.strip('[] ')}."), place=place)
 
     def _transforms(self, entries: object) -> Any:
@@ -297,12 +289,13 @@ class _Reading:
                 'transforms: must be a list: write [[transforms]], then type = "add_fields" or another'
             )
             return _UNUSABLE
-        found: list[TransformConfig | None] = []
+        found: list[TransformConfig] = []
         for number, entry in enumerate(entries):
             if len(self._mistakes) > MAX_MISTAKES:  # to look for an unknown type takes some hundredths of a second
                 return _UNUSABLE
-            found.append(self._transform(entry, f"transforms[{number}]"))
-        return _UNUSABLE if None in found else tuple(found)
+            if (made := self._transform(entry, f"transforms[{number}]")) is not None:
+                found.append(made)
+        return tuple(found)
 
     def _transform(self, entry: object, place: str) -> TransformConfig | None:
         if not isinstance(entry, Mapping):
@@ -324,10 +317,7 @@ class _Reading:
             self._mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
             return None
         content = {key: value for key, value in entry.items() if key not in {"type", "enabled"}}
-        before = len(self._mistakes)
         options: object = self._table(content, options_class, f"{place}.")
-        if len(self._mistakes) > before:
-            return None
         return TransformConfig(type=name, enabled=bool(enabled), options=options, place=f"{place} ({name})")
 
     def _table(self, content: object, cls: type[T], place: str) -> T:
@@ -375,7 +365,10 @@ class _Reading:
         if option.metadata.secret and isinstance(value, str):
             self._secrets.update(secret_parts(str(value)))
         try:
-            result = _current_value(converted(value, option.type), option, place)
+            result = converted(value, option.type)
+            if isinstance(result, str) and (current := option.metadata.former_values.get(result)):
+                _warn(f'{place}{option.name} = "{result}": now called "{current}".')
+                result = current
             check_limits(result, option)
         except InvalidValueError as mistake:
             self._mistakes.append(f"{place}{option.name}{_shown(value, option)}: {mistake}")
@@ -427,7 +420,9 @@ class _Reading:
                 continue
             what, shown = ("option", name) if place else ("section", f"[{name}]")
             guess = nearest(name, known)
-            owners = [f"[{own}]" for own, cls in self._sections.items() if name in _names(cls)]
+            owners = [
+                f"[{own}]" for own, cls in self._sections.items() if name in {option.name for option in options_of(cls)}
+            ]
             if name in _ABOVE_SECTIONS and place.startswith("["):
                 way = _ABOVE_SECTIONS[name]
             elif guess is not None:
@@ -467,19 +462,6 @@ class _Reading:
         """Report the mistake that a check found, without pieces of text from elsewhere; those past the limit are only counted."""
         shown = len(self._mistakes) < MAX_MISTAKES
         self._mistakes.append(without_pieces(mistake, self._brought_in, self._cls) if shown else mistake)
-
-
-def _names(cls: type) -> list[str]:
-    return [option.name for option in options_of(cls)]
-
-
-def _current_value(value: object, option: Option, place: str) -> object:
-    """Return the value under its current name."""
-    current = option.metadata.former_values.get(value) if isinstance(value, str) else None
-    if current is None:
-        return value
-    _warn(f'{place}{option.name} = "{value}": now called "{current}".')
-    return current
 
 
 def _example(cls: type) -> str:
