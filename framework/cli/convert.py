@@ -97,8 +97,8 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
         data = read_file(path, _MAX_BYTES)
     except OSError as exc:
         raise ConfigError(f"cannot be read: {exc.strerror or type(exc).__name__}", origin=str(path)) from None
-    if len(data) > _MAX_BYTES or b"\0" in data:
-        raise ConfigError("is no file of properties: it is binary, or longer than 1 MiB", origin=str(path))
+    if b"\0" in data:
+        raise ConfigError("is no file of properties: it is binary", origin=str(path))
     if data.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
         return _from_json(data, path), []
     try:

@@ -15,7 +15,7 @@ _PIECE_BYTES = 1 << 16
 
 
 def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
-    """Return the content of a file or a pipe; of a longer one, its first `max_bytes + 1` bytes.
+    """Return the content of a file or a pipe.
 
     Args:
         path: the file.
@@ -23,12 +23,31 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
         may_wait: whether it may be a pipe, or another thing that is waited for, such as a terminal.
 
     Raises:
-        OSError: it cannot be read, or is a pipe into which no process writes.
+        OSError: it cannot be read, is longer, or is a pipe into which no process writes.
     """
+    data = _first_bytes(path, max_bytes + 1, may_wait=may_wait)
+    if len(data) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is longer than {max_bytes >> 20} MiB")
+    return data
+
+
+def read_text(path: Path, max_bytes: int, *, may_wait: bool = True) -> str:
+    """Return the text of a file, as `read_file` its bytes, without a byte order mark.
+
+    Raises:
+        OSError: as for `read_file`; or it is not UTF-8.
+    """
+    try:
+        return read_file(path, max_bytes, may_wait=may_wait).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise OSError(errno.EILSEQ, "it is not UTF-8 text") from None
+
+
+def _first_bytes(path: Path, number: int, *, may_wait: bool) -> bytes:
     with open(path, "rb", opener=_without_wait) as file:
         if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
             os.set_blocking(file.fileno(), may_wait)
-            content: bytes | None = file.read(max_bytes + 1)
+            content: bytes | None = file.read(number)
             if content is None:
                 raise OSError(errno.EINVAL, "it is a terminal, not a file, and is read more than once")
             return content
@@ -36,14 +55,14 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
             raise OSError(errno.EINVAL, "it is a pipe, not a file, and is read more than once")
         poll, data = select.poll(), bytearray()
         poll.register(file, select.POLLIN)
-        while len(data) <= max_bytes:
+        while len(data) < number:
             if not poll.poll(PIPE_SECONDS * 1000):
                 raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe, and nothing came within {PIPE_SECONDS:g} seconds")
             piece = os.read(file.fileno(), _PIECE_BYTES)
             if not piece:
                 break
             data += piece
-        return bytes(data[: max_bytes + 1])
+        return bytes(data)
 
 
 def _without_wait(path: str, flags: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 
-from framework.config.files import read_file
+from framework.config.files import read_text
 from framework.config.option import (
     Moment,
     Option,
@@ -178,18 +178,14 @@ def read_toml(path: Path, *, may_wait: bool = True) -> dict[str, Any]:
     """
     origin = str(path)
     try:
-        data = read_file(path, MAX_BYTES, may_wait=may_wait)
+        text = read_text(path, MAX_BYTES, may_wait=may_wait)
     except OSError as exc:
         reason = exc.strerror or type(exc).__name__
         raise ConfigError(f"the configuration file cannot be read: {reason}", origin=origin) from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError("is no configuration: it is longer than 1 MiB", origin=origin)
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise ConfigError("not UTF-8 text; a TOML file must be", origin=origin) from None
+        return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(f"not valid TOML: {exc}{_toml_hint(data.decode('utf-8-sig'), exc)}", origin=origin) from None
+        raise ConfigError(f"not valid TOML: {exc}{_toml_hint(text, exc)}", origin=origin) from None
     except ValueError:  # int() of some thousand digits
         raise ConfigError("not valid TOML: a number has more digits than any number may have", origin=origin) from None
     except RecursionError:

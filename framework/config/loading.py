@@ -202,9 +202,8 @@ class _Reading:
         self._mistakes: list[str] = []
         self._substitution = Substitution(environment, may_wait=may_wait)
         self._secrets = self._substitution.secrets  # and those of secret options
-        self._brought_in: dict[
-            str, list[SubstitutedText]
-        ] = {}  # place of an option -> its values with text from elsewhere
+        # place of an option -> its values with text from elsewhere
+        self._brought_in: dict[str, list[SubstitutedText]] = {}
 
     def load(self, layers: Sequence[Layer], *, origin: str, overrides: Sequence[str] = ()) -> Loaded[Any]:
         """Return the configuration in these layers.

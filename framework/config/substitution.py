@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from framework.config.files import read_file
+from framework.config.files import read_text
 from framework.config.values import InvalidValueError, SubstitutedText, is_unicode, texts_in
 
 REFERENCE = re.compile(r"\$\$\{|\$\{(?:([^}]*)\}|.*)", re.DOTALL)
@@ -89,15 +89,9 @@ class Substitution:
 
 def _content(path: str, *, may_wait: bool) -> str:
     try:
-        data = read_file(Path(path), _MAX_FILE_BYTES, may_wait=may_wait)
+        text = read_text(Path(path), _MAX_FILE_BYTES, may_wait=may_wait)
     except OSError as exc:
         raise InvalidValueError(f"the file {path} cannot be read: {exc.strerror or type(exc).__name__}") from None
     except ValueError:
         raise InvalidValueError(f"the path {path!r} is no path") from None
-    if len(data) > _MAX_FILE_BYTES:
-        raise InvalidValueError(f"the file {path} is longer than {_MAX_FILE_BYTES} bytes")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InvalidValueError(f"the file {path} is not UTF-8 text") from None
     return text.removesuffix("\n").removesuffix("\r")

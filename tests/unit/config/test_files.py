@@ -46,9 +46,11 @@ def test_a_configuration_may_come_through_a_pipe(written):
     assert layer.values == {"store": {"bucket": "lake"}}
 
 
-def test_of_a_long_file_its_beginning_is_read(tmp_path):
-    (tmp_path / "long").write_bytes(b"abcdef")
-    assert read_file(tmp_path / "long", 3) == b"abcd"
+def test_a_long_file_is_an_error(tmp_path):
+    (tmp_path / "long").write_bytes(bytes((1 << 20) + 1))
+    assert len(read_file(tmp_path / "long", (1 << 20) + 1)) == (1 << 20) + 1
+    with pytest.raises(OSError, match="it is longer than 1 MiB"):
+        read_file(tmp_path / "long", 1 << 20)
 
 
 def test_a_pipe_without_a_writer_is_an_error(pipe):
