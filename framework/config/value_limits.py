@@ -13,8 +13,6 @@ def check_limits(value: object, option: Option) -> None:
         InvalidValueError: it is none of the choices, or out of the range.
     """
     metadata = option.metadata
-    if value is None:
-        return
     if metadata.choices is not None:
         for item in value if isinstance(value, tuple) else (value,):
             if item not in metadata.choices:
