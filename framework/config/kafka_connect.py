@@ -252,8 +252,8 @@ def convert_properties(
                 rows[name] = _sink_template(text, sections, properties.get(prefix, ""), options.get(prefix))
             elif name == TEMPLATE:
                 rows[name] = _template(text, sections)
-            elif sink and "{{" in text and name in known and known[name].replaces_template:
-                counting.setdefault(known[name].to, name)
+            elif sink and "{{" in text and options[name].replaces_template:
+                counting.setdefault(options[name].to, name)
                 raise ValueError(_FILLED_IN % section)  # noqa: TRY301 - as what the others raise
             elif name == TOPICS and "," in text and not _is_reference(text) and "iggy.topic" not in counting:
                 rows[name] = _several_topics(sections)
@@ -283,27 +283,25 @@ def _of_sink(properties: Mapping[str, str]) -> dict[str, ConnectorOption]:
     return found
 
 
-def _turn(name: str, option: ConnectorOption | None) -> int:
+def _turn(name: str, option: ConnectorOption) -> int:
     """Return when a property has its turn: former names after current ones, what needs other values last."""
     if name in {TEMPLATE, TOPICS}:
         return 2 if name == TEMPLATE else 3
-    return int(option is not None and option.yields)
+    return int(option.yields)
 
 
-def _by_prefix(name: str) -> ConnectorOption | None:
-    found = next((note for prefix, note in PREFIXES.items() if name.startswith(prefix)), None)
-    return ConnectorOption(note=found) if found is not None else None
+def _by_prefix(name: str) -> ConnectorOption:
+    notes = (note for prefix, note in PREFIXES.items() if name.startswith(prefix))
+    return ConnectorOption(note=next(notes, "unknown: neither Kafka Connect's nor this connector's"))
 
 
 def _converted(
     name: str,
     text: str,
-    option: ConnectorOption | None,
+    option: ConnectorOption,
     sections: dict[str, dict[str, object]],
     counting: dict[str, str],
 ) -> ConvertedProperty:
-    if option is None:
-        return ConvertedProperty(name=name, note="unknown: neither Kafka Connect's nor this connector's")
     if not option.to:
         return ConvertedProperty(name=name, note=option.note)
     if not text.strip():
