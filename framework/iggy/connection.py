@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import apache_iggy
 
 T = TypeVar("T")
-Offset = int | Literal["first", "last"]
+Offset = int | Literal["last"]
 _MAX_PARTITIONS = 1000
 _GRACE_SECONDS = 5.0
 
@@ -92,13 +92,7 @@ class IggyConnection:
 
     @override
     def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._requests is None:
-            state = "new"
-        else:
-            state = "open" if self._requests.failure is None else "broken"
-        return f"IggyConnection({self.address}, {state})"
+        return f"IggyConnection({self.address}{', closed' if self._closed else ''})"
 
     # ---- life
 
@@ -124,19 +118,12 @@ class IggyConnection:
             opening.cancel()
         try:
             client, self._ip = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
-        except CancelledError as error:
+        except (CancelledError, FutureTimeoutError) as error:  # a process that stood still may see its own limit first
             raise IggyUnavailableError(
-                f"connect: the connection to Iggy at {self.address.server} was closed before it was open"
+                f"connect: Iggy at {self.address.server} did not answer in time, or the connection was closed before it was open"
             ) from error
-        except FutureTimeoutError as error:  # this process stood still, so that both limits passed at once
-            opening.cancel()
-            raise IggyUnavailableError(
-                f"connect: no answer of Iggy at {self.address.server}, and no time limit ended the wait"
-            ) from error
-        except BaseException:
-            opening.cancel()
-            raise
         finally:
+            opening.cancel()
             self._opening = None  # it knows the client, whose last reference closes the connection
         self._requests = RequestQueue(
             client,
@@ -167,25 +154,20 @@ class IggyConnection:
             return
         if nodes > 1:
             return
+        sending = self._sending = SendConnection(
+            self.address,
+            self._ip,
+            connect_timeout_seconds=self.connect_timeout_seconds,
+            timeout_seconds=self.call_timeout_seconds,
+            on_end=requests.stop,
+        )
+        if self._closed:  # by another thread, which did not see it yet
+            sending.close()
         try:
-            SendConnection.open(
-                self.address,
-                self._ip,
-                connect_timeout_seconds=self.connect_timeout_seconds,
-                timeout_seconds=self.call_timeout_seconds,
-                loop=background_loop(),
-                on_made=self._use_to_send,
-                on_end=requests.stop,
-            )
+            sending.open(background_loop())
         except BaseException:
             self._sending = None
             raise
-
-    def _use_to_send(self, connection: SendConnection) -> None:
-        """Let `close` end that connection, too, from the moment that it exists."""
-        self._sending = connection
-        if self._closed:  # by another thread, which did not see it yet
-            connection.close()
 
     def close(self) -> None:
         """Close the connection without waiting for its opening, or for requests in progress. Idempotent, thread-safe."""
@@ -458,19 +440,17 @@ class IggyConnection:
             stream: its name.
             topic: its name.
             partition: counted from 0.
-            offset: where to begin (when retention dropped it, the first message left answers), `"first"`, or `"last"`
-                for the last `count` messages.
+            offset: where to begin (when retention dropped it, the first message left answers), or `"last"` for the last
+                `count` messages.
             count: at most so many.
         """
 
         def ask(client: apache_iggy.IggyClient) -> Awaitable[list[apache_iggy.ReceiveMessage]]:
             from apache_iggy import Consumer, PollingStrategy  # noqa: PLC0415  (loaded when used)
 
-            strategy: PollingStrategy
-            if isinstance(offset, int):
+            strategy: PollingStrategy = PollingStrategy.Last()
+            if offset != "last":
                 strategy = PollingStrategy.Offset(offset)
-            else:
-                strategy = PollingStrategy.First() if offset == "first" else PollingStrategy.Last()
             return client.poll_messages(
                 stream,
                 topic,

@@ -88,9 +88,7 @@ class FileKeyList(KeyList):
             path = self._find(data)
             file = path.open("rb") if path is not None else None
         except OSError as error:  # such as a name that is too long
-            raise KeyListError(
-                f"{self.name}: the data file {data.key} cannot be read ({error.strerror})"
-            ) from error
+            raise KeyListError(f"{self.name}: the data file {data.key} cannot be read ({error.strerror})") from error
         if file is None:
             raise KeyListError(
                 f"{self.name}: the data file {data.key} lies neither beside it nor in a folder data or ../data; copy it there, "

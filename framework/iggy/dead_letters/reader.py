@@ -158,22 +158,10 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def discard_dead_letters(
-    connection: IggyConnection, config: SourceCommonConfig, dead_letters: Sequence[StoredDeadLetter]
-) -> None:
-    """Close dead letters without sending them. A call that is killed closes some of them.
-
-    Raises:
-        ConfigError: no dead letter topic is configured.
-        UnknownOutcomeError, IggyUnavailableError: some may be closed.
-    """
-    IggyDeadLetters(connection, config, topic_of(config)).discarded(dead_letters)
-
-
 def void_dead_letters(
     connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
-) -> int:
-    """Mark the unreplayed dead letters of objects that restart; return their number.
+) -> None:
+    """Mark the unreplayed dead letters of objects that restart. A call that is killed marks some of them.
 
     These objects are read again from their first record, and records that are still bad get new dead
     letters. If an old dead letter could be replayed as well, its record would be sent twice.
@@ -183,11 +171,8 @@ def void_dead_letters(
         config: names the topic; without one there is nothing to mark.
         restarts: whether the object with this bucket and key restarts.
     """
-    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, restarts)
-    if box is None:
-        return 0
-    box.replayed(void)
-    return len(void)
+    if void := dead_letters_of(connection, config, restarts):
+        IggyDeadLetters(connection, config, topic_of(config)).replayed(void)
 
 
 def dead_letters_of(

@@ -190,7 +190,10 @@ class IggyDeadLetters:
         self._mark("replayed", MARK_ID, dead_letters, {})
 
     def discarded(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
-        """Record that these dead letters are never sent again. Builds that know no such mark take it for `replayed`."""
+        """Record that these dead letters are never sent again. A call that is killed records some of them.
+
+        Builds that know no such mark take it for `replayed`.
+        """
         self._mark("replayed", MARK_ID, dead_letters, {"discarded": True})
 
     def _mark(

@@ -21,7 +21,8 @@ from framework.errors import (
     SourceRunningError,
 )
 from framework.iggy.dead_letters import writer
-from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
+from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log import fencing, framing
 from framework.iggy.offset_log.partition_replay import PartitionGoneError
 from framework.iterator.object_store import StoreRecordIterator
@@ -726,7 +727,8 @@ def test_a_discard_that_is_killed_anywhere_is_finished_by_the_same_command(monke
             source.server.on_event = CrashPoint(event)
             connection = source.server.connect()
             with contextlib.suppress(CrashError):
-                discard_dead_letters(connection, source.config, open_dead_letters(source))
+                box = IggyDeadLetters(connection, source.config, topic_of(source.config))
+                box.discarded(open_dead_letters(source))
             source.server.on_event = None
             connection.close()
         with source.server.connect() as connection:

@@ -378,15 +378,6 @@ def test_headers_can_be_left_out(connection, mode, there):
     assert (b"a/b.jsonl" in connection.sent[0][3]) == there
 
 
-def test_many_objects_do_not_pile_up(producer, connection):
-    for number in range(600):
-        native = NativeObject(bucket="b", key=f"k{number}", size=1, version="v")
-        future = producer.send(PARTITION, [batch(1, [b"a"], native=native)])
-        connection.confirm(number, number)
-        assert future.result(60)
-    assert len(producer._objects) == 256
-
-
 def test_close_twice(producer, connection):
     with producer:
         pass

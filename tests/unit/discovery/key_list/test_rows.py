@@ -168,7 +168,10 @@ def test_the_encoding_can_be_said():
         ("key,size\na,-1\n", "keys.csv, row 2: its size is no number of bytes"),
         (f"key,size\na,{'9' * 5000}\n", "keys.csv, row 2: its size is no number of bytes"),
         ("key,size\na,1.5\n", "row 2: its size is no number of bytes"),
-        ("key,last_modified\na,yesterday\n", "row 2: its last_modified is no timestamp, such as 2024-05-31T12:00:00.000Z"),
+        (
+            "key,last_modified\na,yesterday\n",
+            "row 2: its last_modified is no timestamp, such as 2024-05-31T12:00:00.000Z",
+        ),
         ("key,is_latest\na,maybe\n", "row 2: its is_latest is no boolean"),
         ("key,size\n,1\n", "row 2: the key is empty"),
         ("a,b,c,d\n", "4 columns and no header"),
