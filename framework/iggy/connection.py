@@ -192,11 +192,11 @@ class IggyConnection:
 
     def server_version(self) -> str:
         """The server's version, as `0.9.0`. Needs the permission to read servers (`IggyAuthError` without it)."""
-
-        def version(stats: apache_iggy.Stats) -> str:
-            return stats.iggy_server_version
-
-        return self._call("ask for the server's version", lambda client: client.get_stats(), version)
+        return self._call(
+            "ask for the server's version",
+            lambda client: client.get_stats(),
+            lambda stats: str(stats.iggy_server_version),
+        )
 
     def own_clients(self) -> tuple[ConnectedClient, ...]:
         """Return this connection as the server lists it, and behind it the one that sends records, if there is one."""
@@ -219,16 +219,15 @@ class IggyConnection:
             stream: its name; it need not exist.
             topics: what is done with which topic.
         """
-
-        def user(client: apache_iggy.IggyClient) -> Awaitable[apache_iggy.UserInfoDetails | None]:
-            return client.get_user(number)
-
         number = self.own_client().user_id
         try:
-            found = self._call("ask for the user's permissions", user, lambda details: details)
+            permissions: apache_iggy.Permissions | None = self._call(
+                "ask for the user's permissions",
+                lambda client: client.get_user(number),
+                lambda details: details.permissions if details is not None else None,
+            )
         except (IggyAuthError, IggyProtocolError, IggyTopicError):
             return None
-        permissions = found.permissions if found is not None else None
         if permissions is None:
             return None
         try:
@@ -548,7 +547,7 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
         return None
     options = {**details.derived_options.to_scalar_dict(), **details.options.to_scalar_dict()}
     # not of the options: an update stands there as it was sent, such as "1h"
-    expiry, limit = _lifetime(details.message_expiry), getattr(details.max_topic_size, "bytes", None)
+    lifetime: timedelta | None = getattr(details.message_expiry, "duration", None)
     return TopicInfo(
         stream=stream,
         name=details.name,
@@ -563,15 +562,10 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
             )
             for partition in sorted(details.partitions, key=lambda partition: partition.id)
         ),
-        expiry_microseconds=expiry,
-        max_bytes=limit,
+        expiry_microseconds=lifetime // timedelta(microseconds=1) if lifetime is not None else None,
+        max_bytes=getattr(details.max_topic_size, "bytes", None),
         options={str(name): value for name, value in options.items()},
     )
-
-
-def _lifetime(expiry: apache_iggy.IggyExpiry) -> int | None:
-    lifetime: timedelta | None = getattr(expiry, "duration", None)
-    return lifetime // timedelta(microseconds=1) if lifetime is not None else None
 
 
 def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredMessage]:

@@ -197,8 +197,14 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     index = np.arange(count, dtype="<u8")
     fields["low"] += index
     fields["offset_delta"] = index
-    if any(segment.numbers is not None or segment.own_headers is not None for segment in segments):
-        _write_own(fields, segments)
+    at = 0
+    for segment in segments:
+        part = slice(at, at + len(segment.payloads))
+        if segment.numbers is not None:
+            fields["low"][part] = segment.numbers.astype("<u8") + np.uint64(segment.split_number << 40)
+        if segment.own_headers is not None:
+            fields["headers_length"][part] = segment.header_sizes
+        at = part.stop
     lengths = [segment.sizes for segment in segments]
     if all(type(some) is list for some in lengths):
         sizes = np.fromiter(chain.from_iterable(lengths), "<u4", count)
@@ -210,18 +216,6 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     fields["values"][::_CHUNK] = 2 * _CHUNK - 1
     fields["values"][(count - 1) // _CHUNK * _CHUNK] = 2 * ((count - 1) % _CHUNK) + 1
     return fields
-
-
-def _write_own(fields: NDArray[np.void], segments: Sequence[Segment]) -> None:
-    """Write the numbers and the lengths of headers of messages that have their own."""
-    at = 0
-    for segment in segments:
-        part = slice(at, at + len(segment.payloads))
-        if segment.numbers is not None:
-            fields["low"][part] = segment.numbers.astype("<u8") + np.uint64(segment.split_number << 40)
-        if segment.own_headers is not None:
-            fields["headers_length"][part] = segment.header_sizes
-        at = part.stop
 
 
 def origin_times(segments: Sequence[Segment], time_us: int) -> NDArray[np.int64] | None:

@@ -37,8 +37,6 @@ _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000
 _MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
 """Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
-_MAX_PAGES_BYTES = 1 << 20
-"""What the pages of a column in a row group may have besides its values."""
 _MAX_PAGES_AT_ONCE = 128 << 20
 """Maximum memory of the pages that a batch is read from. Those of an inventory have 1 MiB; there are about ten columns."""
 
@@ -204,8 +202,7 @@ def _check_columns(
     """Refuse columns that are no columns of an inventory, before a page of them is read; return their places.
 
     Raises:
-        KeyListError: a column has lists, records or values of a fixed length inside, is too large for its rows, or
-            cannot be opened.
+        KeyListError: a column has lists, records or values of a fixed length inside, or cannot be opened.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -233,13 +230,6 @@ def _check_columns(
                 raise KeyListError(
                     f"{origin}: the columns of row group {number + 1} cannot be opened; are they encrypted?"
                 )
-            for name in wanted:
-                size = group.column(at_of[name]).total_uncompressed_size
-                if size > _MAX_PAGES_BYTES + 2 * MAX_KEY_BYTES * group.num_rows:
-                    raise KeyListError(
-                        f"{origin}: {name} has {size:,} bytes for {group.num_rows:,} rows in row group {number + 1}; is this an "
-                        "inventory?"
-                    )
     return [at_of[name] for name in wanted]
 
 

@@ -32,7 +32,6 @@ _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
 _MAX_SHOWN = 500
 """Maximum characters of a list or manifest that an error repeats."""
 
-_SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
 
 FIELDS = {
@@ -180,16 +179,12 @@ def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
     """
     found: dict[str, int] = {}
     for at, name in enumerate(names):
-        field = FIELDS.get(_plain(name))
+        field = FIELDS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
         if field is not None:
             found.setdefault(field, at)
     if "key" not in found:
         raise KeyListError(f"{origin}: none of its columns is named key; they are {shown(', '.join(names))}")
     return list(found.items())
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
@@ -198,18 +193,16 @@ def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
     Raises:
         KeyListError: it is empty, too long, or not UTF-8 after decoding.
     """
-    key = text
-    if encoded and ("%" in text or "+" in text):
-        try:
-            key = unquote_plus(text, errors="strict")
-        except UnicodeDecodeError:
-            raise KeyListError(
-                f"{origin}, row {number}: the URL-encoded key is no UTF-8; if keys are not encoded, "
-                'set [discovery] keys_encoding = "none"'
-            ) from None
+    try:
+        key = unquote_plus(text, errors="strict") if encoded else text
+    except UnicodeDecodeError:
+        raise KeyListError(
+            f"{origin}, row {number}: the URL-encoded key is no UTF-8; if keys are not encoded, "
+            'set [discovery] keys_encoding = "none"'
+        ) from None
     if not key:
         raise KeyListError(f"{origin}, row {number}: the key is empty")
-    if len(key) > _SHORT and len(key.encode()) > MAX_KEY_BYTES:
+    if len(key.encode()) > MAX_KEY_BYTES:
         raise KeyListError(
             f"{origin}, row {number}: longer than a key can be ({MAX_KEY_BYTES} bytes); is this a list of keys?"
         )
