@@ -38,7 +38,6 @@ from framework.iggy.request_queue import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
 from framework.iggy.send_connection import SendConnection
 from framework.iggy.values import (
-    Confirmation,
     ConnectedClient,
     ObjectName,
     PartitionInfo,
@@ -46,7 +45,6 @@ from framework.iggy.values import (
     TopicInfo,
     place_of,
 )
-from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 if TYPE_CHECKING:
     import apache_iggy
@@ -316,8 +314,8 @@ class IggyConnection:
 
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
-    ) -> Future[tuple[Confirmation, ...]]:
-        """Send a body made by `wire.encode_send`. The future holds the confirmations.
+    ) -> Future[int]:
+        """Send a body made by `wire.encode_send`. The future holds the offset of its first message.
 
         It is stored after all that was sent before and after the beginnings of its objects, or not at all.
 
@@ -329,9 +327,10 @@ class IggyConnection:
             objects: those whose records are in it; looked at only while beginnings have no answer.
         """
         what = f"send to {place_of(stream, topic, partition)}"
+        finish = functools.partial(self._offset_of, what)
         sending = self._sending
         if sending is None:
-            return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
+            return self._submit(what, _send(body), finish, sending=True)
         requests = self._live_requests(what)
         if unanswered := [(append, begun) for append, begun in self._begun if not append.done()]:
             sent = set(objects)
@@ -342,14 +341,25 @@ class IggyConnection:
                     f"{what}: not sent, the append of the position of an object was not answered"
                 )
         requests.check(what)
-        return sending.submit(what, body, wire.parse_confirmations)
+        return sending.submit(what, body, finish)
+
+    def _offset_of(self, what: str, reply: bytes) -> int:
+        """Return the offset in the answer to a send.
+
+        Raises:
+            UnknownOutcomeError: there is none: whether it is behind what was stored before is not known.
+        """
+        offset = wire.parse_base_offset(bytes(reply))
+        if offset is None:
+            raise UnknownOutcomeError(f"{what}: Iggy at {self.address.server} does not say where it stored it; recover")
+        return offset
 
     def pull(self, seconds: float | None) -> None:
         """Complete the send under way, if its answer comes within so many seconds and nothing else completes it."""
         if self._sending is not None:
             self._sending.pull(seconds)
 
-    def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> tuple[Confirmation, ...]:
+    def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> int:
         """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))
 
@@ -377,26 +387,22 @@ class IggyConnection:
             begins: objects whose records must not be stored before this message: their sends wait for it. One thread at a
                 time gives any.
         """
-        number = secrets.randbits(128)
         segment = wire.Segment(
-            id_high=number >> 64,
-            split_number=number >> 40 & MAX_SPLIT,
-            first_record=number & MAX_RECORD,
+            id_high=secrets.randbits(64),
+            split_number=secrets.randbits(24),
+            first_record=secrets.randbits(40),
             payloads=[payload],
         )
         body = wire.encode_send(stream, topic, partition, [segment])
-        place = place_of(stream, topic, partition)
+        what = f"send to {place_of(stream, topic, partition)}"
 
-        def offset_of(reply: bytes) -> int:
-            confirmed = wire.parse_confirmations(bytes(reply))
-            if not confirmed:
-                raise UnknownOutcomeError(f"send to {place}: Iggy at {self.address.server} does not tell the offset")
-            offset = confirmed[0].base_offset
+        def finish(reply: bytes) -> int:
+            offset = self._offset_of(what, reply)
             if on_stored is not None:
                 on_stored(offset)
             return offset
 
-        append = self._submit(f"send to {place}", _send(body), offset_of, sending=True)
+        append = self._submit(what, _send(body), finish, sending=True)
         if begins:
             self._begun = (*(one for one in self._begun if not one[0].done()), (append, begins))
         return append

@@ -143,6 +143,7 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         IggyProtocolError: the server's certificate is rejected.
         IggyUnavailableError: the handshake breaks off, or succeeds.
     """
+    trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
     try:
         # the same default as the client's is not at hand: the machine's authorities are close to it
         context = ssl.create_default_context(cafile=address.tls_ca_file)
@@ -151,7 +152,6 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         )
         _, writer = await asyncio.wait_for(opening, limit_seconds)
     except ssl.SSLCertVerificationError as exc:
-        trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
         raise IggyProtocolError(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
             f"{address.tls_domain or address.host}, with {trusted}); {_WAYS_OUT.get(exc.verify_code, _OPTIONS)}"
@@ -165,11 +165,9 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     writer.close()
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), _MIN_HANDSHAKE_SECONDS)
-    authorities, why = "this machine's authorities", "without tls_ca_file it knows public authorities only"
-    if address.tls_ca_file is not None:
-        authorities, why = f"tls_ca_file = {address.tls_ca_file}", "it accepts no certificate that is its own authority"
     raise IggyUnavailableError(
-        f"{error}; a TLS handshake with {authorities} goes well, so the client refuses the certificate: {why}"
+        f"{error}; a TLS handshake with {trusted} goes well, so the client refuses the certificate: it accepts no certificate "
+        "that is its own authority, and without tls_ca_file those of public authorities only"
     )
 
 

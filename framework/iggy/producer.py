@@ -30,7 +30,6 @@ from framework.iggy.connection import IggyConnection
 from framework.iggy.header_decoding import merge_headers, replaced_names
 from framework.iggy.send_connection import PulledFuture
 from framework.iggy.topics import check_delivered
-from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.header_encoding import HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
@@ -106,7 +105,7 @@ class IggyProducer(Producer):
         last = segments[-1]
         last_id = message_id(last.id_high, last.split_number, last.last_record)
         origin_us = sent_us if last.times_us is None else int(last.times_us[-1]) or sent_us
-        submitted: deque[Future[tuple[Confirmation, ...]]] = deque()
+        submitted: deque[Future[int]] = deque()
         try:
             self._check()
             for count, body in bodies:
@@ -202,27 +201,27 @@ class IggyProducer(Producer):
 
     # ---- confirmations, in the connection's thread
 
-    def _confirm(self, topic_partition: TopicPartition, count: int, future: Future[tuple[Confirmation, ...]]) -> None:
+    def _confirm(self, topic_partition: TopicPartition, count: int, future: Future[int]) -> None:
         """Record the end of the partition, or the failure, which the next call raises."""
         if self._failure is not None:
             return
         self._failure = future.exception()
         if self._failure is not None:
             return
-        confirmed = future.result()
-        self._failure = _mistrust(topic_partition, count, confirmed, self._ends.get(topic_partition, -1))
+        base = future.result()
+        self._failure = _mistrust(topic_partition, count, base, self._ends.get(topic_partition, -1))
         if self._failure is None:
             if topic_partition not in self._confirmed_in:
                 self._confirmed_in.add(topic_partition)
-                self._to_read_back[topic_partition] = confirmed[0].base_offset
-            self._ends[topic_partition] = confirmed[0].base_offset + count - 1
+                self._to_read_back[topic_partition] = base
+            self._ends[topic_partition] = base + count - 1
 
     def _acknowledge(
         self,
         acknowledgement: Acknowledgement,
         last: tuple[int, int],
         result: Future[Acknowledgement],
-        _future: Future[tuple[Confirmation, ...]],
+        _future: Future[int],
         *,
         cut: bool,
     ) -> None:
@@ -256,17 +255,11 @@ def _partly(error: IggyUnavailableError) -> UnknownOutcomeError:
     return UnknownOutcomeError(f"some of the requests of one send may be stored: {error}")
 
 
-def _mistrust(
-    topic_partition: TopicPartition, count: int, confirmed: tuple[Confirmation, ...], end: int
-) -> UnknownOutcomeError | None:
-    """Return the error for a confirmation that shows a loss; None for a sound one."""
-    if len(confirmed) != 1:
+def _mistrust(topic_partition: TopicPartition, count: int, base: int, end: int) -> UnknownOutcomeError | None:
+    """Return the error for an offset that shows a loss; None for a sound one."""
+    if base <= end:
         return UnknownOutcomeError(
-            f"{topic_partition}: the server confirmed {count} records without saying where it stored them; recover"
-        )
-    if confirmed[0].base_offset <= end:
-        return UnknownOutcomeError(
-            f"{topic_partition}: {count} records were stored at offset {confirmed[0].base_offset}, but offset {end} was confirmed "
+            f"{topic_partition}: {count} records were stored at offset {base}, but offset {end} was confirmed "
             "before: the server lost confirmed messages, or the topic was purged; recover"
         )
     return None

@@ -31,7 +31,7 @@ from framework.iggy.errors_map import CONNECT, Answer, answer_of, classify, not_
 
 if TYPE_CHECKING:
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.values import Confirmation, ConnectedClient
+    from framework.iggy.values import ConnectedClient
 
 T = TypeVar("T")
 
@@ -170,9 +170,7 @@ class SendConnection:
         """
         self._ask(what, _JOIN, b"".join(map(wire.encode_name, (stream, topic, group))))
 
-    def submit(
-        self, what: str, body: bytes | bytearray, finish: Callable[[bytes], tuple[Confirmation, ...]]
-    ) -> Future[tuple[Confirmation, ...]]:
+    def submit(self, what: str, body: bytes | bytearray, finish: Callable[[bytes], T]) -> Future[T]:
         """Send a body made by `wire.encode_send`, behind the answer to the request before.
 
         Args:

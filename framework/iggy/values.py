@@ -123,23 +123,6 @@ class ConnectedClient:
         return self.client_id, self.address
 
 
-@attrs.frozen(slots=True)
-class Confirmation:
-    """The server's confirmation that a batch is stored.
-
-    Attributes:
-        stream_id: number of the stream.
-        topic_id: number of the topic.
-        partition: number of the partition.
-        base_offset: offset of the batch's first message.
-    """
-
-    stream_id: int
-    topic_id: int
-    partition: int
-    base_offset: int
-
-
 def place_of(stream: str, topic: str, partition: int) -> str:
     """Return how messages name a partition."""
     return f'topic "{topic}", partition {partition}, of stream "{stream}"'

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from framework.errors import ConfigError, IggyProtocolError
-from framework.iggy.values import Confirmation, ConnectedClient
+from framework.iggy.values import ConnectedClient
 from framework.model.payloads import PayloadColumn
 
 BATCH_HEADER_BYTES = 256
@@ -357,14 +357,14 @@ def laid_out(what: str) -> Iterator[None]:
         raise IggyProtocolError(f"{what} is not laid out as version 0.9 does it") from error
 
 
-def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:
-    """The confirmations of a send; may be none: stored, but the server does not tell where."""
+def parse_base_offset(reply: bytes) -> int | None:
+    """The offset of the first message that a send has stored; None when the server does not tell where it is."""
     if len(reply) < 4:  # noqa: PLR2004  (the count)
-        return ()
+        return None
     (count,) = struct.unpack_from("<I", reply)
     if len(reply) != 4 + count * _CONFIRMATION.size:
         raise IggyProtocolError(f"a send was answered with {len(reply)} bytes for {count} confirmations")
-    return tuple(Confirmation(*fields) for fields in _CONFIRMATION.iter_unpack(reply[4:]))
+    return _CONFIRMATION.unpack_from(reply, 4)[-1] if count else None
 
 
 def parse_node_count(reply: bytes) -> int:

@@ -33,7 +33,6 @@ from framework.iggy import wire
 from framework.iggy.connection import IggyConnection, Offset
 from framework.iggy.rights import Right
 from framework.iggy.values import (
-    Confirmation,
     ConnectedClient,
     ObjectName,
     PartitionInfo,
@@ -237,8 +236,8 @@ class MemoryIggy:
         topic: str,
         partition: int,
         new: list[tuple[int, bytes, Mapping[str, HeaderValue], int]],
-    ) -> Confirmation:
-        """Store messages, `(id, payload, headers, time of origin)` each, as one batch."""
+    ) -> int:
+        """Store messages, `(id, payload, headers, time of origin)` each, as one batch; return the first one's offset."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             base, now = part.end, next(self._ticks)
@@ -247,7 +246,7 @@ class MemoryIggy:
                 for number, (message_id, payload, headers, origin_us) in enumerate(new)
             )
             part.end = base + len(new)
-            return Confirmation(1, self._streams[stream][topic].number, partition, base)
+            return base
 
     def read(self, stream: str, topic: str, partition: int, offset: Offset, count: int) -> list[StoredMessage]:
         """Return the messages of a poll."""
@@ -411,7 +410,7 @@ class MemoryConnection(IggyConnection):
         self._event("append")
         future: Future[int] = Future()
         try:
-            confirmed = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
+            offset = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
         except IggyTopicError as error:
             future.set_exception(self._refused(error))
             return future
@@ -420,8 +419,8 @@ class MemoryConnection(IggyConnection):
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
             if on_stored is not None:
-                on_stored(confirmed.base_offset)
-            future.set_result(confirmed.base_offset)
+                on_stored(offset)
+            future.set_result(offset)
         return future
 
     def _refused(self, error: IggyTopicError) -> IggyUnavailableError:
@@ -457,12 +456,12 @@ class MemoryConnection(IggyConnection):
     @override
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
-    ) -> Future[tuple[Confirmation, ...]]:
+    ) -> Future[int]:
         self._check()
-        future: Future[tuple[Confirmation, ...]] = Future()
+        future: Future[int] = Future()
         self._event("send")
         try:
-            confirmed = self._server.store(stream, topic, partition, decode_send(body))
+            offset = self._server.store(stream, topic, partition, decode_send(body))
             self._event("ack")
         except IggyTopicError as error:
             future.set_exception(self._refused(error))
@@ -470,7 +469,7 @@ class MemoryConnection(IggyConnection):
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
-            future.set_result((confirmed,))
+            future.set_result(offset)
         return future
 
 

@@ -21,7 +21,7 @@ from framework.iggy import producer as producer_module
 from framework.iggy import topics, wire
 from framework.iggy.producer import IggyProducer
 from framework.iggy.topics import PartitionDamagedError
-from framework.iggy.values import Confirmation, PartitionInfo
+from framework.iggy.values import PartitionInfo
 from framework.model.batches import RecordBatch
 from framework.model.header_encoding import encode_headers
 from framework.model.message_ids import message_id, object_hash64
@@ -73,7 +73,7 @@ class Connection:
         self.closed += 1
 
     def confirm(self, number, base):
-        self.sent[number][-1].set_result((Confirmation(0, 0, 2, base),))
+        self.sent[number][-1].set_result(base)
 
     def fail(self, number, error):
         self.sent[number][-1].set_exception(error)
@@ -281,13 +281,6 @@ def test_a_topic_without_the_message_by_order_is_not_damaged(producer, connectio
     connection.lost_from, connection.topic = 0, topic
     producer.check_delivered()
     assert len(connection.polls) == 1
-
-
-def test_a_confirmation_without_a_place_is_none(producer, connection):
-    future = producer.send(PARTITION, [batch(1, [b"a"])])
-    connection.sent[0][-1].set_result(())
-    with pytest.raises(UnknownOutcomeError, match="without saying where"):
-        future.result(60)
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ NO_TEXT = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\2
         ({"key": ["a"], "size": [[5]]}, "size is no column of texts, numbers"),
         ({"key": ["a"], "etag": [{"x": "y"}]}, "etag is no column of texts"),
         ({"key": ["a"], "etag": pa.array([b"abc"], pa.binary(3))}, "etag is no column of texts"),
-        ({"key": ["a" * 2_000_000]}, "row 1: longer than a key can be"),
+        ({"key": ["a" * 2_000_000]}, "the pages that are read at once take more than the limit of an inventory"),
         ({"key": ["a"], "is_latest": ["no"]}, "its is_latest is no boolean"),
         ({"key": ["a"], "is_delete_marker": [0]}, "its is_delete_marker is no boolean"),
     ],
