@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Offset = int | Literal["last"]
-_MAX_PARTITIONS = 1000
 _GRACE_SECONDS = 5.0
 
 _too_many: dict[tuple[str, str, str, int], int] = {}
@@ -276,14 +275,10 @@ class IggyConnection:
 
         Args:
             stream: must exist.
-            topic: its name.
+            topic: its name, which `get_topic` has checked.
             partitions: 1 to 1000.
             segment_bytes: size of a file; the server's default when left out.
         """
-        for name in (stream, topic):
-            wire.encode_name(name)
-        if not 1 <= partitions <= _MAX_PARTITIONS:
-            raise ConfigError(f'topic "{topic}": 1 to {_MAX_PARTITIONS} partitions, not {partitions}')
 
         def start(client: apache_iggy.IggyClient) -> Awaitable[None]:
             from apache_iggy import Durability, IggyExpiry, MaxTopicSize  # noqa: PLC0415  (loaded when used)

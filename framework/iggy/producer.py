@@ -67,8 +67,7 @@ class IggyProducer(Producer):
         self._slots = threading.BoundedSemaphore(_MAX_IN_FLIGHT)
         self._slot_limit_seconds = self._connection.call_timeout_seconds * (_MAX_IN_FLIGHT + 1)
         self._ends: dict[TopicPartition, int] = {}
-        self._confirmed_in: set[TopicPartition] = set()
-        self._to_read_back: dict[TopicPartition, int] = {}
+        self._to_read_back: dict[TopicPartition, int | None] = {}  # the first offset; None once it was read back
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -140,11 +139,15 @@ class IggyProducer(Producer):
             IggyUnavailableError: the connection is lost.
         """
         for topic_partition, offset in list(self._to_read_back.items()):
+            if offset is None:
+                continue
             topic, partition = topic_partition.topic, topic_partition.partition
             is_on_disk = self._ends[topic_partition] - offset >= self._hold_back(topic_partition)
             check_delivered(self._connection, self._stream, topic, partition, offset)
             if is_on_disk:
-                del self._to_read_back[topic_partition]  # not before: a flush at the end must not save what is damaged
+                self._to_read_back[topic_partition] = (
+                    None  # not before: a flush at the end must not save what is damaged
+                )
 
     @override
     def close(self) -> None:
@@ -211,9 +214,7 @@ class IggyProducer(Producer):
         base = future.result()
         self._failure = _mistrust(topic_partition, count, base, self._ends.get(topic_partition, -1))
         if self._failure is None:
-            if topic_partition not in self._confirmed_in:
-                self._confirmed_in.add(topic_partition)
-                self._to_read_back[topic_partition] = base
+            self._to_read_back.setdefault(topic_partition, base)
             self._ends[topic_partition] = base + count - 1
 
     def _acknowledge(
