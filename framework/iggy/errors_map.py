@@ -105,32 +105,6 @@ def answer_of(error: BaseException) -> Answer:
     return Answer.BROKEN
 
 
-def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> SourceError:
-    """Return the error for a failed connection, with advice."""
-    match answer:
-        case Answer.AUTH:
-            advice = (
-                "check [iggy] token, or what follows token= in url; it may have expired"
-                if login == ACCESS_TOKEN
-                else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
-                "password is written %25"
-            )
-            return IggyAuthError(f"Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}")
-        case Answer.DENIED:
-            return IggyAuthError(f"{login or 'the user'} may not connect to Iggy at {server} ({text})")
-        case Answer.VERSION:
-            return IggyProtocolError(
-                f"Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
-            )
-        case Answer.BROKEN:
-            return IggyUnavailableError(
-                f"Iggy at {server} did not answer ({text}); check that the server runs, and "
-                "host, port, transport and TLS in [iggy]"
-            )
-        case _:
-            return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url or address")
-
-
 def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)
     """Return the framework's error for a failed call.
 
@@ -146,13 +120,23 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
         return error
     text = str(error).strip().rstrip(".") or type(error).__name__
     answer = answer_of(error)
-    if what == CONNECT:
-        return _not_connected(answer, text, server=server, login=login)
-    if answer is Answer.BROKEN:
-        return _broken(text, what, server=server, sending=sending)
     match answer:
+        case Answer.BROKEN:
+            return _broken(text, what, server=server, sending=sending)
         case Answer.AUTH:
-            return IggyAuthError(f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text})")
+            advice = (
+                "check [iggy] token, or what follows token= in url; it may have expired"
+                if login == ACCESS_TOKEN
+                else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
+                "password is written %25"
+            )
+            return IggyAuthError(
+                f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}"
+            )
+        case Answer.VERSION:
+            return IggyProtocolError(
+                f"{what}: Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
+            )
         case Answer.DENIED:
             return IggyAuthError(
                 f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text}); "
@@ -166,7 +150,8 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
         case Answer.EXISTS:
             return IggyTopicError(f"{what}: there is one already on Iggy at {server}")
         case _:
-            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
+            hint = "; check [iggy] url or address" if what == CONNECT else ""
+            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}{hint}")
 
 
 def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
@@ -188,4 +173,5 @@ def _broken(text: str, what: str, *, server: str, sending: bool) -> IggyUnavaila
         return error
     if sending:
         return kind(f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored")
-    return kind(f"{what}: Iggy at {server} did not answer ({text})")
+    hint = "; check that the server runs, and host, port, transport and TLS in [iggy]" if what == CONNECT else ""
+    return kind(f"{what}: Iggy at {server} did not answer ({text}){hint}")

@@ -108,9 +108,8 @@ class IggyProducer(Producer):
         try:
             self._check()
             for count, body in bodies:
-                if (
-                    len(submitted) == _MAX_REQUESTS_AHEAD
-                ):  # each waits for its own confirmation, and not for all of them
+                # each waits for its own confirmation, and not for all of them
+                if len(submitted) == _MAX_REQUESTS_AHEAD:
                     self._connection.wait(submitted.popleft())
                     self._check()
                 objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
@@ -144,10 +143,8 @@ class IggyProducer(Producer):
             topic, partition = topic_partition.topic, topic_partition.partition
             is_on_disk = self._ends[topic_partition] - offset >= self._hold_back(topic_partition)
             check_delivered(self._connection, self._stream, topic, partition, offset)
-            if is_on_disk:
-                self._to_read_back[topic_partition] = (
-                    None  # not before: a flush at the end must not save what is damaged
-                )
+            if is_on_disk:  # not before: a flush at the end must not save what is damaged
+                self._to_read_back[topic_partition] = None
 
     @override
     def close(self) -> None:

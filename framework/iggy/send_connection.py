@@ -121,11 +121,9 @@ class SendConnection:
         on_end: Callable[[str], None],
     ) -> None:
         self.failure: str | None = None
-        self._address, self._place = address, (ip, address.port)
-        self._limit, self._later_limit = (
-            (connect_timeout_seconds, "connect_timeout"),
-            (timeout_seconds, "request_timeout"),
-        )
+        self._address, self._ip = address, ip
+        self._limit = connect_timeout_seconds, "connect_timeout"
+        self._limit_when_open = timeout_seconds, "request_timeout"
         self._on_end = on_end
         self._lock = threading.RLock()  # a signal may close it in the middle of a call
         self._current: _Request | None = None
@@ -147,11 +145,11 @@ class SendConnection:
             IggyUnavailableError: no answer in time.
             IggyAuthError, IggyProtocolError: the login was refused.
         """
-        timeout_seconds, _ = self._later_limit
+        timeout_seconds, _ = self._limit_when_open
         limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
         try:
             self._socket.settimeout(self._limit[0])
-            self._socket.connect(self._place)
+            self._socket.connect((self._ip, self._address.port))
             self._socket.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -159,7 +157,7 @@ class SendConnection:
             raise classify(error, CONNECT, server=self._address.server, login=self._address.login) from error
         self._session = _session_of(self._ask(CONNECT, _LOGIN, _encode_login(self._address)))
         self.client = wire.parse_own_client(self._ask("ask for the own client id", _READ, code=protocol.GET_ME))
-        self._limit = self._later_limit
+        self._limit = self._limit_when_open
         loop.call_soon_threadsafe(_keep_alive, weakref.ref(self), loop)
 
     def join_group(self, what: str, stream: str, topic: str, group: str) -> None:

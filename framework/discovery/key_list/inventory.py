@@ -47,7 +47,7 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """A data file of an inventory.
 
     Attributes:
-        key: in the destination bucket.
+        key: in the bucket of the data files.
         size: bytes; None when the manifest does not state it.
         md5: of these bytes, in hexadecimal; empty or None when the manifest does not state it.
     """
@@ -62,22 +62,19 @@ class Inventory(msgspec.Struct, kw_only=True, rename="camel"):
 
     Attributes:
         source_bucket: the listed bucket.
-        destination_bucket: bucket of the data files; empty when the manifest does not state it.
         file_format: of the data files: `CSV` or `Parquet`.
         file_schema: columns of CSV, in order, with commas between them.
         files: the data files.
     """
 
     source_bucket: str
-    destination_bucket: str = ""
     file_format: str
     file_schema: str
     files: tuple[DataFile, ...]
 
     def __post_init__(self) -> None:
-        """Take the buckets of their ARNs."""
+        """Take the bucket of its ARN."""
         self.source_bucket = self.source_bucket.rpartition(":::")[2]
-        self.destination_bucket = self.destination_bucket.rpartition(":::")[2]
 
     @property
     def columns(self) -> list[str]:

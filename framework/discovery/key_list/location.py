@@ -83,7 +83,7 @@ class FileKeyList(KeyList):
 
     @override
     @contextmanager
-    def open_data(self, data: DataFile, bucket: str) -> Iterator[tuple[BinaryIO, str]]:
+    def open_data(self, data: DataFile) -> Iterator[tuple[BinaryIO, str]]:
         try:
             path = self._find(data)
             file = path.open("rb") if path is not None else None
@@ -148,7 +148,7 @@ class StoreKeyList(KeyList):
 
     @override
     @contextmanager
-    def open_data(self, data: DataFile, bucket: str) -> Iterator[tuple[BinaryIO, str]]:
+    def open_data(self, data: DataFile) -> Iterator[tuple[BinaryIO, str]]:
         # Manifest and data lie in one bucket, where S3 puts both. What the manifest says is not asked: whoever may write it would
         # choose the buckets that are read with our credentials.
         name = self._lookups.address(self._bucket, data.key)
@@ -161,10 +161,9 @@ class StoreKeyList(KeyList):
                 with self._stream(self._bucket, native) as source:
                     copy_checked(source, copy, data, name)
             except ObjectNotFoundError as error:
-                elsewhere = f" The manifest says that they lie in {bucket}." if bucket not in {"", self._bucket} else ""
                 raise KeyListError(
                     f"{name}: there is no such data file, but {self.name} names it; the data files of an inventory are read from "
-                    f"the bucket of its manifest, supply the whole inventory there.{elsewhere}"
+                    f"the bucket of its manifest, supply the whole inventory there"
                 ) from error
             copy.seek(0)
             yield copy, name

@@ -176,10 +176,8 @@ class KeyListResolver:
         if finished:
             return native
         exact = entry is not None or not self._lookups.store.lists_milliseconds or native.modified_ms % 1000 != 0
-        return native if exact and not self._is_doubted(row.key) else row.key
-
-    def _is_doubted(self, key: str) -> bool:
-        return self._doubt_all or key in self._doubted
+        is_doubted = self._doubt_all or row.key in self._doubted
+        return native if exact and not is_doubted else row.key
 
     # ---- looking up
 

@@ -48,7 +48,7 @@ class DeadLetterLog:
     """The dead letters of one source.
 
     Attributes:
-        stored: the selected dead letters, in topic order, without the records' bytes, which may exceed the memory.
+        stored: the selected dead letters, in topic order.
         replayed: offsets of the dead letters that are closed: replayed, discarded, or of objects that were reset.
         discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
@@ -97,7 +97,7 @@ class DeadLetterLog:
                 first_offset = offset
             if isinstance(found, StoredDeadLetter):
                 if selected(found):
-                    stored.append(attrs.evolve(found, raw=b""))
+                    stored.append(found)
             elif found is not None and found.replayed:
                 replayed.update(found.dead_letters)
                 discarded.update(found.dead_letters if found.discarded else ())

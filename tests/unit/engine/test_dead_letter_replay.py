@@ -376,7 +376,7 @@ def test_dead_letters_of_a_source_that_was_killed_do_not_wait_for_an_object_that
         source.live(at)
         if not all(source.server.topic_info("kit", topic) for topic in ("records", DEAD)):
             continue
-        before, bad = source.payloads(), collections.Counter({letter.raw: 1 for letter in source.stored()})
+        before, bad = source.payloads(), collections.Counter({source.raw(letter): 1 for letter in source.stored()})
         held += bool(bad)
         new = collections.Counter([b'{"n":"other"}']) if change == "other" else collections.Counter()
         if change == "gone":
@@ -832,7 +832,7 @@ def test_a_replay_applies_the_transforms_to_the_original_record(gone):
     source = Source(format="text", transforms=[{"type": "shout"}, {"type": "fail"}])
     source.rig.store.put("a", marked_lines("", "?", "?!", "", "?"))
     source.live()
-    assert [letter.raw for letter in source.stored()] == [b"line 2?", b"line 3?!", b"line 5?"]
+    assert [source.raw(letter) for letter in source.stored()] == [b"line 2?", b"line 3?!", b"line 5?"]
     if gone:
         source.rig.store.delete("a")
     counts, _ = replay(source, transforms=[{"type": "drop"}, {"type": "shout"}, {"type": "tag"}])
@@ -877,7 +877,7 @@ def long_csv_rows(**options):
     source = Source(format="csv", max_record_bytes=20, **options)
     source.rig.store.put("a", CSV)
     source.live()
-    assert [(letter.record, letter.raw[:1]) for letter in source.stored()] == [(3, b"3"), (4, b"{")]
+    assert [(letter.record, source.raw(letter)[:1]) for letter in source.stored()] == [(3, b"3"), (4, b"{")]
     return source
 
 

@@ -410,7 +410,7 @@ def test_a_manifest_cannot_name_a_bucket_to_read_with_our_credentials(rig, store
     for key in [key for key in rig.reports._objects if "part-0" in key]:
         rig.reports.delete(key)
     rig.offsets = OffsetManager()
-    with pytest.raises(KeyListError, match=r"memory://reports/.*part-0.*The manifest says that they lie in secrets"):
+    with pytest.raises(KeyListError, match=r"memory://reports/.*part-0.* are read from the bucket of its manifest"):
         rig.open().read()
 
 
