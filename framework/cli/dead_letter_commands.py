@@ -20,7 +20,7 @@ from framework.cli.text import column_widths, confirmed, in_width, printable, wr
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
 from framework.engine.inspection import inspect
 from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current, topic_of
+from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
 from framework.iggy.dead_letters.writer import IggyDeadLetters, StoredDeadLetter
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
@@ -316,7 +316,7 @@ def discard_selected(
             dry_run=True,
         ):
             return 1
-        discard_dead_letters(connection, config, found)
+        IggyDeadLetters(connection, config, topic_of(config)).discarded(found)
     write_lines([f"discarded: {counted(len(found), 'dead letter')}"])
     return EXIT_DONE
 

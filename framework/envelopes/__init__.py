@@ -2,10 +2,9 @@
 
     layout.py           the names and encodings of an archived record's fields; what an object's key says of them
     archive_layouts.py  the layouts of sinks, and what each form loses
-    headers.py          archived headers -> the bytes of a message's headers
+    archived_headers.py archived headers -> the bytes of a message's headers
     encodings.py        archived payloads and times -> bytes and microseconds
-    restore.py          a batch of archived records -> payloads, headers, times
-    transform.py        the envelope as the first transform of a source
+    restore.py          the envelope as the first transform of a source: records -> payloads, headers, times
     options.py          its options
 
 A format reads the objects: `jsonl`, `json`, `csv`, `avro` and `parquet` give JSON, `text` gives lines.

@@ -7,11 +7,11 @@ kind is set for its name. A list or an object becomes its JSON text.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from framework.envelopes.layout import RestoreError
 from framework.model.header_encoding import HeaderValue
 from framework.model.header_kinds import NUMBER_KINDS, HeaderNumber, header_number
 from framework.model.json_limits import MAX_JSON_VALUES, within_limit
@@ -22,10 +22,6 @@ KINDS = ("raw", "string", *NUMBER_KINDS)
 _NO_VALUE = (None, "", b"")
 _parse = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
-
-
-class ArchivedHeaderError(ValueError):
-    """A record's headers cannot be restored. The text is the end of a sentence about the record, without a value."""
 
 
 class HeaderDecoder:
@@ -47,7 +43,7 @@ class HeaderDecoder:
         Of several headers with one name the last is kept, since Iggy's headers are a map.
 
         Raises:
-            ArchivedHeaderError: it is neither an object nor a list of objects with `key` and `value`, a value is
+            RestoreError: it is neither an object nor a list of objects with `key` and `value`, a value is
                 not of its kind, or there are too many.
         """
         found = _decode(text)
@@ -65,7 +61,7 @@ class HeaderDecoder:
         """Return the value of the header that takes an archived key; None for a record without one.
 
         Raises:
-            ArchivedHeaderError: it is not of the kind of this name, or has too many values.
+            RestoreError: it is not of the kind of this name, or has too many values.
         """
         made = self.value(name, _decode(text))
         return None if made in _NO_VALUE else made
@@ -74,7 +70,7 @@ class HeaderDecoder:
         """Return the value of a header; None when it has none.
 
         Raises:
-            ArchivedHeaderError: it is not of the kind of this name.
+            RestoreError: it is not of the kind of this name.
         """
         if value is None:
             return None
@@ -83,19 +79,19 @@ class HeaderDecoder:
             if kind in NUMBER_KINDS:
                 return _number(kind, value)
             if kind == "raw":
-                return value if isinstance(value, bytes) else base64.b64decode(_text(value), validate=True)
+                return value if isinstance(value, bytes) else base64.b64decode(value, validate=True)  # type: ignore[arg-type]
             if kind == "string" and isinstance(value, str):
                 return value
             if self._base64 and isinstance(value, str):
                 value = base64.b64decode(value, validate=True)
-        except (ValueError, binascii.Error):
-            raise ArchivedHeaderError(f"has a header {name!r} that is no {kind or 'base64'}") from None
+        except (TypeError, ValueError):
+            raise RestoreError(f"has a header {name!r} that is no {kind or 'base64'}") from None
         return _plain(value)
 
 
 def _decode(text: bytes) -> object:
     if not within_limit(text):
-        raise ArchivedHeaderError(
+        raise RestoreError(
             f"has headers or a key with more than {MAX_JSON_VALUES:,} commas and brackets, more than is decoded"
         )
     return _parse(text)
@@ -124,16 +120,10 @@ def _plain(value: object) -> HeaderValue:
 
 def _number(kind: str, value: object) -> HeaderNumber:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError("no number")  # noqa: TRY004 - of data, not of an argument
+        raise TypeError
     if isinstance(value, str):  # of numbers over 64 bits, and of floats that JSON does not have
         value = int(value) if "int" in kind else float(value)
     return header_number(kind, value)
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("no text")  # noqa: TRY004 - of data, not of an argument
-    return value
 
 
 def _pairs(headers: object) -> Iterator[tuple[str, object]]:
@@ -144,10 +134,10 @@ def _pairs(headers: object) -> Iterator[tuple[str, object]]:
     elif isinstance(headers, list):
         for header in headers:
             if not isinstance(header, dict) or not isinstance(header.get("key"), str):
-                raise ArchivedHeaderError("has a header that is no object with `key` and `value`")
+                raise RestoreError("has a header that is no object with `key` and `value`")
             yield header["key"], header.get("value")
     elif headers is not None:
-        raise ArchivedHeaderError("has headers that are neither an object nor a list")
+        raise RestoreError("has headers that are neither an object nor a list")
 
 
 def _row_pairs(text: str) -> Iterator[tuple[str, bytes]]:
@@ -159,5 +149,5 @@ def _row_pairs(text: str) -> Iterator[tuple[str, bytes]]:
             name, value = (base64.b64decode(part, validate=True) for part in pair.split(":"))
             made = name.decode(), value
         except ValueError:
-            raise ArchivedHeaderError("has headers that are not pairs of base64 with `:` and `;`") from None
+            raise RestoreError("has headers that are not pairs of base64 with `:` and `;`") from None
         yield made

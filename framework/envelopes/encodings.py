@@ -6,10 +6,12 @@ import base64
 import binascii
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
-from framework.envelopes.layout import TIME_UNITS
+from framework.envelopes.layout import TIME_UNITS, RestoreError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
@@ -17,19 +19,11 @@ MAX_TIME_US = (datetime(9999, 12, 31, tzinfo=timezone.utc) - _EPOCH) // _MICROSE
 """The latest time that is restored."""
 
 _MAX_DIGITS = 30
+_MAX_TIME_CHARACTERS = 100  # a second's digits may go on and on
 
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 _to_text = msgspec.json.Decoder(str).decode
 _QUOTE = b'"'[0]
-
-FIELD_TYPES: Mapping[str, type] = {"json": msgspec.Raw, "text": str, "base64": bytes, "raw": msgspec.Raw}
-"""Payload encoding -> the type to which JSON's parser converts the field."""
-
-
-def payload_maker(encoding: str) -> Callable[[msgspec.Raw | str | bytes], bytes]:
-    """Return the function that makes the payload of a field of `FIELD_TYPES[encoding]`."""
-    makers: dict[str, Callable[..., bytes]] = {"json": bytes, "text": str.encode, "base64": bytes, "raw": _raw_payload}
-    return makers[encoding]
 
 
 def _raw_payload(field: msgspec.Raw) -> bytes:
@@ -55,57 +49,66 @@ def _raw_payload(field: msgspec.Raw) -> bytes:
     return text
 
 
-class TimeError(ValueError):
-    """A record's time cannot be restored. The text is the end of a sentence about the record, without the value."""
+PAYLOADS: Mapping[str, tuple[type, Callable[..., bytes]]] = {
+    "json": (msgspec.Raw, bytes),
+    "text": (str, str.encode),
+    "base64": (bytes, bytes),
+    "raw": (msgspec.Raw, _raw_payload),
+}
+"""Payload encoding -> the type to which JSON's parser converts the field, and what makes the payload of it."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class TimeReader(dict[object, int]):
-    """Archived time -> microseconds since 1970; 0 for none. Keeps the times that it has read: many records share one.
+class KnownValues(dict[K, V]):
+    """What an archived field means. Keeps what it has read, as many records share one, but nothing of long texts.
 
     Args:
-        unit: of times that are numbers, one of `TIME_UNITS`.
+        read: reads a field.
+        max_length: maximum length of a text that is kept.
     """
 
     MAX_KEPT = 10_000
-    MAX_KEPT_CHARACTERS = 100
 
-    def __init__(self, unit: str) -> None:
+    def __init__(self, read: Callable[[K], V], max_length: int) -> None:
         super().__init__()
-        self._nanoseconds = TIME_UNITS[unit]
+        self._read = read
+        self._max_length = max_length
 
-    def __missing__(self, time: object) -> int:
+    def __missing__(self, field: K) -> V:
         if len(self) >= self.MAX_KEPT:
             self.clear()
-        made = self._read(time)
-        if not isinstance(time, str) or len(time) <= self.MAX_KEPT_CHARACTERS:  # a second's digits may go on and on
-            self[time] = made
+        made = self._read(field)
+        if not isinstance(field, (str, bytes)) or len(field) <= self._max_length:
+            self[field] = made
         return made
 
-    def _read(self, time: object) -> int:
-        if time is None or time == "":
-            return 0
-        if isinstance(time, str) and time.isascii() and time.isdigit() and len(time) <= _MAX_DIGITS:
-            time = int(time)  # a row of CSV has texts alone
-        if isinstance(time, float) and time.is_integer():
-            time = int(time)  # equal numbers share an entry, so they must be read alike
-        if isinstance(time, int):
-            return _checked(time * self._nanoseconds // 1000)
-        if isinstance(time, float):
-            return _checked(round(time * self._nanoseconds / 1000))
-        return _checked(self._of_text(str(time)))
 
-    @staticmethod
-    def _of_text(time: str) -> int:
+def known_times(unit: str) -> KnownValues[object, int]:
+    """Archived time -> microseconds since 1970; 0 for none. Times that are numbers are of that unit, one of `TIME_UNITS`."""
+    return KnownValues(partial(_time_us, TIME_UNITS[unit]), _MAX_TIME_CHARACTERS)
+
+
+def _time_us(nanoseconds: int, time: object) -> int:
+    if time is None or time == "":
+        return 0
+    if isinstance(time, str) and time.isascii() and time.isdigit() and len(time) <= _MAX_DIGITS:
+        time = int(time)  # a row of CSV has texts alone
+    if isinstance(time, float) and time.is_integer():
+        time = int(time)  # equal numbers share an entry, so they must be read alike
+    if isinstance(time, int):
+        time_us = time * nanoseconds // 1000
+    elif isinstance(time, float):
+        time_us = round(time * nanoseconds / 1000)
+    else:
         try:
             moment = msgspec.convert(time, datetime)
         except (msgspec.ValidationError, UnicodeError):
-            raise TimeError("has a time that is neither RFC 3339 nor a number") from None
+            raise RestoreError("has a time that is neither RFC 3339 nor a number") from None
         if moment.tzinfo is None:
-            raise TimeError("has a time without a zone")
-        return (moment - _EPOCH) // _MICROSECOND
-
-
-def _checked(time_us: int) -> int:
+            raise RestoreError("has a time without a zone")
+        time_us = (moment - _EPOCH) // _MICROSECOND
     if not 0 <= time_us <= MAX_TIME_US:
-        raise TimeError("has a time before 1970 or after 9999")
+        raise RestoreError("has a time before 1970 or after 9999")
     return time_us

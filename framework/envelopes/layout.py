@@ -25,6 +25,10 @@ TIME_UNITS: Mapping[str, int] = {
 """Nanoseconds of each unit of a timestamp that is a number."""
 
 
+class RestoreError(ValueError):
+    """A record cannot be restored. The text is the end of a sentence about the record, without its content."""
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class Layout:
     """The form of an archived record. A field of None is not in it.

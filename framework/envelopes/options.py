@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
@@ -54,8 +54,9 @@ class EnvelopeOptions:
         """Yield an error for each option that is invalid, or has no effect with this envelope."""
         if self.envelope == "custom":
             yield from _field_errors(self.fields)
-            if not self.columns:
-                yield from _renaming_errors(self.fields.values())
+            for name in () if self.columns else self.fields.values():
+                if not can_be_renamed_to(name):
+                    yield f"envelope_fields: {name!r} has {NOT_RENAMED}, which no field of an envelope may have"
         elif self.fields:
             yield f'envelope_fields: has no effect with envelope = "{self.envelope}", whose fields are known; set "custom"'
         for name, kind in self.header_kinds.items():
@@ -119,10 +120,3 @@ def _field_errors(fields: Mapping[str, str]) -> Iterator[str]:
     named = [name for name in fields.values() if name]
     for name in sorted({name for name in named if named.count(name) > 1}):
         yield f"envelope_fields: {name!r} is named twice"
-
-
-def _renaming_errors(names: Iterable[str]) -> Iterator[str]:
-    """Yield an error for each name that the fields of objects cannot have here."""
-    for name in names:
-        if not can_be_renamed_to(name):
-            yield f"envelope_fields: {name!r} has {NOT_RENAMED}, which no field of an envelope may have"

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from framework.envelopes.archived_headers import ArchivedHeaderError, HeaderDecoder
-from framework.envelopes.encodings import FIELD_TYPES, TimeError, TimeReader, payload_maker
-from framework.envelopes.layout import Layout, Origin
+from framework.envelopes.archived_headers import HeaderDecoder
+from framework.envelopes.encodings import PAYLOADS, KnownValues, known_times
+from framework.envelopes.layout import Layout, Origin, RestoreError
 from framework.errors import RecordError
 from framework.model.header_encoding import EncodedHeaders, HeaderValue
 from framework.model.payloads import PayloadColumn, decode_objects
@@ -28,14 +28,13 @@ Headers = Mapping[str, HeaderValue]
 
 _ADVICE = "see [input] envelope and its options"
 _MAX_PARTITION_DIGITS = 10
+_MAX_KNOWN_BYTES = 500
+"""Maximum length of headers that are kept."""
+
 _OTHER_CHARACTER = re.compile(r"[^A-Za-z0-9._-]")
 
 
-class _RecordError(ValueError):
-    """A record is bad for another reason. The text is the end of a sentence about it, without its content."""
-
-
-_WRONG = (msgspec.DecodeError, ArchivedHeaderError, TimeError, _RecordError, UnicodeError, RecursionError)
+_WRONG = (msgspec.DecodeError, RestoreError, UnicodeError, RecursionError)
 
 
 class EnvelopeTransform(Transform):
@@ -59,9 +58,10 @@ class EnvelopeTransform(Transform):
         self._parts = layout.named_fields()
         self._objects = layout.payload is not None and not layout.columns
         self._decoder = msgspec.json.Decoder(_record_type(layout))
-        self._make_payload = payload_maker(layout.payload_encoding)
-        self._times = TimeReader(layout.time_unit)
-        self._headers = _KnownHeaders(HeaderDecoder(layout.header_encoding, layout.header_kinds))
+        _, self._make_payload = PAYLOADS[layout.payload_encoding]
+        self._times = known_times(layout.time_unit)
+        self._header_decoder = HeaderDecoder(layout.header_encoding, layout.header_kinds)
+        self._headers = KnownValues(self._read_headers, _MAX_KNOWN_BYTES)
 
     @override
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
@@ -76,7 +76,7 @@ class EnvelopeTransform(Transform):
         """Restore records that are all good.
 
         Raises:
-            DecodeError, ArchivedHeaderError, TimeError, _RecordError: one of them is not.
+            DecodeError, RestoreError, UnicodeError, RecursionError: one of them is not.
         """
         records = batch.payloads
         rows = self._rows(records)
@@ -105,12 +105,16 @@ class EnvelopeTransform(Transform):
             return PayloadColumn(b"\n".join([*fields, b""]))  # a part of a line has no line feed
         payloads = list(map(self._make_payload, fields))
         if not all(payloads):
-            raise _RecordError("has an empty payload, and Iggy stores no empty messages")
+            raise RestoreError("has an empty payload, and Iggy stores no empty messages")
         return payloads
 
     def _times_of(self, rows: list[Any]) -> NDArray[np.int64] | None:
         made = np.fromiter(map(self._times.__getitem__, [row.timestamp for row in rows]), np.int64, len(rows))
         return made if made.any() else None
+
+    def _read_headers(self, text: bytes) -> Headers | None:
+        found = self._header_decoder.decode(text) if text else None  # a record without the field has no text
+        return EncodedHeaders(found) if found else None
 
     def _headers_of(self, rows: list[Any]) -> list[Headers | None] | None:
         known = self._headers
@@ -129,7 +133,7 @@ class EnvelopeTransform(Transform):
     def _with_key(self, headers: Headers | None, key: bytes) -> Headers | None:
         name = self._layout.key_header
         assert name is not None
-        field = self._headers.decoder.key(name, key)
+        field = self._header_decoder.key(name, key)
         if field is None:
             return headers
         return {**(headers or {}), name: field}
@@ -138,14 +142,14 @@ class EnvelopeTransform(Transform):
         """Check that the records are of their object's topic and partition, as far as both are known."""
         if origin.partition is not None and "partition" in self._parts:
             for partition in set(map(_partition, {row.partition for row in rows})) - {None, origin.partition}:
-                raise _RecordError(
+                raise RestoreError(
                     f"was archived from partition {partition}, and the name of its object says {origin.partition}; "
                     'set [input] envelope_mismatch = "ignore" to restore it where its object goes'
                 )
         if origin.topic is not None and "topic" in self._parts:
             for topic in {row.topic for row in rows} - {None, origin.topic}:
                 if _OTHER_CHARACTER.sub("_", topic) != origin.topic:  # sinks replace what keys should not have
-                    raise _RecordError(
+                    raise RestoreError(
                         f'was archived from another topic than "{origin.topic}", which the name of its object says; '
                         'check where {{topic}} stands in [naming] template, or set [input] envelope_mismatch = "ignore" to '
                         "restore it where its object goes"
@@ -156,33 +160,13 @@ def _partition(field: int | str | None) -> int | None:
     """Return the partition of a field; None where it says nothing.
 
     Raises:
-        _RecordError: it is text without a number.
+        RestoreError: it is text without a number.
     """
     if not isinstance(field, str):
         return field
     if field and not (field.isascii() and field.isdigit() and len(field) <= _MAX_PARTITION_DIGITS):
-        raise _RecordError(f"has a partition that is no number; {_ADVICE}")
+        raise RestoreError(f"has a partition that is no number; {_ADVICE}")
     return int(field) if field else None  # a row of CSV has texts alone
-
-
-class _KnownHeaders(dict[bytes, Headers | None]):
-    """JSON text of headers -> headers. Keeps those that it has read: many records share them."""
-
-    MAX_KEPT = 10_000
-    MAX_KEPT_BYTES = 500
-
-    def __init__(self, decoder: HeaderDecoder) -> None:
-        super().__init__()
-        self.decoder = decoder
-
-    def __missing__(self, text: bytes) -> Headers | None:
-        if len(self) >= self.MAX_KEPT:
-            self.clear()
-        found = self.decoder.decode(text) if text else None  # a record without the field has no text
-        made = EncodedHeaders(found) if found else None
-        if len(text) <= self.MAX_KEPT_BYTES:
-            self[text] = made
-        return made
 
 
 def _texts(fields: Sequence[msgspec.Raw | None]) -> list[bytes]:
@@ -194,7 +178,7 @@ def _texts(fields: Sequence[msgspec.Raw | None]) -> list[bytes]:
 
 def _record_type(layout: Layout) -> Any:
     """Return the type to which JSON's parser converts a record."""
-    payload_type = FIELD_TYPES[layout.payload_encoding]
+    payload_type, _ = PAYLOADS[layout.payload_encoding]
     if layout.payload is None:
         return payload_type
     types: dict[str, tuple[Any, ...]] = {
@@ -223,7 +207,7 @@ def _record_type(layout: Layout) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, (ArchivedHeaderError, TimeError, _RecordError)):
+    if isinstance(error, RestoreError):
         return f"the record {error}"
     if isinstance(error, msgspec.DecodeError):
         return f"the record is not in its envelope: {error}; {_ADVICE}"  # msgspec names types and places, no values

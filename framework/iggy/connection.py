@@ -38,7 +38,6 @@ from framework.iggy.request_queue import RequestQueue, Start
 from framework.iggy.rights import Right, missing_rights
 from framework.iggy.send_connection import SendConnection
 from framework.iggy.values import (
-    Confirmation,
     ConnectedClient,
     ObjectName,
     PartitionInfo,
@@ -46,14 +45,12 @@ from framework.iggy.values import (
     TopicInfo,
     place_of,
 )
-from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 
 if TYPE_CHECKING:
     import apache_iggy
 
 T = TypeVar("T")
-Offset = int | Literal["first", "last"]
-_MAX_PARTITIONS = 1000
+Offset = int | Literal["last"]
 _GRACE_SECONDS = 5.0
 
 _too_many: dict[tuple[str, str, str, int], int] = {}
@@ -92,13 +89,7 @@ class IggyConnection:
 
     @override
     def __repr__(self) -> str:
-        if self._closed:
-            state = "closed"
-        elif self._requests is None:
-            state = "new"
-        else:
-            state = "open" if self._requests.failure is None else "broken"
-        return f"IggyConnection({self.address}, {state})"
+        return f"IggyConnection({self.address}{', closed' if self._closed else ''})"
 
     # ---- life
 
@@ -124,19 +115,12 @@ class IggyConnection:
             opening.cancel()
         try:
             client, self._ip = opening.result(self.connect_timeout_seconds + _GRACE_SECONDS)
-        except CancelledError as error:
+        except (CancelledError, FutureTimeoutError) as error:  # a process that stood still may see its own limit first
             raise IggyUnavailableError(
-                f"connect: the connection to Iggy at {self.address.server} was closed before it was open"
+                f"connect: Iggy at {self.address.server} did not answer in time, or the connection was closed before it was open"
             ) from error
-        except FutureTimeoutError as error:  # this process stood still, so that both limits passed at once
-            opening.cancel()
-            raise IggyUnavailableError(
-                f"connect: no answer of Iggy at {self.address.server}, and no time limit ended the wait"
-            ) from error
-        except BaseException:
-            opening.cancel()
-            raise
         finally:
+            opening.cancel()
             self._opening = None  # it knows the client, whose last reference closes the connection
         self._requests = RequestQueue(
             client,
@@ -167,25 +151,20 @@ class IggyConnection:
             return
         if nodes > 1:
             return
+        sending = self._sending = SendConnection(
+            self.address,
+            self._ip,
+            connect_timeout_seconds=self.connect_timeout_seconds,
+            timeout_seconds=self.call_timeout_seconds,
+            on_end=requests.stop,
+        )
+        if self._closed:  # by another thread, which did not see it yet
+            sending.close()
         try:
-            SendConnection.open(
-                self.address,
-                self._ip,
-                connect_timeout_seconds=self.connect_timeout_seconds,
-                timeout_seconds=self.call_timeout_seconds,
-                loop=background_loop(),
-                on_made=self._use_to_send,
-                on_end=requests.stop,
-            )
+            sending.open(background_loop())
         except BaseException:
             self._sending = None
             raise
-
-    def _use_to_send(self, connection: SendConnection) -> None:
-        """Let `close` end that connection, too, from the moment that it exists."""
-        self._sending = connection
-        if self._closed:  # by another thread, which did not see it yet
-            connection.close()
 
     def close(self) -> None:
         """Close the connection without waiting for its opening, or for requests in progress. Idempotent, thread-safe."""
@@ -210,11 +189,11 @@ class IggyConnection:
 
     def server_version(self) -> str:
         """The server's version, as `0.9.0`. Needs the permission to read servers (`IggyAuthError` without it)."""
-
-        def version(stats: apache_iggy.Stats) -> str:
-            return stats.iggy_server_version
-
-        return self._call("ask for the server's version", lambda client: client.get_stats(), version)
+        return self._call(
+            "ask for the server's version",
+            lambda client: client.get_stats(),
+            lambda stats: str(stats.iggy_server_version),
+        )
 
     def own_clients(self) -> tuple[ConnectedClient, ...]:
         """Return this connection as the server lists it, and behind it the one that sends records, if there is one."""
@@ -237,16 +216,15 @@ class IggyConnection:
             stream: its name; it need not exist.
             topics: what is done with which topic.
         """
-
-        def user(client: apache_iggy.IggyClient) -> Awaitable[apache_iggy.UserInfoDetails | None]:
-            return client.get_user(number)
-
         number = self.own_client().user_id
         try:
-            found = self._call("ask for the user's permissions", user, lambda details: details)
+            permissions: apache_iggy.Permissions | None = self._call(
+                "ask for the user's permissions",
+                lambda client: client.get_user(number),
+                lambda details: details.permissions if details is not None else None,
+            )
         except (IggyAuthError, IggyProtocolError, IggyTopicError):
             return None
-        permissions = found.permissions if found is not None else None
         if permissions is None:
             return None
         try:
@@ -297,14 +275,10 @@ class IggyConnection:
 
         Args:
             stream: must exist.
-            topic: its name.
+            topic: its name, which `get_topic` has checked.
             partitions: 1 to 1000.
             segment_bytes: size of a file; the server's default when left out.
         """
-        for name in (stream, topic):
-            wire.encode_name(name)
-        if not 1 <= partitions <= _MAX_PARTITIONS:
-            raise ConfigError(f'topic "{topic}": 1 to {_MAX_PARTITIONS} partitions, not {partitions}')
 
         def start(client: apache_iggy.IggyClient) -> Awaitable[None]:
             from apache_iggy import Durability, IggyExpiry, MaxTopicSize  # noqa: PLC0415  (loaded when used)
@@ -335,8 +309,8 @@ class IggyConnection:
 
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
-    ) -> Future[tuple[Confirmation, ...]]:
-        """Send a body made by `wire.encode_send`. The future holds the confirmations.
+    ) -> Future[int]:
+        """Send a body made by `wire.encode_send`. The future holds the offset of its first message.
 
         It is stored after all that was sent before and after the beginnings of its objects, or not at all.
 
@@ -348,9 +322,10 @@ class IggyConnection:
             objects: those whose records are in it; looked at only while beginnings have no answer.
         """
         what = f"send to {place_of(stream, topic, partition)}"
+        finish = functools.partial(self._offset_of, what)
         sending = self._sending
         if sending is None:
-            return self._submit(what, _send(body), lambda reply: wire.parse_confirmations(bytes(reply)), sending=True)
+            return self._submit(what, _send(body), finish, sending=True)
         requests = self._live_requests(what)
         if unanswered := [(append, begun) for append, begun in self._begun if not append.done()]:
             sent = set(objects)
@@ -361,14 +336,25 @@ class IggyConnection:
                     f"{what}: not sent, the append of the position of an object was not answered"
                 )
         requests.check(what)
-        return sending.submit(what, body, wire.parse_confirmations)
+        return sending.submit(what, body, finish)
+
+    def _offset_of(self, what: str, reply: bytes) -> int:
+        """Return the offset in the answer to a send.
+
+        Raises:
+            UnknownOutcomeError: there is none: whether it is behind what was stored before is not known.
+        """
+        offset = wire.parse_base_offset(bytes(reply))
+        if offset is None:
+            raise UnknownOutcomeError(f"{what}: Iggy at {self.address.server} does not say where it stored it; recover")
+        return offset
 
     def pull(self, seconds: float | None) -> None:
         """Complete the send under way, if its answer comes within so many seconds and nothing else completes it."""
         if self._sending is not None:
             self._sending.pull(seconds)
 
-    def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> tuple[Confirmation, ...]:
+    def send_raw(self, stream: str, topic: str, partition: int, body: bytes | bytearray) -> int:
         """Call `submit_send` and wait."""
         return self.wait(self.submit_send(stream, topic, partition, body))
 
@@ -396,26 +382,22 @@ class IggyConnection:
             begins: objects whose records must not be stored before this message: their sends wait for it. One thread at a
                 time gives any.
         """
-        number = secrets.randbits(128)
         segment = wire.Segment(
-            id_high=number >> 64,
-            split_number=number >> 40 & MAX_SPLIT,
-            first_record=number & MAX_RECORD,
+            id_high=secrets.randbits(64),
+            split_number=secrets.randbits(24),
+            first_record=secrets.randbits(40),
             payloads=[payload],
         )
         body = wire.encode_send(stream, topic, partition, [segment])
-        place = place_of(stream, topic, partition)
+        what = f"send to {place_of(stream, topic, partition)}"
 
-        def offset_of(reply: bytes) -> int:
-            confirmed = wire.parse_confirmations(bytes(reply))
-            if not confirmed:
-                raise UnknownOutcomeError(f"send to {place}: Iggy at {self.address.server} does not tell the offset")
-            offset = confirmed[0].base_offset
+        def finish(reply: bytes) -> int:
+            offset = self._offset_of(what, reply)
             if on_stored is not None:
                 on_stored(offset)
             return offset
 
-        append = self._submit(f"send to {place}", _send(body), offset_of, sending=True)
+        append = self._submit(what, _send(body), finish, sending=True)
         if begins:
             self._begun = (*(one for one in self._begun if not one[0].done()), (append, begins))
         return append
@@ -458,19 +440,17 @@ class IggyConnection:
             stream: its name.
             topic: its name.
             partition: counted from 0.
-            offset: where to begin (when retention dropped it, the first message left answers), `"first"`, or `"last"`
-                for the last `count` messages.
+            offset: where to begin (when retention dropped it, the first message left answers), or `"last"` for the last
+                `count` messages.
             count: at most so many.
         """
 
         def ask(client: apache_iggy.IggyClient) -> Awaitable[list[apache_iggy.ReceiveMessage]]:
             from apache_iggy import Consumer, PollingStrategy  # noqa: PLC0415  (loaded when used)
 
-            strategy: PollingStrategy
-            if isinstance(offset, int):
+            strategy: PollingStrategy = PollingStrategy.Last()
+            if offset != "last":
                 strategy = PollingStrategy.Offset(offset)
-            else:
-                strategy = PollingStrategy.First() if offset == "first" else PollingStrategy.Last()
             return client.poll_messages(
                 stream,
                 topic,
@@ -568,7 +548,7 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
         return None
     options = {**details.derived_options.to_scalar_dict(), **details.options.to_scalar_dict()}
     # not of the options: an update stands there as it was sent, such as "1h"
-    expiry, limit = _lifetime(details.message_expiry), getattr(details.max_topic_size, "bytes", None)
+    lifetime: timedelta | None = getattr(details.message_expiry, "duration", None)
     return TopicInfo(
         stream=stream,
         name=details.name,
@@ -583,15 +563,10 @@ def _topic_info(stream: str, details: apache_iggy.TopicDetails | None) -> TopicI
             )
             for partition in sorted(details.partitions, key=lambda partition: partition.id)
         ),
-        expiry_microseconds=expiry,
-        max_bytes=limit,
+        expiry_microseconds=lifetime // timedelta(microseconds=1) if lifetime is not None else None,
+        max_bytes=getattr(details.max_topic_size, "bytes", None),
         options={str(name): value for name, value in options.items()},
     )
-
-
-def _lifetime(expiry: apache_iggy.IggyExpiry) -> int | None:
-    lifetime: timedelta | None = getattr(expiry, "duration", None)
-    return lifetime // timedelta(microseconds=1) if lifetime is not None else None
 
 
 def _stored_messages(messages: list[apache_iggy.ReceiveMessage]) -> list[StoredMessage]:

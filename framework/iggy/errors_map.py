@@ -37,28 +37,21 @@ class Answer(enum.Enum):
     REFUSED = "refused"
 
 
-# The first match counts. Texts are those of apache-iggy 0.9.
-_TABLE: tuple[tuple[re.Pattern[str], Answer], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), answer)
-    for pattern, answer in (
-        (r"already exists", Answer.EXISTS),
-        (r"was not found|not found in|does not exist", Answer.MISSING),
-        (r"invalid credentials|invalid (username|password)|personal access token|user inactive", Answer.AUTH),
-        (r"access token", Answer.AUTH),
-        (r"^unauthorized", Answer.DENIED),
-        (r"protocol version|invalid version|incompatible", Answer.VERSION),
-        # The session is gone with its connection; at login wrong credentials have their own text.
-        (r"^unauthenticated|stale client|client shutdown", Answer.BROKEN),
-        (r"^disconnected|cannot establish connection|not connected|connection (closed|missed)", Answer.BROKEN),
-        (r"tcp error|transiently|already applied|empty response", Answer.BROKEN),
-        (r"tls (certificate|domain)|failed to add certificate", Answer.REFUSED),
-        (r"invalid (command|format|identifier|configuration)|feature is unavailable", Answer.REFUSED),
-        (
-            r"too big|too many|empty message|invalid (messages count|partitions count|topic|stream|header|size|offset)",
-            Answer.REFUSED,
-        ),
-        (r"topic .*full|limit reached", Answer.REFUSED),
-    )
+# The first match counts. Texts are those of apache-iggy 0.9. Any other one is that of a break, such as "Unauthenticated":
+# the session is gone with its connection, and at login wrong credentials have their own text.
+_TABLE: tuple[tuple[str, Answer], ...] = (
+    (r"already exists", Answer.EXISTS),
+    (r"was not found|not found in|does not exist", Answer.MISSING),
+    (r"invalid credentials|invalid (username|password)|access token|user inactive", Answer.AUTH),
+    (r"^unauthorized", Answer.DENIED),
+    (r"protocol version|invalid version|incompatible", Answer.VERSION),
+    (r"tls (certificate|domain)|failed to add certificate", Answer.REFUSED),
+    (r"invalid (command|format|identifier|configuration)|feature is unavailable", Answer.REFUSED),
+    (
+        r"too big|too many|empty message|invalid (messages count|partitions count|topic|stream|header|size|offset)",
+        Answer.REFUSED,
+    ),
+    (r"topic .*full|limit reached", Answer.REFUSED),
 )
 
 
@@ -90,13 +83,8 @@ _MESSAGES_REFUSED = range(4009, 4050)
 
 def text_of(status: int) -> str:
     """Return the text of a status in an answer of the server."""
-    if status in _STATUS_TEXTS:
-        return _STATUS_TEXTS[status]
-    return (
-        f"Invalid messages count, header or size, status {status}"
-        if status in _MESSAGES_REFUSED
-        else f"status {status}"
-    )
+    refused = "Invalid messages count, header or size, " if status in _MESSAGES_REFUSED else ""
+    return _STATUS_TEXTS.get(status, f"{refused}status {status}")
 
 
 CONNECT = "connect"
@@ -112,35 +100,9 @@ def answer_of(error: BaseException) -> Answer:
         return Answer.REFUSED  # bad arguments, refused before anything was sent
     text = str(error)
     for pattern, answer in _TABLE:
-        if pattern.search(text):
+        if re.search(pattern, text, re.IGNORECASE):
             return answer
     return Answer.BROKEN
-
-
-def _not_connected(answer: Answer, text: str, *, server: str, login: str) -> SourceError:
-    """Return the error for a failed connection, with advice."""
-    match answer:
-        case Answer.AUTH:
-            advice = (
-                "check [iggy] token, or what follows token= in url; it may have expired"
-                if login == ACCESS_TOKEN
-                else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
-                "password is written %25"
-            )
-            return IggyAuthError(f"Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}")
-        case Answer.DENIED:
-            return IggyAuthError(f"{login or 'the user'} may not connect to Iggy at {server} ({text})")
-        case Answer.VERSION:
-            return IggyProtocolError(
-                f"Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
-            )
-        case Answer.BROKEN:
-            return IggyUnavailableError(
-                f"Iggy at {server} did not answer ({text}); check that the server runs, and "
-                "host, port, transport and TLS in [iggy]"
-            )
-        case _:
-            return IggyProtocolError(f"refused by Iggy at {server} or its client: {text}; check [iggy] url or address")
 
 
 def classify(error: BaseException, what: str, *, server: str, login: str = "", sending: bool = False) -> SourceError:  # noqa: PLR0911  (a table)
@@ -158,13 +120,23 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
         return error
     text = str(error).strip().rstrip(".") or type(error).__name__
     answer = answer_of(error)
-    if what == CONNECT:
-        return _not_connected(answer, text, server=server, login=login)
-    if answer is Answer.BROKEN:
-        return _broken(text, what, server=server, sending=sending)
     match answer:
+        case Answer.BROKEN:
+            return _broken(text, what, server=server, sending=sending)
         case Answer.AUTH:
-            return IggyAuthError(f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text})")
+            advice = (
+                "check [iggy] token, or what follows token= in url; it may have expired"
+                if login == ACCESS_TOKEN
+                else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
+                "password is written %25"
+            )
+            return IggyAuthError(
+                f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}"
+            )
+        case Answer.VERSION:
+            return IggyProtocolError(
+                f"{what}: Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
+            )
         case Answer.DENIED:
             return IggyAuthError(
                 f"{what}: {login or 'the user'} may not do this on Iggy at {server} ({text}); "
@@ -177,12 +149,9 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
             return IggyTopicError(f"{what}: no such stream, topic or partition on Iggy at {server}")
         case Answer.EXISTS:
             return IggyTopicError(f"{what}: there is one already on Iggy at {server}")
-        case Answer.VERSION:
-            return IggyProtocolError(
-                f"{what}: Iggy at {server} speaks another version of the protocol; this needs a server 0.9 ({text})"
-            )
         case _:
-            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}")
+            hint = "; check [iggy] url or address" if what == CONNECT else ""
+            return IggyProtocolError(f"{what}: refused by Iggy at {server} or its client: {text}{hint}")
 
 
 def not_sent(what: str, failure: str, *, server: str) -> IggyUnavailableError:
@@ -204,4 +173,5 @@ def _broken(text: str, what: str, *, server: str, sending: bool) -> IggyUnavaila
         return error
     if sending:
         return kind(f"{what}: the connection to Iggy at {server} broke ({text}); the records may or may not be stored")
-    return kind(f"{what}: Iggy at {server} did not answer ({text})")
+    hint = "; check that the server runs, and host, port, transport and TLS in [iggy]" if what == CONNECT else ""
+    return kind(f"{what}: Iggy at {server} did not answer ({text}){hint}")

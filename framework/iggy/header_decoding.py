@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from framework.iggy.values import HeaderScalar
 from framework.model.header_encoding import HeaderValue, provenance
 from framework.model.objects import NativeObject
 from framework.model.splits import KeyPart, Split
@@ -48,7 +47,7 @@ def merge_headers(of_object: Mapping[str, str], own: Mapping[str, HeaderValue]) 
     return {**{name: value for name, value in of_object.items() if name not in replaced}, **own}
 
 
-def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
+def join_provenance(headers: Mapping[str, HeaderValue]) -> dict[str, str]:
     """Return the mapping that was passed to `encode_headers`, from the headers of a stored message.
 
     Numbered pieces are appended to the value they belong to; a gap in the numbers ends a value. Headers
@@ -72,5 +71,5 @@ def join_provenance(headers: Mapping[str, HeaderScalar]) -> dict[str, str]:
     return whole
 
 
-def _to_bytes(value: HeaderScalar) -> bytes:
+def _to_bytes(value: HeaderValue) -> bytes:
     return value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")

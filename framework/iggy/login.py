@@ -8,9 +8,9 @@ import os
 import socket
 import ssl
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from framework.errors import ConfigError, FatalError, IggyProtocolError, IggyUnavailableError
+from framework.errors import ConfigError, FatalError, IggyProtocolError, IggyUnavailableError, SourceError
 from framework.iggy.errors_map import Answer, answer_of, classify
 
 if TYPE_CHECKING:
@@ -79,26 +79,33 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> tuple[apa
         ) from error
     failure: BaseException = ConnectionError("no address")
     for ip in dict.fromkeys(str(entry[4][0]) for entry in found):
-        left = deadline - loop.time()
-        client, failed = await _try(iggy.IggyClient, _config(address, ip), left)
-        if client is not None:
+        client = iggy.IggyClient(_config(address, ip))
+        try:
+            await asyncio.wait_for(client.connect(), max(0.01, deadline - loop.time()))
+        except asyncio.TimeoutError:
+            failure = TimeoutError("no answer in time")
+        except Exception as error:  # noqa: BLE001  (classified below)
+            failure = error.with_traceback(None)  # whose frame knows the client that is returned
+        else:
             return client, ip
-        failure = failed or failure
-        if answer_of(failure) is not Answer.BROKEN or left <= 0:
+        if answer_of(failure) is not Answer.BROKEN or loop.time() >= deadline:
             break
+    raise await _explained(address, failure, max(_MIN_HANDSHAKE_SECONDS, deadline - loop.time())) from failure
+
+
+async def _explained(address: IggyAddress, failure: BaseException, limit_seconds: float) -> SourceError:
+    """Return the error for a failed attempt, with what is known about QUIC and TLS."""
     classified = classify(failure, "connect", server=address.server, login=address.login)
-    if (
-        address.transport == "quic"
-        and address.tls_validate_certificate
-        and isinstance(classified, IggyUnavailableError)
-    ):
-        raise IggyUnavailableError(
+    if not isinstance(classified, IggyUnavailableError):
+        return classified
+    if address.transport == "quic" and address.tls_validate_certificate:
+        return IggyUnavailableError(
             f"{classified}. Over QUIC the client accepts certificates of public authorities only: for another one set "
             "validate_certificate = false in [iggy.tls]"
-        ) from failure
-    if address.tls and address.transport != "quic" and isinstance(classified, IggyUnavailableError):
-        await _explain_tls(address, classified, max(_MIN_HANDSHAKE_SECONDS, deadline - loop.time()))
-    raise classified from failure
+        )
+    if address.tls and address.transport != "quic":
+        await _explain_tls(address, classified, limit_seconds)
+    return classified
 
 
 _OPTIONS = "set tls_ca_file or tls_domain in [iggy] url, or ca_file or domain in [iggy.tls]"
@@ -136,6 +143,7 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         IggyProtocolError: the server's certificate is rejected.
         IggyUnavailableError: the handshake breaks off, or succeeds.
     """
+    trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
     try:
         # the same default as the client's is not at hand: the machine's authorities are close to it
         context = ssl.create_default_context(cafile=address.tls_ca_file)
@@ -144,7 +152,6 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         )
         _, writer = await asyncio.wait_for(opening, limit_seconds)
     except ssl.SSLCertVerificationError as exc:
-        trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
         raise IggyProtocolError(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
             f"{address.tls_domain or address.host}, with {trusted}); {_WAYS_OUT.get(exc.verify_code, _OPTIONS)}"
@@ -158,11 +165,9 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     writer.close()
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), _MIN_HANDSHAKE_SECONDS)
-    authorities, why = "this machine's authorities", "without tls_ca_file it knows public authorities only"
-    if address.tls_ca_file is not None:
-        authorities, why = f"tls_ca_file = {address.tls_ca_file}", "it accepts no certificate that is its own authority"
     raise IggyUnavailableError(
-        f"{error}; a TLS handshake with {authorities} goes well, so the client refuses the certificate: {why}"
+        f"{error}; a TLS handshake with {trusted} goes well, so the client refuses the certificate: it accepts no certificate "
+        "that is its own authority, and without tls_ca_file those of public authorities only"
     )
 
 
@@ -198,39 +203,20 @@ def _config(address: IggyAddress, ip: str) -> Config:
             datagram_send_buffer_size=_QUIC_WINDOW,
             response_buffer_size=_QUIC_WINDOW,
         )
+    options: dict[str, Any] = {
+        "server_address": server,
+        "auto_login": login,
+        "heartbeat_interval": _HEARTBEAT,
+        "tls_enabled": address.tls,
+        "tls_domain": domain,
+        "tls_ca_file": address.tls_ca_file,
+        "tls_validate_certificate": address.tls and address.tls_validate_certificate,
+    }
     if address.transport == "websocket":
-        return iggy.WebSocketConfig(
-            server_address=server,
-            auto_login=login,
-            reconnection=iggy.WebSocketReconnectionConfig(enabled=False),
-            heartbeat_interval=_HEARTBEAT,
-            tls_enabled=address.tls,
-            tls_domain=domain,
-            tls_ca_file=address.tls_ca_file,
-            tls_validate_certificate=address.tls and address.tls_validate_certificate,
-        )
+        return iggy.WebSocketConfig(reconnection=iggy.WebSocketReconnectionConfig(enabled=False), **options)
     return iggy.TcpConfig(
-        server_address=server,
-        auto_login=login,
         reconnection=iggy.TcpReconnectionConfig(enabled=False),
-        heartbeat_interval=_HEARTBEAT,
-        tls_enabled=address.tls,
-        tls_domain=domain,
-        tls_ca_file=address.tls_ca_file,
-        tls_validate_certificate=address.tls_validate_certificate,
         # Without it each send waits 44 ms for the other side's delayed acknowledgement.
         nodelay=True,
+        **options,
     )
-
-
-async def _try(
-    make: type[apache_iggy.IggyClient], config: Config, limit_seconds: float
-) -> tuple[apache_iggy.IggyClient | None, BaseException | None]:
-    client = make(config)
-    try:
-        await asyncio.wait_for(client.connect(), max(0.01, limit_seconds))
-    except asyncio.TimeoutError:
-        return None, TimeoutError("no answer in time")
-    except Exception as error:  # noqa: BLE001  (the caller classifies it)
-        return None, error
-    return client, None

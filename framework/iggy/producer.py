@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Literal
@@ -30,7 +30,6 @@ from framework.iggy.connection import IggyConnection
 from framework.iggy.header_decoding import merge_headers, replaced_names
 from framework.iggy.send_connection import PulledFuture
 from framework.iggy.topics import check_delivered
-from framework.iggy.values import Confirmation
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.header_encoding import HeaderValue, encode_headers, provenance
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, entry_hash64, message_id
@@ -41,7 +40,6 @@ from framework.pipeline.producer_contract import Producer
 _MAX_REQUEST_BYTES = 8_000_000
 _MAX_IN_FLIGHT = 2
 """Sends under way or waiting; one more makes `send` block. At least two: the next one completes that before it."""
-_CACHED_OBJECTS = 256
 _MAX_REQUESTS_AHEAD = 8
 """Requests of one send that wait for the server. Records whose times of origin lie far apart need a request each."""
 
@@ -69,9 +67,7 @@ class IggyProducer(Producer):
         self._slots = threading.BoundedSemaphore(_MAX_IN_FLIGHT)
         self._slot_limit_seconds = self._connection.call_timeout_seconds * (_MAX_IN_FLIGHT + 1)
         self._ends: dict[TopicPartition, int] = {}
-        self._confirmed_in: set[TopicPartition] = set()
-        self._to_read_back: dict[TopicPartition, int] = {}
-        self._objects: OrderedDict[tuple[object, ...], tuple[int, bytes]] = OrderedDict()
+        self._to_read_back: dict[TopicPartition, int | None] = {}  # the first offset; None once it was read back
         self._failure: BaseException | None = None
         self._closed = False
 
@@ -93,10 +89,14 @@ class IggyProducer(Producer):
             result.set_result(acknowledgement)
             return result
         sent_us = time.time_ns() // 1000
-        groups = list(wire.cut_segments(segments, _MAX_REQUEST_BYTES))
-        if any(segment.times_us is not None for segment in segments):
-            groups = [part for group in groups for part in wire.cut_times(group, sent_us)]
-        bodies = [self._encode(topic_partition, group, sent_us, batches) for group in groups]
+        groups = [
+            part for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES) for part in wire.cut_times(group, sent_us)
+        ]
+        place = self._stream, topic_partition.topic, topic_partition.partition
+        bodies = [
+            (sum(len(segment.payloads) for segment in group), wire.encode_send(*place, group, time_us=sent_us))
+            for group in groups
+        ]
         if not self._slots.acquire(timeout=self._slot_limit_seconds):
             raise IggyUnavailableError(
                 f"{topic_partition}: earlier sends did not end within {self._slot_limit_seconds:g} s"
@@ -104,30 +104,26 @@ class IggyProducer(Producer):
         last = segments[-1]
         last_id = message_id(last.id_high, last.split_number, last.last_record)
         origin_us = sent_us if last.times_us is None else int(last.times_us[-1]) or sent_us
-        number = 0
-        submitted: deque[Future[tuple[Confirmation, ...]]] = deque()
+        submitted: deque[Future[int]] = deque()
         try:
             self._check()
-            for number, (count, submit) in enumerate(bodies, 1):
-                finish = (
-                    functools.partial(
-                        self._acknowledge, acknowledgement, count, (last_id, origin_us), result, cut=len(bodies) > 1
-                    )
-                    if number == len(bodies)
-                    else functools.partial(self._confirmed, topic_partition, count)
-                )
-                if (
-                    len(submitted) == _MAX_REQUESTS_AHEAD
-                ):  # each waits for its own confirmation, and not for all of them
+            for count, body in bodies:
+                # each waits for its own confirmation, and not for all of them
+                if len(submitted) == _MAX_REQUESTS_AHEAD:
                     self._connection.wait(submitted.popleft())
                     self._check()
-                submitted.append(submit())
-                submitted[-1].add_done_callback(finish)
+                objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
+                submitted.append(self._connection.submit_send(*place, body, objects))
+                submitted[-1].add_done_callback(functools.partial(self._confirm, topic_partition, count))
         except BaseException as error:
             self._slots.release()
-            if number > 1 and isinstance(error, IggyUnavailableError):
+            if submitted and isinstance(error, IggyUnavailableError):
                 raise _partly(error) from error
             raise
+        acknowledge = functools.partial(
+            self._acknowledge, acknowledgement, (last_id, origin_us), result, cut=len(bodies) > 1
+        )
+        submitted[-1].add_done_callback(acknowledge)
         return result
 
     @override
@@ -142,11 +138,13 @@ class IggyProducer(Producer):
             IggyUnavailableError: the connection is lost.
         """
         for topic_partition, offset in list(self._to_read_back.items()):
+            if offset is None:
+                continue
             topic, partition = topic_partition.topic, topic_partition.partition
             is_on_disk = self._ends[topic_partition] - offset >= self._hold_back(topic_partition)
             check_delivered(self._connection, self._stream, topic, partition, offset)
-            if is_on_disk:
-                del self._to_read_back[topic_partition]  # not before: a flush at the end must not save what is damaged
+            if is_on_disk:  # not before: a flush at the end must not save what is damaged
+                self._to_read_back[topic_partition] = None
 
     @override
     def close(self) -> None:
@@ -176,15 +174,16 @@ class IggyProducer(Producer):
                 location=batch.native.location,
                 record_number=batch.last_record,
             )
-        object_hash, headers = self._object(batch)
+        names = provenance(batch.native, split=batch.entry.split) if self._headers == "provenance" else {}
+        headers = encode_headers(names)
         segment = wire.Segment(
-            id_high=object_hash,
+            id_high=entry_hash64(self._source, batch.entry),
             split_number=split_number,
             first_record=batch.first_record,
             payloads=batch.payloads,
             headers=headers,
             numbers=batch.numbers,
-            own_headers=None if batch.headers is None else self._own_headers(batch, headers),
+            own_headers=None if batch.headers is None else _own_headers(batch.headers, headers, names),
             times_us=batch.timestamps_us,
         )
         if not segment.fits:
@@ -193,132 +192,72 @@ class IggyProducer(Producer):
 
     def _refuse(self, batch: RecordBatch) -> None:
         for number, size in zip(batch.record_numbers, map(len, batch.payloads), strict=True):
-            if size == 0:
-                raise RecordError(
-                    "the record is empty, and Iggy stores no empty messages",
-                    location=batch.native.location,
-                    record_number=number,
-                )
-            if size > wire.MAX_PAYLOAD_BYTES:
-                raise RecordTooLargeError(
-                    f"the record has {size:,} bytes, Iggy stores at most {wire.MAX_PAYLOAD_BYTES:,}",
-                    location=batch.native.location,
-                    record_number=number,
-                )
-
-    def _object(self, batch: RecordBatch) -> tuple[int, bytes]:
-        """Hash and header block of the batch's object or split, cached for recent ones."""
-        native, entry = batch.native, batch.entry
-        name = (
-            native.bucket,
-            native.key,
-            native.version,
-            entry.generation,
-            entry.split_number,
-            entry.split_size,
-        )
-        known = self._objects.get(name)
-        if known is not None:
-            self._objects.move_to_end(name)
-            return known
-        block = encode_headers(provenance(native, split=entry.split)) if self._headers == "provenance" else b""
-        made = entry_hash64(self._source, entry), block
-        if not entry.finished:  # else no other batch of it follows
-            self._objects[name] = made
-            if len(self._objects) > _CACHED_OBJECTS:
-                self._objects.popitem(last=False)
-        return made
-
-    def _own_headers(self, batch: RecordBatch, of_object: bytes) -> list[bytes]:
-        """The header block of each record that has headers of its own; they replace the object's of the same name."""
-        assert batch.headers is not None
-        names = provenance(batch.native, split=batch.entry.split) if of_object else {}
-        # records of one object often share a mapping, not only neighbours: each mapping is encoded once
-        shared = dict(zip(map(id, batch.headers), batch.headers, strict=True))
-        blocks = {key: self._own_block(own, of_object, names) if own else of_object for key, own in shared.items()}
-        return list(map(blocks.__getitem__, map(id, batch.headers)))
-
-    @staticmethod
-    def _own_block(own: Mapping[str, HeaderValue], of_object: bytes, names: Mapping[str, str]) -> bytes:
-        if replaced_names(names, own):
-            return encode_headers(merge_headers(names, own))
-        return of_object + encode_headers(own)
-
-    def _encode(
-        self,
-        topic_partition: TopicPartition,
-        segments: list[wire.Segment],
-        sent_us: int,
-        batches: Sequence[RecordBatch],
-    ) -> tuple[int, Callable[[], Future[tuple[Confirmation, ...]]]]:
-        """Return how many messages, and the call that submits them."""
-        count = sum(len(segment.payloads) for segment in segments)
-        place = self._stream, topic_partition.topic, topic_partition.partition
-        body = wire.encode_send(*place, segments, time_us=sent_us)
-
-        def submit() -> Future[tuple[Confirmation, ...]]:
-            objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
-            return self._connection.submit_send(*place, body, objects)
-
-        return count, submit
+            if not 0 < size <= wire.MAX_PAYLOAD_BYTES:
+                kind, reason = RecordError, "the record is empty, and Iggy stores no empty messages"
+                if size:
+                    kind = RecordTooLargeError
+                    reason = f"the record has {size:,} bytes, Iggy stores at most {wire.MAX_PAYLOAD_BYTES:,}"
+                raise kind(reason, location=batch.native.location, record_number=number)
 
     # ---- confirmations, in the connection's thread
 
-    def _confirmed(
-        self, topic_partition: TopicPartition, count: int, future: Future[tuple[Confirmation, ...]]
-    ) -> int | None:
-        """Offset of the last message; None after a failure, which is kept and raised by the next call."""
+    def _confirm(self, topic_partition: TopicPartition, count: int, future: Future[int]) -> None:
+        """Record the end of the partition, or the failure, which the next call raises."""
         if self._failure is not None:
-            return None
-        failure = future.exception()
-        if failure is None:
-            confirmed, end = future.result(), self._ends.get(topic_partition, -1)
-            failure = _mistrust(topic_partition, count, confirmed, end)
-            if failure is None:
-                if topic_partition not in self._confirmed_in:
-                    self._confirmed_in.add(topic_partition)
-                    self._to_read_back[topic_partition] = confirmed[0].base_offset
-                self._ends[topic_partition] = confirmed[0].base_offset + count - 1
-                return self._ends[topic_partition]
-        self._failure = failure
-        return None
+            return
+        self._failure = future.exception()
+        if self._failure is not None:
+            return
+        base = future.result()
+        self._failure = _mistrust(topic_partition, count, base, self._ends.get(topic_partition, -1))
+        if self._failure is None:
+            self._to_read_back.setdefault(topic_partition, base)
+            self._ends[topic_partition] = base + count - 1
 
     def _acknowledge(
         self,
         acknowledgement: Acknowledgement,
-        count: int,
         last: tuple[int, int],
         result: Future[Acknowledgement],
-        future: Future[tuple[Confirmation, ...]],
+        _future: Future[int],
         *,
         cut: bool,
     ) -> None:
-        offset = self._confirmed(acknowledgement.topic_partition, count, future)
+        """Complete the future of a send after its last request."""
         self._slots.release()
-        if offset is not None:
-            where, batches = acknowledgement.topic_partition, acknowledgement.batches
-            result.set_result(Acknowledgement(topic_partition=where, batches=batches, anchor=Anchor(offset, *last)))
+        if self._failure is None:
+            anchor = Anchor(self._ends[acknowledgement.topic_partition], *last)
+            result.set_result(attrs.evolve(acknowledgement, anchor=anchor))
         elif cut and isinstance(self._failure, IggyUnavailableError):
             result.set_exception(_partly(self._failure))
         else:
             result.set_exception(self._failure)
 
 
+def _own_headers(
+    headers: Sequence[Mapping[str, HeaderValue] | None], of_object: bytes, names: Mapping[str, str]
+) -> list[bytes]:
+    """Return the header block of each record; its own headers replace those of the same name that name its object."""
+    # records of one object often share a mapping, not only neighbours: each mapping is encoded once
+    shared = dict(zip(map(id, headers), headers, strict=True))
+    blocks = {}
+    for key, own in shared.items():
+        if own and replaced_names(names, own):
+            blocks[key] = encode_headers(merge_headers(names, own))
+        else:
+            blocks[key] = of_object + encode_headers(own) if own else of_object
+    return list(map(blocks.__getitem__, map(id, headers)))
+
+
 def _partly(error: IggyUnavailableError) -> UnknownOutcomeError:
     return UnknownOutcomeError(f"some of the requests of one send may be stored: {error}")
 
 
-def _mistrust(
-    topic_partition: TopicPartition, count: int, confirmed: tuple[Confirmation, ...], end: int
-) -> UnknownOutcomeError | None:
-    """Return the error for a confirmation that shows a loss; None for a sound one."""
-    if len(confirmed) != 1:
+def _mistrust(topic_partition: TopicPartition, count: int, base: int, end: int) -> UnknownOutcomeError | None:
+    """Return the error for an offset that shows a loss; None for a sound one."""
+    if base <= end:
         return UnknownOutcomeError(
-            f"{topic_partition}: the server confirmed {count} records without saying where it stored them; recover"
-        )
-    if confirmed[0].base_offset <= end:
-        return UnknownOutcomeError(
-            f"{topic_partition}: {count} records were stored at offset {confirmed[0].base_offset}, but offset {end} was confirmed "
+            f"{topic_partition}: {count} records were stored at offset {base}, but offset {end} was confirmed "
             "before: the server lost confirmed messages, or the topic was purged; recover"
         )
     return None

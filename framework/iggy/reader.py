@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 from framework.errors import IggyTopicError
-from framework.iggy.connection import IggyConnection, Offset
+from framework.iggy.connection import IggyConnection
 from framework.iggy.topics import PartitionDamagedError, check_answering
 from framework.iggy.values import PartitionInfo, StoredMessage, place_of
 
@@ -24,7 +23,7 @@ def read_partition(
     topic: str,
     partition: int,
     *,
-    start: int | Literal["first"] = "first",
+    start: int = 0,
 ) -> Iterator[StoredMessage]:
     """Yield the messages of a partition from `start` on, in order, until there are no more.
 
@@ -35,9 +34,9 @@ def read_partition(
         stream: name of the stream.
         topic: name of the topic.
         partition: counted from 0.
-        start: an offset, or `"first"`: the first message that retention has left.
+        start: an offset; when retention dropped it, the first message left.
     """
-    place: Offset = start
+    place = start
     count, large = FIRST_MESSAGES, 0
     while messages := connection.poll(stream, topic, partition, offset=place, count=count):
         yield from messages
@@ -77,7 +76,7 @@ def read_whole(
     topic: str,
     partition: PartitionInfo,
     *,
-    start: int | Literal["first"] = "first",
+    start: int = 0,
 ) -> Iterator[StoredMessage]:
     """Yield as `read_partition` does, and check at the end that nothing is missing.
 
@@ -92,7 +91,7 @@ def read_whole(
         PartitionDamagedError: the server has messages that it does not return.
         IggyUnavailableError: the server cannot read the partition.
     """
-    end = start if isinstance(start, int) else 0
+    end = start
     for message in read_partition(connection, stream, topic, partition.id, start=start):
         yield message
         end = message.offset + 1
@@ -108,7 +107,7 @@ def read_topic(
     topic: str,
     partitions: Sequence[int],
     *,
-    start: int | Literal["first"] = "first",
+    start: int = 0,
 ) -> Iterator[tuple[int, StoredMessage]]:
     """Yield partition number and message, one partition after another, each from `start` to its present end.
 
@@ -117,7 +116,7 @@ def read_topic(
         stream: the stream's name.
         topic: the topic's name.
         partitions: their numbers, counted from 0.
-        start: an offset, or `first` for the oldest message.
+        start: as there.
 
     Raises:
         IggyTopicError: there is no such topic or partition.

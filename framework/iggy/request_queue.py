@@ -13,7 +13,7 @@ import functools
 from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -36,8 +36,8 @@ class _Request:
     finish: Callable[..., object]
     sending: bool
     future: Future[object] = attrs.field(factory=Future)
-    timer: asyncio.TimerHandle | None = None
-    inner: asyncio.Future[object] | None = None
+    timer: asyncio.TimerHandle = attrs.field(init=False)
+    inner: asyncio.Future[object] = attrs.field(init=False)
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -80,7 +80,7 @@ class RequestQueue:
 
     def stop(self, reason: str) -> None:
         """End soon: the request in progress fails as after a break, waiting ones are not sent. Idempotent."""
-        self._loop.call_soon_threadsafe(self._end, reason)
+        self._loop.call_soon_threadsafe(self._end, ConnectionError(reason))
 
     @property
     def longest_wait_seconds(self) -> float:
@@ -93,90 +93,57 @@ class RequestQueue:
     def _next(self) -> None:
         while self._current is None and self._waiting:
             request = self._waiting.popleft()
-            client = self._client
-            if client is None:
-                _fail(request, self._not_sent(request.what))
-            elif request.future.set_running_or_notify_cancel():
-                self._begin(request, client)
+            if not request.future.set_running_or_notify_cancel():
+                continue
+            if self._client is None:
+                request.future.set_exception(self._not_sent(request.what))
+            else:
+                self._begin(request, self._client)
 
     def _begin(self, request: _Request, client: apache_iggy.IggyClient) -> None:
-        try:
-            inner = asyncio.ensure_future(request.start(client), loop=self._loop)
-        except BaseException as error:  # noqa: BLE001  (bad arguments, or a panic of the client: nothing was sent)
-            self._answer_failed(
-                request, self._classified(error, request, sending=False), error if request.sending else None
-            )
-            return
         self._current = request
-        request.start = _started  # lets go of the bytes: the next request is encoded into the same memory
-        request.inner = inner
-        request.timer = self._loop.call_later(self._timeout_seconds, self._expire, request)
-        inner.add_done_callback(functools.partial(self._done, request))
+        try:
+            request.inner = asyncio.ensure_future(request.start(client), loop=self._loop)
+        except BaseException as error:  # noqa: BLE001  (bad arguments, or a panic of the client)
+            request.inner = self._loop.create_future()
+            request.inner.set_exception(error)
+        del request.start  # lets go of the bytes: the next request is encoded into the same memory
+        silence = TimeoutError(f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout")
+        request.timer = self._loop.call_later(self._timeout_seconds, self._end, silence)
+        request.inner.add_done_callback(functools.partial(self._done, request))
 
     def _done(self, request: _Request, inner: asyncio.Future[object]) -> None:
         if self._current is not request:
             if not inner.cancelled():
                 inner.exception()  # a late failure of an abandoned request; retrieved, so that asyncio does not warn
             return
-        self._current = None
-        if request.timer is not None:
-            request.timer.cancel()
-        error = ConnectionError("cancelled") if inner.cancelled() else inner.exception()
-        if error is None:
-            try:
-                answer = request.finish(inner.result())
-            except BaseException as wrong:  # noqa: BLE001  (goes to the caller, also a panic of the client)
-                plain = isinstance(wrong, Exception)
-                made = wrong if plain else self._classified(wrong, request, sending=request.sending)
-                self._answer_failed(request, made, wrong if request.sending else None)
-            else:
-                self._next()  # first: whoever takes the answer would keep the server waiting
-                request.future.set_result(answer)
+        is_answered = not inner.cancelled() and inner.exception() is None
+        try:
+            settle = functools.partial(request.future.set_result, request.finish(inner.result()))
+        except BaseException as error:  # noqa: BLE001  (goes to the caller, also a panic of the client)
+            made = error if is_answered and isinstance(error, Exception) else self._classified(error, request)
+            if request.sending or (not is_answered and answer_of(error) is Answer.BROKEN):
+                self._end(error, made)
                 return
-        else:
-            made = self._classified(error, request, sending=request.sending)
-            refused = not request.sending and answer_of(error) is not Answer.BROKEN  # it is as good as before
-            self._answer_failed(request, made, None if refused else error)
-        self._next()
+            settle = functools.partial(request.future.set_exception, made)
+        self._current = None
+        request.timer.cancel()
+        self._next()  # first: whoever takes the answer would keep the server waiting
+        settle()
 
-    def _answer_failed(self, request: _Request, error: BaseException, ends: BaseException | None) -> None:
-        """Answer a request with an error, after which the connection ends where `ends` is given."""
-        if ends is not None and self.failure is None:
-            self.failure = str(ends)  # first: whoever waits for the answer must send nothing behind it
-        _fail(request, error)
-        if ends is not None:
-            self._end(str(ends))
-
-    def _expire(self, request: _Request) -> None:
-        if self._current is request:
-            self._end(
-                f"no answer within {self._timeout_seconds:g} s, [iggy] request_timeout",
-                TimeoutError,
-            )
-
-    def _end(self, reason: str, kind: type[OSError] = ConnectionError) -> None:
+    def _end(self, error: BaseException, answer: BaseException | None = None) -> None:
+        """End because of `error`: the request in progress fails with `answer`, or as after a break."""
         if self.failure is None:
-            self.failure = reason
+            self.failure = str(error)  # first: whoever waits for an answer must send nothing behind it
         self._client = None  # the official client has no close: the last reference closes the connection
         request, self._current = self._current, None
         if request is not None:
-            if request.timer is not None:
-                request.timer.cancel()
-            if request.inner is not None:
-                request.inner.cancel()
-            _fail(request, self._classified(kind(reason), request, sending=request.sending))
+            request.timer.cancel()
+            request.inner.cancel()
+            request.future.set_exception(answer or self._classified(error, request))
         self._next()
 
-    def _classified(self, error: BaseException, request: _Request, *, sending: bool) -> BaseException:
-        made = classify(error, request.what, server=self._server, login=self._login, sending=sending)
+    def _classified(self, error: BaseException, request: _Request) -> BaseException:
+        made = classify(error, request.what, server=self._server, login=self._login, sending=request.sending)
         made.__cause__ = error
         return made
-
-
-def _fail(request: _Request, error: BaseException) -> None:
-    if not request.future.done():
-        request.future.set_exception(error)
-
-
-def _started(_client: object) -> NoReturn:
-    raise RuntimeError("a request is started once")

@@ -7,7 +7,7 @@ sending.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -42,6 +42,17 @@ _WORDS = {
 }
 
 
+_MANAGING = ("manage_topics", "manage_stream", "manage_topic")
+_ENOUGH: Mapping[Deed, tuple[str, ...]] = {
+    "create": _MANAGING,
+    "read": (*_MANAGING, "read_streams", "read_topics", "read_stream", "read_topic"),
+    "send": (*_MANAGING, "send_messages"),
+    "manage": _MANAGING,
+}
+"""Each permission that allows an operation, for all streams, for its stream, or for its topic; no two levels share a name
+with another meaning."""
+
+
 def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, rights: Iterable[Right]) -> list[str]:
     """Return the missing permissions, in words.
 
@@ -67,22 +78,5 @@ def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, 
 
 
 def _allowed(every: apache_iggy.GlobalPermissions, stream: apache_iggy.StreamPermissions | None, right: Right) -> bool:
-    if every.manage_topics or (stream is not None and (stream.manage_stream or stream.manage_topics)):
-        return True
     topic = (stream.topics or {}).get(right.topic_id) if stream is not None and right.topic_id is not None else None
-    if topic is not None and topic.manage_topic and right.deed != "create":
-        return True
-    if right.deed == "read":
-        return (
-            every.read_streams
-            or every.read_topics
-            or (stream is not None and (stream.read_stream or stream.read_topics))
-            or (topic is not None and topic.read_topic)
-        )
-    if right.deed == "send":
-        return (
-            every.send_messages
-            or (stream is not None and stream.send_messages)
-            or (topic is not None and topic.send_messages)
-        )
-    return False
+    return any(getattr(level, name, False) for level in (every, stream, topic) for name in _ENOUGH[right.deed])

@@ -19,20 +19,19 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import IggyProtocolError
 from framework.iggy import protocol, wire
 from framework.iggy.errors_map import CONNECT, Answer, answer_of, classify, not_sent, text_of
 
 if TYPE_CHECKING:
     from framework.config.iggy_address import IggyAddress
-    from framework.iggy.values import Confirmation, ConnectedClient
+    from framework.iggy.values import ConnectedClient
 
 T = TypeVar("T")
 
@@ -92,10 +91,6 @@ class _Request:
     operation: int
     number: int
 
-    def fail(self, error: Exception) -> None:
-        with contextlib.suppress(InvalidStateError):  # it has ended
-            self.future.set_exception(error)
-
 
 class SendConnection:
     """A logged-in connection that sends. Threads may share it.
@@ -107,10 +102,10 @@ class SendConnection:
         client: this connection as the server lists it.
 
     Args:
-        connected: a socket to the server.
-        address: for messages.
-        timeout_seconds: for each request, from the moment it goes out.
-        timeout_option: that sets it.
+        address: the server, over TCP without TLS, and the credentials.
+        ip: the host's address that the other connection uses.
+        connect_timeout_seconds: for connecting, and for each of the two requests of the login.
+        timeout_seconds: for each later request, from the moment it goes out.
         on_end: called with the reason when it ends.
     """
 
@@ -118,75 +113,52 @@ class SendConnection:
 
     def __init__(
         self,
-        connected: socket.socket,
         address: IggyAddress,
+        ip: str,
         *,
+        connect_timeout_seconds: float,
         timeout_seconds: float,
-        timeout_option: str,
         on_end: Callable[[str], None],
     ) -> None:
         self.failure: str | None = None
-        self._socket = connected
-        self._server, self._login = address.server, address.login
-        self._timeout_seconds, self._timeout_option = timeout_seconds, timeout_option
+        self._address, self._ip = address, ip
+        self._limit = connect_timeout_seconds, "connect_timeout"
+        self._limit_when_open = timeout_seconds, "request_timeout"
         self._on_end = on_end
         self._lock = threading.RLock()  # a signal may close it in the middle of a call
         self._current: _Request | None = None
         self._received = bytearray()
         self._id, self._session, self._requests = secrets.token_bytes(16), 0, 0
         self._used = time.monotonic()
+        self._socket = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
         self._readable = select.poll()
-        self._readable.register(connected, select.POLLIN)
-        weakref.finalize(self, connected.close)
+        self._readable.register(self._socket, select.POLLIN)
+        weakref.finalize(self, self._socket.close)
 
-    @classmethod
-    def open(
-        cls,
-        address: IggyAddress,
-        ip: str,
-        *,
-        connect_timeout_seconds: float,
-        timeout_seconds: float,
-        loop: asyncio.AbstractEventLoop,
-        on_made: Callable[[SendConnection], None],
-        on_end: Callable[[str], None],
-    ) -> SendConnection:
-        """Connect and log in.
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Connect and log in. Ends when another thread closes it.
 
         Args:
-            address: the server, over TCP without TLS, and the credentials.
-            ip: the host's address that the other connection uses.
-            connect_timeout_seconds: for connecting, and for each of the two requests of the login.
-            timeout_seconds: for each later request, from the moment it goes out.
             loop: sends heartbeats.
-            on_made: called with the connection before the login, which ends when it is closed.
-            on_end: called with the reason when it ends.
 
         Raises:
             IggyUnavailableError: no answer in time.
             IggyAuthError, IggyProtocolError: the login was refused.
         """
-        try:
-            connected = socket.create_connection((ip, address.port), connect_timeout_seconds)
-        except OSError as error:
-            raise classify(error, CONNECT, server=address.server, login=address.login) from error
+        timeout_seconds, _ = self._limit_when_open
         limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
-        connected.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        made: SendConnection = cls(
-            connected,
-            address,
-            timeout_seconds=connect_timeout_seconds,
-            timeout_option="connect_timeout",
-            on_end=on_end,
-        )
-        on_made(made)
-        made._session = _session_of(made._ask(CONNECT, _LOGIN, _encode_login(address)))
-        made.client = wire.parse_own_client(made._ask("ask for the own client id", _READ, code=protocol.GET_ME))
-        made._timeout_seconds, made._timeout_option = timeout_seconds, "request_timeout"
-        loop.call_soon_threadsafe(_keep_alive, weakref.ref(made), loop)
-        return made
+        try:
+            self._socket.settimeout(self._limit[0])
+            self._socket.connect((self._ip, self._address.port))
+            self._socket.settimeout(None)  # the kernel limits the writing, without a step for each part of a request
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise classify(error, CONNECT, server=self._address.server, login=self._address.login) from error
+        self._session = _session_of(self._ask(CONNECT, _LOGIN, _encode_login(self._address)))
+        self.client = wire.parse_own_client(self._ask("ask for the own client id", _READ, code=protocol.GET_ME))
+        self._limit = self._limit_when_open
+        loop.call_soon_threadsafe(_keep_alive, weakref.ref(self), loop)
 
     def join_group(self, what: str, stream: str, topic: str, group: str) -> None:
         """Join a consumer group that exists.
@@ -196,9 +168,7 @@ class SendConnection:
         """
         self._ask(what, _JOIN, b"".join(map(wire.encode_name, (stream, topic, group))))
 
-    def submit(
-        self, what: str, body: bytes | bytearray, finish: Callable[[bytes], tuple[Confirmation, ...]]
-    ) -> Future[tuple[Confirmation, ...]]:
+    def submit(self, what: str, body: bytes | bytearray, finish: Callable[[bytes], T]) -> Future[T]:
         """Send a body made by `wire.encode_send`, behind the answer to the request before.
 
         Args:
@@ -243,7 +213,7 @@ class SendConnection:
             while self._current is not None:
                 self._receive(None)
             if self.failure is not None:
-                raise not_sent(what, self.failure, server=self._server)
+                raise not_sent(what, self.failure, server=self._address.server)
             future: PulledFuture[T] = PulledFuture(self.pull)
             future.set_running_or_notify_cancel()
             self._used = time.monotonic()
@@ -252,7 +222,7 @@ class SendConnection:
                 finish,
                 sending,
                 future,  # type: ignore[arg-type] # of any type
-                self._used + self._timeout_seconds,
+                self._used + self._limit[0],
                 operation,
                 self._requests,
             )
@@ -266,20 +236,23 @@ class SendConnection:
                 code=code,
             )
             self._requests += operation != _READ
-            try:
+            with self._ending():
                 self._write(head, body, request.deadline)
-            except BlockingIOError:
-                self._end(self._no_answer)
-            except OSError as error:
-                self._end(str(error))
-            except BaseException as error:
-                self._end(f"it was interrupted by {type(error).__name__}")  # in the middle of a frame
-                raise
             return future
 
-    @property
-    def _no_answer(self) -> str:
-        return f"no answer within {self._timeout_seconds:g} s, [iggy] {self._timeout_option}"
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """End with what goes wrong. After an interruption, too: it may have come in the middle of a frame."""
+        try:
+            yield
+        except BlockingIOError:
+            seconds, option = self._limit
+            self._end(f"no answer within {seconds:g} s, [iggy] {option}")
+        except (OSError, protocol.BrokenFrameError) as error:
+            self._end(str(error))
+        except BaseException as error:
+            self._end(f"it was interrupted by {type(error).__name__}")
+            raise
 
     def _write(self, head: bytes, body: bytes | bytearray, deadline: float) -> None:
         sent = self._socket.sendmsg((head, body))
@@ -296,21 +269,15 @@ class SendConnection:
         request = self._current
         assert request is not None
         until = request.deadline if seconds is None else min(request.deadline, time.monotonic() + seconds)
-        try:
+        with self._ending():
             while (frame := self._read()) is None:
                 left = until - time.monotonic()
                 if left <= 0:
                     if until == request.deadline:
-                        self._end(self._no_answer)
+                        raise BlockingIOError
                     return
                 self._readable.poll(math.ceil(left * 1000))
             status, answer = protocol.read_reply(frame, request.operation, request.number)
-        except (OSError, protocol.BrokenFrameError) as error:
-            self._end(str(error))
-        except BaseException as error:
-            self._end(f"it was interrupted by {type(error).__name__}")  # perhaps in the middle of a frame
-            raise
-        else:
             self._current = None
             self._complete(request, status, answer)
 
@@ -331,18 +298,14 @@ class SendConnection:
         return bytes(received)
 
     def _complete(self, request: _Request, status: int, answer: bytes) -> None:
-        if status:
-            error: Exception = RuntimeError(text_of(status))
-            if request.sending or answer_of(error) is Answer.BROKEN:
-                self._end(str(error))
-            self._fail(request, error)
-            return
         try:
+            if status:
+                raise RuntimeError(text_of(status))  # noqa: TRY301 - refused, as an answer that cannot be read is
             result = request.finish(answer)
         except Exception as error:  # noqa: BLE001 - goes to the caller
-            if request.sending:
+            if request.sending or (status and answer_of(error) is Answer.BROKEN):
                 self._end(str(error))
-            request.fail(error)
+            self._fail(request, error)
         else:
             with contextlib.suppress(InvalidStateError):  # a signal closed the connection meanwhile
                 request.future.set_result(result)
@@ -361,9 +324,13 @@ class SendConnection:
         self._on_end(reason)
 
     def _fail(self, request: _Request, error: Exception) -> None:
-        made = classify(error, request.what, server=self._server, login=self._login, sending=request.sending)
-        made.__cause__ = error
-        request.fail(made)
+        made = classify(
+            error, request.what, server=self._address.server, login=self._address.login, sending=request.sending
+        )
+        if made is not error:
+            made.__cause__ = error
+        with contextlib.suppress(InvalidStateError):  # it has ended
+            request.future.set_exception(made)
 
     def _shut(self) -> None:
         with contextlib.suppress(OSError):  # it is closed, or the server closed it
@@ -399,10 +366,8 @@ def _encode_login(address: IggyAddress) -> bytes:
 
 
 def _session_of(answer: bytes) -> int:
-    try:
+    with wire.laid_out("the answer to a login"):
         (session,) = struct.unpack_from("<Q", answer, 8)  # behind a count and the user's number
-    except struct.error as error:
-        raise IggyProtocolError("the answer to a login is not laid out as version 0.9 does it") from error
     return int(session)
 
 

@@ -47,7 +47,7 @@ def _unfit(connection: IggyConnection, config: SourceCommonConfig, info: TopicIn
         return f"has {counted(len(info.partitions), 'partition')}, and the configuration says {config.iggy.partitions}"
     if len(info.partitions) != 1:
         return None
-    first = connection.poll(config.iggy.stream, info.name, info.partitions[0].id, offset="first", count=1)
+    first = connection.poll(config.iggy.stream, info.name, info.partitions[0].id, offset=0, count=1)
     return _kept_in(first[0]) if first else None
 
 

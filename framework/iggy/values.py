@@ -16,9 +16,6 @@ from framework.model.objects import length_only
 ObjectName = tuple[str, str]
 """The bucket and the key of an object."""
 
-HeaderScalar = HeaderValue
-"""A header's key or value; the headers that name a record's object are all `str`."""
-
 
 @attrs.frozen(kw_only=True, slots=True)
 class PartitionInfo:
@@ -59,7 +56,7 @@ class TopicInfo:
     partitions: tuple[PartitionInfo, ...]
     expiry_microseconds: int | None
     max_bytes: int | None
-    options: Mapping[str, HeaderScalar] = attrs.field(repr=False)
+    options: Mapping[str, HeaderValue] = attrs.field(repr=False)
 
     @property
     def persisted(self) -> bool:
@@ -101,7 +98,7 @@ class StoredMessage:
     offset: int
     message_id: int
     payload: bytes = attrs.field(repr=length_only)
-    headers: Mapping[str, HeaderScalar] = attrs.field(factory=dict)
+    headers: Mapping[str, HeaderValue] = attrs.field(factory=dict)
     timestamp_us: int = 0
     origin_us: int = 0
 
@@ -124,23 +121,6 @@ class ConnectedClient:
     def identity(self) -> tuple[int, str]:
         """Number and address: no other connection ever has both."""
         return self.client_id, self.address
-
-
-@attrs.frozen(slots=True)
-class Confirmation:
-    """The server's confirmation that a batch is stored.
-
-    Attributes:
-        stream_id: number of the stream.
-        topic_id: number of the topic.
-        partition: number of the partition.
-        base_offset: offset of the batch's first message.
-    """
-
-    stream_id: int
-    topic_id: int
-    partition: int
-    base_offset: int
 
 
 def place_of(stream: str, topic: str, partition: int) -> str:

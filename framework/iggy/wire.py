@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, repeat
 
 import attrs
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 from framework.errors import ConfigError, IggyProtocolError
-from framework.iggy.values import Confirmation, ConnectedClient
+from framework.iggy.values import ConnectedClient
 from framework.model.payloads import PayloadColumn
 
 BATCH_HEADER_BYTES = 256
@@ -63,8 +64,6 @@ _HOLE = bytes(FRAME_BYTES)
 _MAX_U64 = 2**64 - 1
 _unpack = msgspec.msgpack.Decoder().decode
 _CONFIRMATION = struct.Struct("<IIIQ")
-_CLIENT_NAME = 13
-"""Where the address of a client begins."""
 
 
 def _length(value: Sequence[object] | bytes) -> str:
@@ -198,8 +197,14 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     index = np.arange(count, dtype="<u8")
     fields["low"] += index
     fields["offset_delta"] = index
-    if any(segment.numbers is not None or segment.own_headers is not None for segment in segments):
-        _write_own(fields, segments)
+    at = 0
+    for segment in segments:
+        part = slice(at, at + len(segment.payloads))
+        if segment.numbers is not None:
+            fields["low"][part] = segment.numbers.astype("<u8") + np.uint64(segment.split_number << 40)
+        if segment.own_headers is not None:
+            fields["headers_length"][part] = segment.header_sizes
+        at = part.stop
     lengths = [segment.sizes for segment in segments]
     if all(type(some) is list for some in lengths):
         sizes = np.fromiter(chain.from_iterable(lengths), "<u4", count)
@@ -211,18 +216,6 @@ def _fixed_fields(segments: Sequence[Segment]) -> NDArray[np.void]:
     fields["values"][::_CHUNK] = 2 * _CHUNK - 1
     fields["values"][(count - 1) // _CHUNK * _CHUNK] = 2 * ((count - 1) % _CHUNK) + 1
     return fields
-
-
-def _write_own(fields: NDArray[np.void], segments: Sequence[Segment]) -> None:
-    """Write the numbers and the lengths of headers of messages that have their own."""
-    at = 0
-    for segment in segments:
-        part = slice(at, at + len(segment.payloads))
-        if segment.numbers is not None:
-            fields["low"][part] = segment.numbers.astype("<u8") + np.uint64(segment.split_number << 40)
-        if segment.own_headers is not None:
-            fields["headers_length"][part] = segment.header_sizes
-        at = part.stop
 
 
 def origin_times(segments: Sequence[Segment], time_us: int) -> NDArray[np.int64] | None:
@@ -346,57 +339,62 @@ def encode_poll_behind_end(stream: str, topic: str, partition: int) -> bytes:
 
 def parse_polled_end(reply: bytes) -> int:
     """The offset of a partition's last message in the answer to a poll; 0 also where there is none."""
-    try:
+    with laid_out("the answer to a poll"):
         _, end, _ = struct.unpack_from("<IQI", reply)
-    except struct.error as error:
-        raise IggyProtocolError("the answer to a poll is not laid out as version 0.9 does it") from error
     return int(end)
 
 
-def parse_confirmations(reply: bytes) -> tuple[Confirmation, ...]:
-    """The confirmations of a send; may be none: stored, but the server does not tell where."""
+@contextmanager
+def laid_out(what: str) -> Iterator[None]:
+    """Refuse an answer of another layout than this version's.
+
+    Raises:
+        IggyProtocolError: what is parsed within is too short, or holds other bytes than text.
+    """
+    try:
+        yield
+    except (struct.error, UnicodeDecodeError) as error:
+        raise IggyProtocolError(f"{what} is not laid out as version 0.9 does it") from error
+
+
+def parse_base_offset(reply: bytes) -> int | None:
+    """The offset of the first message that a send has stored; None when the server does not tell where it is."""
     if len(reply) < 4:  # noqa: PLR2004  (the count)
-        return ()
+        return None
     (count,) = struct.unpack_from("<I", reply)
     if len(reply) != 4 + count * _CONFIRMATION.size:
         raise IggyProtocolError(f"a send was answered with {len(reply)} bytes for {count} confirmations")
-    return tuple(Confirmation(*fields) for fields in _CONFIRMATION.iter_unpack(reply[4:]))
+    return _CONFIRMATION.unpack_from(reply, 4)[-1] if count else None
 
 
 def parse_node_count(reply: bytes) -> int:
     """The number of servers of the cluster, of command 12: `length u32 | name | nodes u32 | nodes`."""
-    try:
+    with laid_out("the list of the servers of the cluster"):
         (length,) = struct.unpack_from("<I", reply)
         (nodes,) = struct.unpack_from("<I", reply, 4 + length)
-    except struct.error as error:
-        raise IggyProtocolError("the servers of the cluster are not laid out as version 0.9 does it") from error
     return int(nodes)
 
 
 def parse_own_client(reply: bytes) -> ConnectedClient:
     """The client of command 20: as in a list, and behind it its groups, each `stream u32 | topic u32 | group u32`."""
-    try:
-        (length,) = struct.unpack_from("<I", reply, _CLIENT_NAME - 4)
-    except struct.error as error:
-        raise IggyProtocolError("the own client is not laid out as version 0.9 does it") from error
-    (client,) = parse_clients(reply[: _CLIENT_NAME + length + 4]) or (None,)
-    if client is None:
-        raise IggyProtocolError("the server does not tell the own client")
-    return client
+    with laid_out("the own client"):
+        return _client_at(reply, 0)[0]
 
 
 def parse_clients(reply: bytes) -> tuple[ConnectedClient, ...]:
-    """The clients of command 22: `id u32 | user u32 | transport u8 | text | groups u32` each."""
+    """The clients of command 22, one behind the other."""
     clients: list[ConnectedClient] = []
-    place = 0
-    try:
-        while place < len(reply):
-            client_id, user_id, _transport, length = struct.unpack_from("<IIBI", reply, place)
-            place += 13
-            address = reply[place : place + length].decode()
-            (_groups,) = struct.unpack_from("<I", reply, place + length)
-            place += length + 4
-            clients.append(ConnectedClient(client_id, address, user_id))
-    except (struct.error, UnicodeDecodeError) as error:
-        raise IggyProtocolError("the server's list of clients is not laid out as version 0.9 does it") from error
+    at = 0
+    with laid_out("the server's list of clients"):
+        while at < len(reply):
+            client, at = _client_at(reply, at)
+            clients.append(client)
     return tuple(clients)
+
+
+def _client_at(reply: bytes, at: int) -> tuple[ConnectedClient, int]:
+    """The client at a place, and where it ends: `id u32 | user u32 | transport u8 | text | groups u32`."""
+    client_id, user_id, _transport, length = struct.unpack_from("<IIBI", reply, at)
+    end = at + 13 + length
+    struct.unpack_from("<I", reply, end)
+    return ConnectedClient(client_id, reply[at + 13 : end].decode(), user_id), end + 4

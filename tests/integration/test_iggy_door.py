@@ -36,6 +36,7 @@ from framework.iggy.embedded.launcher import EmbeddedServer
 from framework.iggy.header_decoding import join_provenance
 from framework.iggy.producer import IggyProducer
 from framework.iggy.reader import read_partition, read_topic
+from framework.iggy.send_connection import SendConnection
 from framework.iggy.topics import ensure_topic
 from framework.iggy.wire import Segment
 from framework.model.batches import RecordBatch
@@ -388,8 +389,8 @@ def test_both_encoders_store_the_same(connection, topic_partition, stream_name):
     ]
     raw = connection.send_raw(stream_name, "orders", 0, wire.encode_send(stream_name, "orders", 0, segments))
     slow = send_by_client(connection, stream_name, "orders", 2, segments)
-    assert (raw[0].partition, raw[0].base_offset) == (0, 0)
-    assert (slow[0].partition, slow[0].base_offset) == (2, 0)
+    assert raw == 0
+    assert slow == [(2, 0)]
     ours, theirs = (list(read_partition(connection, stream_name, "orders", number)) for number in (0, 2))
     assert len(ours) == 1023
     assert seen(ours) == seen(theirs)
@@ -479,7 +480,6 @@ def test_polls(connection, topic_partition, stream_name):
         int(one.payload) for one in connection.poll(stream_name, "orders", 1, offset=offset, count=count)
     ]
     assert poll(0, 3) == [0, 1, 2]
-    assert poll("first", 2) == [0, 1]
     assert poll("last", 2) == [5, 6]
     assert poll("last", 100) == list(range(7))
     assert poll(6, 5) == [6]
@@ -614,7 +614,7 @@ def test_a_send_that_fails_there_ends_the_other_too(address, connection, topic_p
     body = wire.encode_send(stream_name, "nothing", 0, [Segment(id_high=1, first_record=1, payloads=[b"record"])])
     with pytest.raises(IggyUnavailableError, match="no such stream, topic or partition any more"):
         both.send_raw(stream_name, "nothing", 0, body)
-    wait_until(lambda: "broken" in repr(both))
+    wait_until(lambda: both._requests.failure is not None)
     with pytest.raises(IggyUnavailableError, match="not sent"):
         both.own_client()
 
@@ -644,14 +644,14 @@ def test_records_go_through_the_client_where_the_server_does_not_tell_its_nodes(
 def test_a_close_ends_the_opening_of_the_second_connection(address, monkeypatch):
     """A source that is stopped does not wait for a server that has frozen between the two."""
     with IggyConnection(address).connect() as both:
-        begun = both._use_to_send
+        begin = SendConnection.open
 
-        def begin(made):
+        def begin_to_open(made, loop):
             monkeypatch.setattr(made, "_write", lambda *_: None)  # no answer comes
-            begun(made)
             threading.Timer(0.1, both.close).start()
+            begin(made, loop)
 
-        monkeypatch.setattr(both, "_use_to_send", begin)
+        monkeypatch.setattr(SendConnection, "open", begin_to_open)
         watch = Stopwatch()
         with pytest.raises(IggyUnavailableError):
             both.open_sending()

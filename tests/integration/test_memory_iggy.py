@@ -95,7 +95,6 @@ def test_single_messages_get_offsets_in_order(connection, stream):
         (3, 100, [3, 4]),
         (5, 100, []),
         (99, 1, []),
-        ("first", 2, [0, 1]),
         ("last", 1, [4]),
         ("last", 2, [3, 4]),
     ],

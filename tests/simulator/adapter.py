@@ -46,7 +46,7 @@ from framework.errors import (
 from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.offset_log import codec, record_size, snapshots
-from framework.iggy.values import Confirmation, ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
+from framework.iggy.values import ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets import packed_table
@@ -311,8 +311,8 @@ class SimConnection(IggyConnection):
         new = decode_send(body)
 
         def op():
-            number, base = self._server.store(stream, topic, partition, new, name)
-            return (Confirmation(1, number, partition, base),)
+            _, base = self._server.store(stream, topic, partition, new, name)
+            return base
 
         what = f"send {topic}/{partition}"
         if self._sending is None or self._over:

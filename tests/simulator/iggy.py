@@ -380,8 +380,7 @@ class Server:
             return []
         if offset == "last":
             return messages[max(0, len(messages) - count) :]
-        first = messages[0].offset
-        at = 0 if offset == "first" else max(0, int(offset) - first)
+        at = max(0, int(offset) - messages[0].offset)
         return messages[at : at + count]
 
     def polled_end(self, stream, topic, number):

@@ -594,7 +594,7 @@ def confirmed_at_any_offset():
     from framework.iggy import producer
 
     real = producer._mistrust
-    producer._mistrust = lambda where, count, confirmed, end: real(where, count, confirmed, -1)
+    producer._mistrust = lambda where, count, base, end: real(where, count, base, -1)
 
 
 def log_at_any_offset():

@@ -6,21 +6,17 @@ from itertools import repeat
 
 from apache_iggy import HeaderValue, SendMessage
 
-from framework.iggy.values import Confirmation
 from tests.support.header_blocks import BOOL, STRING, header_fields, number_of
 
 
 def send_by_client(connection, stream, topic, partition, segments):
-    """Send messages that the client encodes; return the confirmations."""
+    """Send messages that the client encodes; return partition and offset of each confirmation."""
     messages = client_messages(segments)
     return connection.wait(
         connection._submit(
             f"send to {topic}/{partition}",
             lambda client: client.send_messages(stream, topic, partition, messages),
-            lambda response: tuple(
-                Confirmation(found.stream_id, found.topic_id, found.partition_id, found.base_offset)
-                for found in response.confirmations
-            ),
+            lambda response: [(found.partition_id, found.base_offset) for found in response.confirmations],
             sending=True,
         )
     )

@@ -20,4 +20,4 @@ def append(connection, stream, topic, partition, payload, *, message_id=None, he
         headers=encode_headers(headers or {}),
     )
     body = wire.encode_send(stream, topic, partition, [segment])
-    return connection.send_raw(stream, topic, partition, body)[0].base_offset
+    return connection.send_raw(stream, topic, partition, body)

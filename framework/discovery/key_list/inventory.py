@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
-import attrs
+import msgspec
 
 from framework.discovery.key_list.rows import (
     MAX_KEY_BYTES,
     KeyRow,
     RowReader,
     columns_of,
-    key_row,
     shown,
     split_rows,
     unpacked,
 )
 from framework.errors import KeyListError
-from framework.model.objects import MAX_SIZE
 from framework.model.parquet.files import ProbeFile
 from framework.model.parquet.page_headers import PagesError
 from framework.model.parquet.pages import WatchedFile
@@ -40,48 +37,49 @@ _COPY_BYTES = 1 << 20
 _BATCH_ROWS = 10_000
 _MAX_COLUMN_BYTES = 2 * MAX_KEY_BYTES * _BATCH_ROWS
 """Maximum size of a column of so many rows, unpacked. In Parquet a long value that repeats takes next to no space."""
-_MAX_PAGES_BYTES = 1 << 20
-"""What the pages of a column in a row group may have besides its values."""
 _MAX_PAGES_AT_ONCE = 128 << 20
 """Maximum memory of the pages that a batch is read from. Those of an inventory have 1 MiB; there are about ten columns."""
 
 _AGAIN = "supply the whole inventory again"
 
 
-@attrs.frozen(kw_only=True, slots=True)
-class DataFile:
+class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     """A data file of an inventory.
 
     Attributes:
-        key: in the destination bucket.
+        key: in the bucket of the data files.
         size: bytes; None when the manifest does not state it.
-        md5: of these bytes, in hexadecimal, lower case; empty when the manifest does not state it.
+        md5: of these bytes, in hexadecimal; empty or None when the manifest does not state it.
     """
 
-    key: str
+    key: Annotated[str, msgspec.Meta(min_length=1)]
     size: int | None = None
-    md5: str = ""
+    md5: str | None = msgspec.field(default=None, name="MD5checksum")
 
 
-@attrs.frozen(kw_only=True)
-class Inventory:
+class Inventory(msgspec.Struct, kw_only=True, rename="camel"):
     """A manifest.
 
     Attributes:
-        origin: its name, for messages.
         source_bucket: the listed bucket.
-        destination_bucket: bucket of the data files; empty when the manifest does not state it.
-        parquet: whether they are Parquet, else CSV.
-        columns: columns of CSV, in order.
+        file_format: of the data files: `CSV` or `Parquet`.
+        file_schema: columns of CSV, in order, with commas between them.
         files: the data files.
     """
 
-    origin: str
     source_bucket: str
-    destination_bucket: str
-    parquet: bool
-    columns: tuple[str, ...]
+    file_format: str
+    file_schema: str
     files: tuple[DataFile, ...]
+
+    def __post_init__(self) -> None:
+        """Take the bucket of its ARN."""
+        self.source_bucket = self.source_bucket.rpartition(":::")[2]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of CSV, in order."""
+        return [name.strip() for name in self.file_schema.split(",")]
 
 
 def parse_manifest(content: bytes, origin: str) -> Inventory:
@@ -91,56 +89,22 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         KeyListError: it is truncated, not a manifest, or a manifest of ORC files.
     """
     try:
-        manifest = json.loads(content)
-    except (ValueError, RecursionError) as error:  # also what is no UTF-8
-        raise KeyListError(f"{origin}: no JSON ({error}); it may be cut short: {_AGAIN}") from None
-    try:
-        kind = str(manifest["fileFormat"]).lower()
-        files = tuple(_data_file(entry) for entry in manifest["files"])
-        source, schema = str(manifest["sourceBucket"]), str(manifest["fileSchema"])
-        destination = str(manifest.get("destinationBucket", ""))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        inventory = msgspec.json.decode(content, type=Inventory, strict=False)
+    except msgspec.ValidationError as error:
         raise KeyListError(
-            f"{origin}: no manifest of an S3 Inventory ({_reason(error)}); it needs sourceBucket, fileFormat, fileSchema and "
+            f"{origin}: no manifest of an S3 Inventory ({error}); it needs sourceBucket, fileFormat, fileSchema and "
             "files with their keys"
         ) from None
-    if kind not in {"csv", "parquet"}:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise KeyListError(f"{origin}: no JSON ({error}); it may be cut short: {_AGAIN}") from None
+    if inventory.file_format.lower() not in {"csv", "parquet"}:
         raise KeyListError(
-            f"{origin}: its data files are {shown(str(manifest['fileFormat']))}, which cannot be read here; have the "
+            f"{origin}: its data files are {shown(inventory.file_format)}, which cannot be read here; have the "
             "inventory written as CSV or Parquet"
         )
-    columns = tuple(name.strip() for name in schema.split(",")) if kind == "csv" else ()
-    if columns:
-        columns_of(columns, origin)
-    return Inventory(
-        origin=origin,
-        source_bucket=_bucket(source),
-        destination_bucket=_bucket(destination),
-        parquet=kind == "parquet",
-        columns=columns,
-        files=files,
-    )
-
-
-def _reason(error: Exception) -> str:
-    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def _data_file(cells: Mapping[str, Any]) -> DataFile:
-    key = cells["key"]
-    if not isinstance(key, str) or not key:
-        raise ValueError("a data file without a key")
-    try:
-        key.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the key {shown(ascii(key))} of a data file is not valid Unicode") from None
-    size = cells.get("size")
-    return DataFile(key=key, size=None if size is None else int(size), md5=str(cells.get("MD5checksum") or "").lower())
-
-
-def _bucket(name: str) -> str:
-    """Return the bucket of a name or an ARN."""
-    return name.rpartition(":::")[2]
+    if inventory.file_format.lower() == "csv":
+        columns_of(inventory.columns, origin)
+    return inventory
 
 
 def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, origin: str) -> None:
@@ -160,7 +124,7 @@ def copy_checked(source: BinaryIO, target: BinaryIO | None, data: DataFile, orig
                 target.flush()
     if data.size is not None and size != data.size:
         raise KeyListError(f"{origin}: {size} bytes, but the manifest says {data.size}; none of it was used: {_AGAIN}")
-    if data.md5 and md5.hexdigest() != data.md5:
+    if data.md5 and md5.hexdigest() != data.md5.lower():
         raise KeyListError(f"{origin}: its MD5 is not that of the manifest; none of it was used: {_AGAIN}")
 
 
@@ -175,10 +139,9 @@ def data_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[Key
     Raises:
         KeyListError: it does not have its format, or a row is invalid.
     """
-    return _parquet_rows(file, origin) if inventory.parquet else _csv_rows(inventory, file, origin)
-
-
-def _csv_rows(inventory: Inventory, file: BinaryIO, origin: str) -> Iterator[KeyRow]:
+    if inventory.file_format.lower() == "parquet":
+        yield from _parquet_rows(file, origin)
+        return
     reader = RowReader(inventory.columns, origin, encoded=True)
     with unpacked(file, origin) as content:
         for number, values in split_rows(content, origin):
@@ -199,9 +162,9 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY" and leaf.path == leaf.name]
         with pq.ParquetFile(watched, buffer_size=_COPY_BYTES, pre_buffer=False, read_dictionary=texts) as parquet:
             names = parquet.schema_arrow.names
-            fields = columns_of(names, origin)
-            wanted = [names[at] for _, at in fields]
+            wanted = [names[at] for _, at in columns_of(names, origin)]
             chosen = _check_columns(metadata, leaves, wanted, origin, file.seek(0, io.SEEK_END))
+            reader = RowReader(wanted, origin, encoded=False)
             for batch in _batches(parquet, watched, wanted, chosen):
                 for name in wanted:
                     if (size := _text_bytes(batch.column(name))) > _MAX_COLUMN_BYTES:
@@ -209,10 +172,9 @@ def _parquet_rows(file: BinaryIO, origin: str) -> Iterator[KeyRow]:
                             f"{origin}, behind row {number}: {name} has {size:,} bytes in {len(batch):,} rows, more than the "
                             f"limit of {_MAX_COLUMN_BYTES:,}; is this an inventory?"
                         )
-                columns = {field: _values(batch.column(names[at])) for field, at in fields}
-                for values in zip(*columns.values(), strict=True):
+                for values in zip(*(_values(batch.column(name)) for name in wanted), strict=True):
                     number += 1
-                    yield _parquet_row(dict(zip(columns, values, strict=True)), origin, number)
+                    yield reader.row(values, number)
     except (pa.ArrowException, OSError, TypeError, UnicodeDecodeError, PagesError) as error:
         if watched.failure is not None:  # the library may wrap it
             raise KeyListError(f"{origin}, behind row {number}: {watched.failure}; is this an inventory?") from error
@@ -237,8 +199,7 @@ def _check_columns(
     """Refuse columns that are no columns of an inventory, before a page of them is read; return their places.
 
     Raises:
-        KeyListError: a column has lists, records or values of a fixed length inside, is too large for its rows, or
-            cannot be opened.
+        KeyListError: a column has lists, records or values of a fixed length inside, or cannot be opened.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -266,13 +227,6 @@ def _check_columns(
                 raise KeyListError(
                     f"{origin}: the columns of row group {number + 1} cannot be opened; are they encrypted?"
                 )
-            for name in wanted:
-                size = group.column(at_of[name]).total_uncompressed_size
-                if size > _MAX_PAGES_BYTES + 2 * MAX_KEY_BYTES * group.num_rows:
-                    raise KeyListError(
-                        f"{origin}: {name} has {size:,} bytes for {group.num_rows:,} rows in row group {number + 1}; is this an "
-                        "inventory?"
-                    )
     return [at_of[name] for name in wanted]
 
 
@@ -299,21 +253,3 @@ def _values(column: Any) -> list[Any]:
         column = column.cast(pa.string())
     values: list[Any] = column.to_pylist()
     return values
-
-
-_TEXT = (str, "text")
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "size": (int, "number of bytes"),
-    "modified": (int, "timestamp"),
-    "latest": (bool, "boolean"),
-    "delete_marker": (bool, "boolean"),
-}
-
-
-def _parquet_row(cells: Mapping[str, Any], origin: str, number: int) -> KeyRow:
-    for field, value in cells.items():
-        kind, name = _KINDS.get(field, _TEXT)
-        sized = field != "size" or (isinstance(value, int) and 0 <= value <= MAX_SIZE)
-        if value is not None and not (isinstance(value, kind) and sized):
-            raise KeyListError(f"{origin}, row {number}: its {field.replace('_', ' ')} is no {name}")
-    return key_row(cells, origin, number, encoded=False)

@@ -82,26 +82,22 @@ class FileKeyList(KeyList):
         )
 
     @override
-    def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
+    @contextmanager
+    def open_data(self, data: DataFile) -> Iterator[tuple[BinaryIO, str]]:
         try:
             path = self._find(data)
+            file = path.open("rb") if path is not None else None
         except OSError as error:  # such as a name that is too long
-            raise KeyListError(
-                f"{self.name}: the data file {data.key} cannot be looked for ({error.strerror})"
-            ) from error
-        if path is None:
+            raise KeyListError(f"{self.name}: the data file {data.key} cannot be read ({error.strerror})") from error
+        if file is None:
             raise KeyListError(
                 f"{self.name}: the data file {data.key} lies neither beside it nor in a folder data or ../data; copy it there, "
                 "or name the manifest in the store"
             )
-        try:
-            file = path.open("rb")
-        except OSError as error:
-            raise KeyListError(f"{path}: the data file cannot be read ({error.strerror})") from error
-        with _closed_on_failure(file):
+        with file:
             copy_checked(file, None, data, str(path))
             file.seek(0)
-        return file, str(path)
+            yield file, str(path)
 
     def _find(self, data: DataFile) -> Path | None:
         """Find a data file where inventories are after a copy: as in the bucket, flat, or beside the manifest's folder."""
@@ -138,9 +134,7 @@ class StoreKeyList(KeyList):
 
     @override
     def open(self) -> BinaryIO:
-        if self._seen is None:
-            self.state()
-        assert self._seen is not None
+        assert self._seen is not None, "state() comes first"
         try:
             return self._stream(self._bucket, self._seen)
         except ObjectNotFoundError as error:
@@ -153,36 +147,29 @@ class StoreKeyList(KeyList):
         return io.BufferedReader(_StreamFile(self._lookups.open(bucket, native)), _BUFFER_BYTES)
 
     @override
-    def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
+    @contextmanager
+    def open_data(self, data: DataFile) -> Iterator[tuple[BinaryIO, str]]:
         # Manifest and data lie in one bucket, where S3 puts both. What the manifest says is not asked: whoever may write it would
         # choose the buckets that are read with our credentials.
         name = self._lookups.address(self._bucket, data.key)
         # On disk, not in memory: it is checked to its end before anything of it is used.
         with temporary_for(name):
-            copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - closed by who asked for it
-        with _closed_on_failure(copy):
+            copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - its end may fail, see below
+        try:
             try:
                 native = self._lookups.stat(self._bucket, data.key)
                 with self._stream(self._bucket, native) as source:
                     copy_checked(source, copy, data, name)
             except ObjectNotFoundError as error:
-                elsewhere = f" The manifest says that they lie in {bucket}." if bucket not in {"", self._bucket} else ""
                 raise KeyListError(
                     f"{name}: there is no such data file, but {self.name} names it; the data files of an inventory are read from "
-                    f"the bucket of its manifest, supply the whole inventory there.{elsewhere}"
+                    f"the bucket of its manifest, supply the whole inventory there"
                 ) from error
             copy.seek(0)
-        return copy, name
-
-
-@contextmanager
-def _closed_on_failure(file: BinaryIO) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # it writes what a full disk did not take
-            file.close()
-        raise
+            yield copy, name
+        finally:
+            with suppress(OSError):  # it writes what a full disk did not take
+                copy.close()
 
 
 class _StreamFile(io.RawIOBase):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -37,7 +37,6 @@ MISSING = "missing"
 OTHER_VERSION = "not the latest version"
 DELETE_MARKER = "delete marker"
 OUTSIDE = "outside the prefix"
-REASONS = (MISSING, OTHER_VERSION, DELETE_MARKER, OUTSIDE)
 """Reasons why rows are filtered, besides the filters of every listing. The texts appear in logs and metrics."""
 
 MAX_REMEMBERED = 100_000
@@ -87,7 +86,7 @@ class KeyListResolver:
     _state: str | None = attrs.field(default=None, init=False)
     _complete: bool = attrs.field(default=False, init=False)
     _again: bool = attrs.field(default=False, init=False)
-    _filtered: dict[str, int] = attrs.field(factory=lambda: dict.fromkeys(REASONS, 0), init=False)
+    _filtered: Counter[str] = attrs.field(factory=Counter, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
     _doubted: set[str] = attrs.field(factory=set, init=False)
     _waiting: dict[str, None] = attrs.field(factory=dict, init=False)
@@ -130,7 +129,7 @@ class KeyListResolver:
         if not self.whole:
             return iter(waiting)
         log.info("reading the list of keys %s", self._keys.name)
-        self._filtered.update(dict.fromkeys(REASONS, 0))
+        self._filtered.clear()
         return self._wanted_rows(after)
 
     def _wanted_rows(self, after: str) -> Iterator[_Wanted]:
@@ -177,10 +176,8 @@ class KeyListResolver:
         if finished:
             return native
         exact = entry is not None or not self._lookups.store.lists_milliseconds or native.modified_ms % 1000 != 0
-        return native if exact and not self._is_doubted(row.key) else row.key
-
-    def _is_doubted(self, key: str) -> bool:
-        return self._doubt_all or key in self._doubted
+        is_doubted = self._doubt_all or row.key in self._doubted
+        return native if exact and not is_doubted else row.key
 
     # ---- looking up
 
@@ -258,7 +255,7 @@ class KeyListResolver:
 
     def filtered(self) -> dict[str, int]:
         """Return reason -> number of filtered rows."""
-        return {reason: count for reason, count in self._filtered.items() if count}
+        return dict(self._filtered)
 
 
 def _ready(lookup: Future[NativeObject | None] | None) -> bool:

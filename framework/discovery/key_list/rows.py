@@ -12,15 +12,17 @@ import gzip
 import io
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import Any, BinaryIO
 from urllib.parse import unquote_plus
 
 import attrs
+import msgspec
 
 from framework.errors import KeyListError
+from framework.model.objects import MAX_SIZE, size_of
 from framework.storage.timestamps import moment_ms
 
 MAX_KEY_BYTES = 1024
@@ -30,8 +32,6 @@ _MAX_LINE_BYTES = 16 * MAX_KEY_BYTES
 _MAX_SHOWN = 500
 """Maximum characters of a list or manifest that an error repeats."""
 
-_SIZE_DIGITS = 18
-_SHORT = MAX_KEY_BYTES // 4
 _BOM = b"\xef\xbb\xbf"
 
 FIELDS = {
@@ -39,8 +39,8 @@ FIELDS = {
     "key": "key",
     "size": "size",
     "etag": "etag",
-    "lastmodified": "modified",
-    "lastmodifieddate": "modified",
+    "lastmodified": "modified_ms",
+    "lastmodifieddate": "modified_ms",
     "islatest": "latest",
     "isdeletemarker": "delete_marker",
     "storageclass": "storage_class",
@@ -83,7 +83,7 @@ class KeyRow:
 
 
 class RowReader:
-    """Converts rows of texts to `KeyRow` by the names of their columns.
+    """Converts rows to `KeyRow` by the names of their columns.
 
     Args:
         names: the columns, in order; unknown names are ignored.
@@ -95,20 +95,13 @@ class RowReader:
     """
 
     def __init__(self, names: Sequence[str], origin: str, *, encoded: bool) -> None:
-        self._fields = columns_of(names, origin)
-        conversions = {
-            "size": self._size,
-            "modified": self._moment,
-            "latest": self._truth,
-            "delete_marker": self._truth,
-        }
-        self._conversions = [(field, conversions[field]) for field, _ in self._fields if field in conversions]
+        self._columns = [(names[at], at, field, *_KINDS.get(field, _TEXT)) for field, at in columns_of(names, origin)]
         self._width = len(names)
         self._origin = origin
         self._encoded = encoded
 
-    def row(self, values: Sequence[str], number: int) -> KeyRow:
-        """Convert one row.
+    def row(self, values: Sequence[Any], number: int) -> KeyRow:
+        """Convert one row of texts, or of the values of Parquet; None or an empty text is no value.
 
         Raises:
             KeyListError: the number of fields differs from the number of columns, or a field is invalid.
@@ -118,59 +111,59 @@ class RowReader:
                 f"{self._origin}, row {number}: {len(values)} fields where {self._width} are expected; "
                 "if the list was cut short, supply all of it"
             )
-        cells: dict[str, Any] = {field: values[at] for field, at in self._fields}
-        for field, convert in self._conversions:
-            cells[field] = convert(cells[field], number)
-        return key_row(cells, self._origin, number, encoded=self._encoded)
-
-    def _size(self, text: str, number: int) -> int | None:
-        if not text:
-            return None
-        if not (text.isascii() and text.isdigit() and len(text) <= _SIZE_DIGITS):
-            raise KeyListError(f"{self._origin}, row {number}: a size is a whole number of bytes")
-        return int(text)
-
-    def _moment(self, text: str, number: int) -> int | None:
-        if not text:
-            return None
-        try:
-            # Python 3.10 does not read the Z that everybody writes.
-            moment = datetime.fromisoformat(f"{text[:-1]}+00:00" if text[-1] in "zZ" else text)
-        except ValueError:
-            raise KeyListError(
-                f"{self._origin}, row {number}: last-modified must look like 2024-05-31T12:00:00.000Z"
-            ) from None
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-        return moment_ms(moment)
-
-    def _truth(self, text: str, number: int) -> bool | None:
-        if not text:
-            return None
-        if text.lower() not in {"true", "false"}:
-            raise KeyListError(f"{self._origin}, row {number}: is_latest and is_delete_marker are true or false")
-        return text.lower() == "true"
+        cells: dict[str, Any] = {"key": ""}
+        for name, at, field, convert, kind in self._columns:
+            value = values[at]
+            if value is None or value == "":
+                continue
+            try:
+                cells[field] = convert(value)
+            except (LookupError, TypeError, ValueError, msgspec.ValidationError):
+                raise KeyListError(f"{self._origin}, row {number}: its {name} is no {kind}") from None
+        cells["key"] = checked_key(cells["key"], self._origin, number, encoded=self._encoded)
+        return KeyRow(origin=self._origin, number=number, **cells)
 
 
-def key_row(cells: Mapping[str, Any], origin: str, number: int, *, encoded: bool) -> KeyRow:
-    """Return the row of these values, by the names of their fields; None or an empty text is no value.
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
 
-    Raises:
-        KeyListError: the key is invalid.
-    """
-    latest = cells.get("latest")
-    return KeyRow(
-        key=checked_key(cells["key"] or "", origin, number, encoded=encoded),
-        bucket=cells.get("bucket") or "",
-        size=cells.get("size"),
-        etag=(cells.get("etag") or "").strip('"'),
-        modified_ms=cells.get("modified"),
-        latest=latest is None or latest,
-        delete_marker=bool(cells.get("delete_marker")),
-        storage_class=cells.get("storage_class") or "",
-        origin=origin,
-        number=number,
-    )
+
+def _etag(value: object) -> str:
+    return _text(value).strip('"')
+
+
+def _size(value: object) -> int:
+    if isinstance(value, str):
+        return size_of(value, "")
+    if type(value) is not int or not 0 <= value <= MAX_SIZE:
+        raise ValueError
+    return value
+
+
+def _moment(value: object) -> int:
+    if type(value) is int:  # milliseconds, of Parquet
+        return value
+    moment = msgspec.convert(value, datetime)
+    return moment_ms(moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc))
+
+
+def _truth(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}[_text(value).lower()]
+
+
+_TEXT = (_text, "text")
+_KINDS: Mapping[str, tuple[Callable[[object], object], str]] = {
+    "etag": (_etag, "text"),
+    "size": (_size, "number of bytes"),
+    "modified_ms": (_moment, "timestamp, such as 2024-05-31T12:00:00.000Z"),
+    "latest": (_truth, "boolean"),
+    "delete_marker": (_truth, "boolean"),
+}
+"""Fields -> the conversion of a value, and what it has to be."""
 
 
 def shown(text: str) -> str:
@@ -186,16 +179,12 @@ def columns_of(names: Sequence[str], origin: str) -> list[tuple[str, int]]:
     """
     found: dict[str, int] = {}
     for at, name in enumerate(names):
-        field = FIELDS.get(_plain(name))
+        field = FIELDS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
         if field is not None:
             found.setdefault(field, at)
     if "key" not in found:
         raise KeyListError(f"{origin}: none of its columns is named key; they are {shown(', '.join(names))}")
     return list(found.items())
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
@@ -204,18 +193,16 @@ def checked_key(text: str, origin: str, number: int, *, encoded: bool) -> str:
     Raises:
         KeyListError: it is empty, too long, or not UTF-8 after decoding.
     """
-    key = text
-    if encoded and ("%" in text or "+" in text):
-        try:
-            key = unquote_plus(text, errors="strict")
-        except UnicodeDecodeError:
-            raise KeyListError(
-                f"{origin}, row {number}: the URL-encoded key is no UTF-8; if keys are not encoded, "
-                'set [discovery] keys_encoding = "none"'
-            ) from None
+    try:
+        key = unquote_plus(text, errors="strict") if encoded else text
+    except UnicodeDecodeError:
+        raise KeyListError(
+            f"{origin}, row {number}: the URL-encoded key is no UTF-8; if keys are not encoded, "
+            'set [discovery] keys_encoding = "none"'
+        ) from None
     if not key:
         raise KeyListError(f"{origin}, row {number}: the key is empty")
-    if len(key) > _SHORT and len(key.encode()) > MAX_KEY_BYTES:
+    if len(key.encode()) > MAX_KEY_BYTES:
         raise KeyListError(
             f"{origin}, row {number}: longer than a key can be ({MAX_KEY_BYTES} bytes); is this a list of keys?"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import BinaryIO
 
 from framework.discovery.key_list.inventory import MAX_MANIFEST_BYTES, DataFile, Inventory, data_rows, parse_manifest
@@ -49,12 +50,11 @@ class KeyList(abc.ABC):
         """
 
     @abc.abstractmethod
-    def open_data(self, data: DataFile, bucket: str) -> tuple[BinaryIO, str]:
-        """Open a complete and checked data file of the inventory in this place; return it, seekable, and its name.
+    def open_data(self, data: DataFile) -> AbstractContextManager[tuple[BinaryIO, str]]:
+        """Open a complete and checked data file of the inventory in this place; give it, seekable, and its name.
 
         Args:
             data: the manifest's data about it.
-            bucket: the destination bucket of the manifest; empty when it has none.
 
         Raises:
             KeyListError: it is missing, or differs from the manifest.
@@ -83,8 +83,7 @@ class KeyList(abc.ABC):
     def _inventory_rows(self) -> Iterator[KeyRow]:
         inventory = self._inventory()
         for data in inventory.files:
-            file, name = self.open_data(data, inventory.destination_bucket)
-            with file:
+            with self.open_data(data) as (file, name):
                 yield from data_rows(inventory, file, name)
 
     def _inventory(self) -> Inventory:

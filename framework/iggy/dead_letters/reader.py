@@ -48,7 +48,7 @@ class DeadLetterLog:
     """The dead letters of one source.
 
     Attributes:
-        stored: the selected dead letters, in topic order, without the records' bytes, which may exceed the memory.
+        stored: the selected dead letters, in topic order.
         replayed: offsets of the dead letters that are closed: replayed, discarded, or of objects that were reset.
         discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
@@ -97,7 +97,7 @@ class DeadLetterLog:
                 first_offset = offset
             if isinstance(found, StoredDeadLetter):
                 if selected(found):
-                    stored.append(attrs.evolve(found, raw=b""))
+                    stored.append(found)
             elif found is not None and found.replayed:
                 replayed.update(found.dead_letters)
                 discarded.update(found.dead_letters if found.discarded else ())
@@ -158,22 +158,10 @@ def topic_of(config: SourceCommonConfig) -> str:
     return topic
 
 
-def discard_dead_letters(
-    connection: IggyConnection, config: SourceCommonConfig, dead_letters: Sequence[StoredDeadLetter]
-) -> None:
-    """Close dead letters without sending them. A call that is killed closes some of them.
-
-    Raises:
-        ConfigError: no dead letter topic is configured.
-        UnknownOutcomeError, IggyUnavailableError: some may be closed.
-    """
-    IggyDeadLetters(connection, config, topic_of(config)).discarded(dead_letters)
-
-
 def void_dead_letters(
     connection: IggyConnection, config: SourceCommonConfig, restarts: Callable[[str, str], bool]
-) -> int:
-    """Mark the unreplayed dead letters of objects that restart; return their number.
+) -> None:
+    """Mark the unreplayed dead letters of objects that restart. A call that is killed marks some of them.
 
     These objects are read again from their first record, and records that are still bad get new dead
     letters. If an old dead letter could be replayed as well, its record would be sent twice.
@@ -183,11 +171,8 @@ def void_dead_letters(
         config: names the topic; without one there is nothing to mark.
         restarts: whether the object with this bucket and key restarts.
     """
-    box, void = IggyDeadLetters.of(connection, config), dead_letters_of(connection, config, restarts)
-    if box is None:
-        return 0
-    box.replayed(void)
-    return len(void)
+    if void := dead_letters_of(connection, config, restarts):
+        IggyDeadLetters(connection, config, topic_of(config)).replayed(void)
 
 
 def dead_letters_of(

@@ -26,13 +26,13 @@ import attrs
 import orjson
 
 from framework.config.key_template import topic_name_error
-from framework.errors import IggyTopicError, UnknownOutcomeError
+from framework.errors import IggyTopicError
 from framework.iggy import wire
 from framework.iggy.header_decoding import division_of, join_provenance, position_headers
 from framework.iggy.topics import check_readable, ensure_topic
 from framework.model.header_encoding import LETTER_HEADER, encode_headers
 from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, dead_letter_hash64
-from framework.model.objects import TopicPartition, length_only
+from framework.model.objects import TopicPartition
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -84,9 +84,7 @@ class StoredDeadLetter:
         byte_offset: where the record begins in the object, if known.
         length: the record's length in bytes, if known.
         format: the format with which it was read.
-        payload: which part of the record the message holds.
-        raw: the stored bytes of the record; readers of many dead letters leave them in the topic
-            (`IggyDeadLetters.raw`).
+        payload: which part of the record the message holds; `IggyDeadLetters.raw` reads it.
     """
 
     offset: int
@@ -107,7 +105,6 @@ class StoredDeadLetter:
     length: int | None
     format: str
     payload: Payload
-    raw: bytes = attrs.field(repr=length_only)
 
     @property
     def split_size(self) -> int:
@@ -190,7 +187,10 @@ class IggyDeadLetters:
         self._mark("replayed", MARK_ID, dead_letters, {})
 
     def discarded(self, dead_letters: Sequence[StoredDeadLetter]) -> None:
-        """Record that these dead letters are never sent again. Builds that know no such mark take it for `replayed`."""
+        """Record that these dead letters are never sent again. A call that is killed records some of them.
+
+        Builds that know no such mark take it for `replayed`.
+        """
         self._mark("replayed", MARK_ID, dead_letters, {"discarded": True})
 
     def _mark(
@@ -216,7 +216,7 @@ class IggyDeadLetters:
             "topic": entry.topic_partition.topic,
             "partition": str(entry.topic_partition.partition),
             "error": type(error).__name__,
-            "text": printable(error.message)[:ERROR_TEXT],
+            "text": "".join(char if char.isprintable() else "?" for char in error.message)[:ERROR_TEXT],
             "byte_offset": "" if error.byte_offset is None else str(error.byte_offset),
             "length": "" if dead_letter.length is None else str(dead_letter.length),
             "format": self._format,
@@ -241,15 +241,7 @@ class IggyDeadLetters:
     def _send(self, segments: list[wire.Segment]) -> None:
         for group in wire.cut_segments(segments, _MAX_REQUEST_BYTES):
             body = wire.encode_send(self._stream, self._topic, PARTITION, group)
-            if len(self._connection.send_raw(self._stream, self._topic, PARTITION, body)) != 1:
-                raise UnknownOutcomeError(
-                    f'topic "{self._topic}": Iggy did not say where it stored dead letters; recover'
-                )
-
-
-def printable(text: str) -> str:
-    """Return the text without characters that a terminal or a header cannot show."""
-    return "".join(char if char.isprintable() else "?" for char in text)
+            self._connection.send_raw(self._stream, self._topic, PARTITION, body)
 
 
 def ensure_dead_letter_topic(
@@ -348,7 +340,6 @@ def _dead_letter_of(message: StoredMessage, headers: Mapping[str, str], kind: st
         length=_number(headers["length"]) if "length" in headers else None,
         format=intern(headers.get("format", "")),
         payload="whole" if body == "whole" else "beginning" if body == "beginning" else "none",
-        raw=message.payload if body != "none" else b"",
     )
 
 

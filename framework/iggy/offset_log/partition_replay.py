@@ -193,7 +193,7 @@ class PartitionReader:
         return self._before_first(topic_partition, info)
 
     def _before_first(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
-        first = self._poll(topic_partition, "first")
+        first = self._poll(topic_partition, 0)
         left_from = first[0].offset if first else _end_of(topic_partition, info)
         return Anchor(left_from - 1, 0) if left_from else None
 

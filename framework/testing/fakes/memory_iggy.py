@@ -33,25 +33,24 @@ from framework.iggy import wire
 from framework.iggy.connection import IggyConnection, Offset
 from framework.iggy.rights import Right
 from framework.iggy.values import (
-    Confirmation,
     ConnectedClient,
-    HeaderScalar,
     ObjectName,
     PartitionInfo,
     StoredMessage,
     TopicInfo,
 )
+from framework.model.header_encoding import HeaderValue
 
 T = TypeVar("T")
 
-_OPTIONS: Mapping[str, HeaderScalar] = {"durability": "persisted", "messages_required_to_save": 1}
+_OPTIONS: Mapping[str, HeaderValue] = {"durability": "persisted", "messages_required_to_save": 1}
 _UNLIMITED = 2**64 - 1
 _FIRST_TIME_US = 1_700_000_000_000_000
 _TICK_US = 2_000_000
 """Time between messages by the server's clock: more than a server's rounding of its start time."""
 
 
-def _limit(options: Mapping[str, HeaderScalar], name: str) -> int | None:
+def _limit(options: Mapping[str, HeaderValue], name: str) -> int | None:
     value = options.get(name, _UNLIMITED)
     return value if isinstance(value, int) and value != _UNLIMITED else None
 
@@ -67,7 +66,7 @@ class _Topic:
     number: int
     created_at: int
     partitions: list[_Partition]
-    options: Mapping[str, HeaderScalar] = _OPTIONS
+    options: Mapping[str, HeaderValue] = _OPTIONS
     groups: set[str] = attrs.field(factory=set)
 
 
@@ -179,7 +178,7 @@ class MemoryIggy:
 
     # ---- for connections
 
-    def set_option(self, stream: str, topic: str, name: str, value: HeaderScalar) -> None:
+    def set_option(self, stream: str, topic: str, name: str, value: HeaderValue) -> None:
         """Set an option of a topic."""
         with self._lock:
             found = self._streams[stream][topic]
@@ -236,9 +235,9 @@ class MemoryIggy:
         stream: str,
         topic: str,
         partition: int,
-        new: list[tuple[int, bytes, Mapping[str, HeaderScalar], int]],
-    ) -> Confirmation:
-        """Store messages, `(id, payload, headers, time of origin)` each, as one batch."""
+        new: list[tuple[int, bytes, Mapping[str, HeaderValue], int]],
+    ) -> int:
+        """Store messages, `(id, payload, headers, time of origin)` each, as one batch; return the first one's offset."""
         with self._lock:
             part = self._partition(stream, topic, partition)
             base, now = part.end, next(self._ticks)
@@ -247,7 +246,7 @@ class MemoryIggy:
                 for number, (message_id, payload, headers, origin_us) in enumerate(new)
             )
             part.end = base + len(new)
-            return Confirmation(1, self._streams[stream][topic].number, partition, base)
+            return base
 
     def read(self, stream: str, topic: str, partition: int, offset: Offset, count: int) -> list[StoredMessage]:
         """Return the messages of a poll."""
@@ -259,8 +258,7 @@ class MemoryIggy:
                 return []
             if offset == "last":
                 return messages[max(0, len(messages) - count) :]
-            first = 0 if offset == "first" else int(offset)
-            return [message for message in messages if message.offset >= first][:count]
+            return [message for message in messages if message.offset >= offset][:count]
 
     def polled_end(self, stream: str, topic: str, partition: int) -> int:
         """Return the end that a poll tells."""
@@ -412,7 +410,7 @@ class MemoryConnection(IggyConnection):
         self._event("append")
         future: Future[int] = Future()
         try:
-            confirmed = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
+            offset = self._server.store(stream, topic, partition, [(secrets.randbits(128), payload, {}, 0)])
         except IggyTopicError as error:
             future.set_exception(self._refused(error))
             return future
@@ -421,8 +419,8 @@ class MemoryConnection(IggyConnection):
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
             if on_stored is not None:
-                on_stored(confirmed.base_offset)
-            future.set_result(confirmed.base_offset)
+                on_stored(offset)
+            future.set_result(offset)
         return future
 
     def _refused(self, error: IggyTopicError) -> IggyUnavailableError:
@@ -458,12 +456,12 @@ class MemoryConnection(IggyConnection):
     @override
     def submit_send(
         self, stream: str, topic: str, partition: int, body: bytes | bytearray, objects: Iterable[ObjectName] = ()
-    ) -> Future[tuple[Confirmation, ...]]:
+    ) -> Future[int]:
         self._check()
-        future: Future[tuple[Confirmation, ...]] = Future()
+        future: Future[int] = Future()
         self._event("send")
         try:
-            confirmed = self._server.store(stream, topic, partition, decode_send(body))
+            offset = self._server.store(stream, topic, partition, decode_send(body))
             self._event("ack")
         except IggyTopicError as error:
             future.set_exception(self._refused(error))
@@ -471,17 +469,17 @@ class MemoryConnection(IggyConnection):
         if self.broken:
             future.set_exception(UnknownOutcomeError("the connection broke before the confirmation came"))
         else:
-            future.set_result((confirmed,))
+            future.set_result(offset)
         return future
 
 
-def decode_send(body: bytes | bytearray) -> list[tuple[int, bytes, Mapping[str, HeaderScalar], int]]:
+def decode_send(body: bytes | bytearray) -> list[tuple[int, bytes, Mapping[str, HeaderValue], int]]:
     """Return the messages of a send request, `(id, payload, headers, time of origin)`; layout: `framework.iggy.wire`."""
     body = bytes(body)
     (target,) = struct.unpack_from("<I", body)
     (origin_us,) = struct.unpack_from("<Q", body, 4 + target + 24)
     place = 4 + target + wire.BATCH_HEADER_BYTES
-    messages: list[tuple[int, bytes, Mapping[str, HeaderScalar], int]] = []
+    messages: list[tuple[int, bytes, Mapping[str, HeaderValue], int]] = []
     while place < len(body):
         low, high, _, delta_us, headers_length, payload_length = struct.unpack_from("<8xQQIIII8x", body, place)
         place += wire.FRAME_BYTES
@@ -493,8 +491,8 @@ def decode_send(body: bytes | bytearray) -> list[tuple[int, bytes, Mapping[str, 
     return messages
 
 
-def _headers(block: bytes) -> dict[str, HeaderScalar]:
-    fields: list[HeaderScalar] = []
+def _headers(block: bytes) -> dict[str, HeaderValue]:
+    fields: list[HeaderValue] = []
     place = 0
     while place < len(block):
         kind, length = struct.unpack_from("<BI", block, place)

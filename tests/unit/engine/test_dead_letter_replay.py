@@ -21,7 +21,8 @@ from framework.errors import (
     SourceRunningError,
 )
 from framework.iggy.dead_letters import writer
-from framework.iggy.dead_letters.reader import DeadLetterLog, discard_dead_letters, is_current
+from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
+from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log import fencing, framing
 from framework.iggy.offset_log.partition_replay import PartitionGoneError
 from framework.iterator.object_store import StoreRecordIterator
@@ -375,7 +376,7 @@ def test_dead_letters_of_a_source_that_was_killed_do_not_wait_for_an_object_that
         source.live(at)
         if not all(source.server.topic_info("kit", topic) for topic in ("records", DEAD)):
             continue
-        before, bad = source.payloads(), collections.Counter({letter.raw: 1 for letter in source.stored()})
+        before, bad = source.payloads(), collections.Counter({source.raw(letter): 1 for letter in source.stored()})
         held += bool(bad)
         new = collections.Counter([b'{"n":"other"}']) if change == "other" else collections.Counter()
         if change == "gone":
@@ -726,7 +727,8 @@ def test_a_discard_that_is_killed_anywhere_is_finished_by_the_same_command(monke
             source.server.on_event = CrashPoint(event)
             connection = source.server.connect()
             with contextlib.suppress(CrashError):
-                discard_dead_letters(connection, source.config, open_dead_letters(source))
+                box = IggyDeadLetters(connection, source.config, topic_of(source.config))
+                box.discarded(open_dead_letters(source))
             source.server.on_event = None
             connection.close()
         with source.server.connect() as connection:
@@ -830,7 +832,7 @@ def test_a_replay_applies_the_transforms_to_the_original_record(gone):
     source = Source(format="text", transforms=[{"type": "shout"}, {"type": "fail"}])
     source.rig.store.put("a", marked_lines("", "?", "?!", "", "?"))
     source.live()
-    assert [letter.raw for letter in source.stored()] == [b"line 2?", b"line 3?!", b"line 5?"]
+    assert [source.raw(letter) for letter in source.stored()] == [b"line 2?", b"line 3?!", b"line 5?"]
     if gone:
         source.rig.store.delete("a")
     counts, _ = replay(source, transforms=[{"type": "drop"}, {"type": "shout"}, {"type": "tag"}])
@@ -875,7 +877,7 @@ def long_csv_rows(**options):
     source = Source(format="csv", max_record_bytes=20, **options)
     source.rig.store.put("a", CSV)
     source.live()
-    assert [(letter.record, letter.raw[:1]) for letter in source.stored()] == [(3, b"3"), (4, b"{")]
+    assert [(letter.record, source.raw(letter)[:1]) for letter in source.stored()] == [(3, b"3"), (4, b"{")]
     return source
 
 

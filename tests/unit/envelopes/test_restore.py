@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.envelopes.archive_layouts import AIVEN, CONFLUENT, IGGY_S3_SINK
-from framework.envelopes.encodings import TimeReader
+from framework.envelopes.encodings import known_times
 from framework.envelopes.layout import Layout, Origin
 from framework.envelopes.options import EnvelopeOptions
 from framework.envelopes.restore import EnvelopeTransform
@@ -505,7 +505,7 @@ def test_a_record_outside_of_its_envelope_names_the_option(record):
 
 def test_long_times_are_not_kept():
     """The digits of a second may go on for as long as a record."""
-    times = TimeReader("milliseconds")
+    times = known_times("milliseconds")
     time = "2020-01-01T00:00:00.25Z"
     assert times[time] == times[f"{time[:-1]}{'0' * 100_000}Z"] == 1_577_836_800_250_000
     assert list(times) == [time]

@@ -1,11 +1,11 @@
-"""How many messages a poll asks for after polls that failed."""
+"""How many messages a poll asks for after polls that failed, and what a confirmation has to say."""
 
 import itertools
 
 import pytest
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import IggyUnavailableError
+from framework.errors import IggyUnavailableError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
 
 _ports = itertools.count(1)
@@ -79,3 +79,9 @@ def test_a_poll_asks_for_one_message_at_least_and_one_that_fails_says_nothing_of
     poll(whole, 256)
     assert broken.asked == [1, 3, 1, 1, 1]
     assert whole.asked == [256, 1]
+
+
+def test_a_confirmation_without_a_place_is_none():
+    connection = IggyConnection(IggyAddress.parse("iggy://iggy:iggy@127.0.0.1:1"))
+    with pytest.raises(UnknownOutcomeError, match=r"send to topic .*127\.0\.0\.1:1 does not say where it stored it"):
+        connection._offset_of('send to topic "t"', bytes(4))

@@ -21,7 +21,7 @@ from framework.iggy import producer as producer_module
 from framework.iggy import topics, wire
 from framework.iggy.producer import IggyProducer
 from framework.iggy.topics import PartitionDamagedError
-from framework.iggy.values import Confirmation, PartitionInfo
+from framework.iggy.values import PartitionInfo
 from framework.model.batches import RecordBatch
 from framework.model.header_encoding import encode_headers
 from framework.model.message_ids import message_id, object_hash64
@@ -73,7 +73,7 @@ class Connection:
         self.closed += 1
 
     def confirm(self, number, base):
-        self.sent[number][-1].set_result((Confirmation(0, 0, 2, base),))
+        self.sent[number][-1].set_result(base)
 
     def fail(self, number, error):
         self.sent[number][-1].set_exception(error)
@@ -283,13 +283,6 @@ def test_a_topic_without_the_message_by_order_is_not_damaged(producer, connectio
     assert len(connection.polls) == 1
 
 
-def test_a_confirmation_without_a_place_is_none(producer, connection):
-    future = producer.send(PARTITION, [batch(1, [b"a"])])
-    connection.sent[0][-1].set_result(())
-    with pytest.raises(UnknownOutcomeError, match="without saying where"):
-        future.result(60)
-
-
 @pytest.mark.parametrize(
     ("error", "later"),
     [
@@ -376,15 +369,6 @@ def test_splits_are_in_ids_and_headers(connection):
 def test_headers_can_be_left_out(connection, mode, there):
     IggyProducer(connection, stream="lake", source="orders", headers=mode).send(PARTITION, [batch(1, [b"a"])])
     assert (b"a/b.jsonl" in connection.sent[0][3]) == there
-
-
-def test_many_objects_do_not_pile_up(producer, connection):
-    for number in range(600):
-        native = NativeObject(bucket="b", key=f"k{number}", size=1, version="v")
-        future = producer.send(PARTITION, [batch(1, [b"a"], native=native)])
-        connection.confirm(number, number)
-        assert future.result(60)
-    assert len(producer._objects) == 256
 
 
 def test_close_twice(producer, connection):

@@ -98,7 +98,10 @@ def loop():
 
 def open_sending(address, loop, on_end, *, on_made=lambda _: None, **seconds):
     limits = {"timeout_seconds": 20, "connect_timeout_seconds": 20, **seconds}
-    return SendConnection.open(address, "127.0.0.1", loop=loop, on_made=on_made, on_end=on_end, **limits)
+    made = SendConnection(address, "127.0.0.1", on_end=on_end, **limits)
+    on_made(made)
+    made.open(loop)
+    return made
 
 
 @pytest.fixture

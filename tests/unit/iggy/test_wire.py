@@ -204,14 +204,12 @@ def test_names_at_the_limit():
 
 
 def test_confirmations():
-    reply = struct.pack("<IIIIQIIIQ", 2, 1, 2, 3, 2**40, 4, 5, 6, 7)
-    first, second = wire.parse_confirmations(reply)
-    assert (first.stream_id, first.topic_id, first.partition, first.base_offset) == (1, 2, 3, 2**40)
-    assert second.base_offset == 7
-    assert wire.parse_confirmations(b"") == ()
-    assert wire.parse_confirmations(bytes(4)) == ()
+    reply = struct.pack("<IIIIQ", 1, 1, 2, 3, 2**40)
+    assert wire.parse_base_offset(reply) == 2**40
+    assert wire.parse_base_offset(b"") is None
+    assert wire.parse_base_offset(bytes(4)) is None
     with pytest.raises(IggyProtocolError):
-        wire.parse_confirmations(reply[:-1])
+        wire.parse_base_offset(reply[:-1])
 
 
 def test_clients():
