@@ -25,7 +25,7 @@ from framework.engine.inspection import inspect
 from framework.engine.spark import driver as spark_driver
 from framework.engine.spark import engine as spark_engine
 from framework.engine.spark import executor as spark_executor
-from framework.engine.spark import wave_lister
+from framework.engine.spark import listing_waves
 from framework.errors import (
     AccessDeniedError,
     IggyTopicError,
@@ -926,7 +926,7 @@ def prepare():
         Capacity=SimCapacity,
         WaitWatch=SimWaitWatch,
     )
-    replace(wave_lister, Capacity=SimCapacity)
+    replace(listing_waves, Capacity=SimCapacity)
     replace(
         spark_executor,
         TaskContext=_SimTaskContext,

@@ -26,12 +26,11 @@ from framework.engine.reporter import Reporter, found_by
 from framework.engine.spark.capacity import Capacity, WaitWatch
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job, on_executor
-from framework.engine.spark.listing_waves import Executors
+from framework.engine.spark.listing_waves import Executors, executors_of, wave_lister
 from framework.engine.spark.object_assignment import PartitionAssigner
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
-from framework.engine.spark.wave_lister import executors_of, wave_lister
 from framework.engine.task_run import TaskRunPlan
 from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls

@@ -83,10 +83,6 @@ class RangeListing:
     failure: SourceError | None = None
     host: str = ""
 
-    def report(self) -> RangeListing:
-        """Return the result without the pages."""
-        return attrs.evolve(self, pages=[])
-
 
 def seconds_asked(wave: Sequence[RangeListing]) -> float:
     """Return how long a wave had a request in progress or waited for the budget: without its wait for cores.

@@ -12,8 +12,7 @@ from framework.engine.reporter import Reporter
 from framework.engine.session import Session
 from framework.engine.spark import capacity, driver, executor, object_assignment
 from framework.engine.spark.driver import ReadySpark, SparkGroup
-from framework.engine.spark.listing_waves import DRIVER_PAGES
-from framework.engine.spark.wave_lister import executors_of, wave_lister
+from framework.engine.spark.listing_waves import DRIVER_PAGES, executors_of, wave_lister
 from framework.errors import (
     EXIT_TRY_AGAIN,
     CredentialsError,
