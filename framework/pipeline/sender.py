@@ -114,13 +114,11 @@ class PolledTask(Protocol):
 
     Attributes:
         offsets: the task's positions.
+        queue: the queue between reader and poll; None before the start.
     """
 
     offsets: OffsetManager
-
-    @property
-    def queue(self) -> BoundedQueue | None:
-        """The queue between reader and poll."""
+    queue: BoundedQueue | None
 
     @property
     def finished(self) -> bool:
