@@ -79,7 +79,7 @@ class _Running:
     Attributes:
         topic_partitions: the partitions that it owns.
         result: awaited in a thread of its own.
-        counts: what its saved positions have shown so far, of records approximately.
+        counts: what its saved positions have shown so far, of records approximately; at its end what it has counted.
     """
 
     topic_partitions: frozenset[TopicPartition]
@@ -132,7 +132,8 @@ class SparkGroup:
     _gathering_since: float | None = attrs.field(default=None, init=False)
     _running: list[_Running] = attrs.field(factory=list, init=False)
     _failure: SourceError | None = attrs.field(default=None, init=False)
-    _live: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
+    _done: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
+    _counts: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
     _due: DuePolls = attrs.field(factory=lambda: DuePolls(FOLLOW_SECONDS), init=False)
     _stopping_since: float = attrs.field(default=math.inf, init=False)
     _stop_channel: StopChannel | None = attrs.field(default=None, init=False)
@@ -165,7 +166,7 @@ class SparkGroup:
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, found_by(self._session.partitions), self._live, self._outages()],
+                    lambda: [iterator.statistics, found_by(self._session.partitions), self._counts, self._outages()],
                     lambda: listing.counts,
                 )
                 if ready is not None:
@@ -301,6 +302,7 @@ class SparkGroup:
                 self._follow(listing)  # the next sender of their partitions starts from what they had saved
         finally:
             self._take_results(ended, listing)  # their figures are the run's, also when the connection is broken
+            self._counts = TaskStatistics.total((self._done, *(running.counts for running in self._running)))
         self._session.save()
 
     def _take_results(self, ended: Sequence[_Running], listing: ListingThread) -> None:
@@ -317,19 +319,10 @@ class SparkGroup:
             for assignment, gone in result.released:
                 listing.release(assignment, gone=gone)
             self._running.remove(running)
-            self._count(running, result.statistics)
+            if result.host:  # else Spark lost it, and its positions tell what it did
+                running.counts = attrs.evolve(result.statistics.without_state(), position_commits=0)
+            self._done += running.counts
             self._board.give_back(running.topic_partitions)
-
-    def _count(self, running: _Running, job: TaskStatistics) -> None:
-        """Add the statistics that a job reports only at its end; its positions have shown a part before, and the commits."""
-        counted = running.counts
-        self._live += attrs.evolve(
-            job.without_state(),
-            records=job.records - counted.records if job.records else 0,  # a lost job reports nothing
-            objects=max(0, job.objects - counted.objects),  # more: the connection broke before its last positions came
-            object_bytes=max(0, job.object_bytes - counted.object_bytes),
-            position_commits=0,
-        )
 
     def _outages(self) -> TaskStatistics:
         """Return the outages that running jobs tell of; everything else they tell only at their end."""
@@ -339,18 +332,17 @@ class SparkGroup:
         """Apply the positions that executors have saved, including progress of running jobs."""
         self._session.follow()
         changed = self._session.take_changed()
-        self._live.position_commits += bool(changed)
+        self._done.position_commits += bool(changed)
         for before, entry in changed:
             # a transform may have filtered them: then only a job's end tells how many were sent
             more = max(0, _good_records(entry) - _good_records(before)) if not self._config.transforms else 0
             completed = listing.complete(entry) if entry.finished else None
-            objects = completed.entry.counts_object if completed is not None else 0
-            object_bytes = completed.size_bytes if completed is not None else 0
-            jobs = (running.counts for running in self._running if entry.topic_partition in running.topic_partitions)
-            for counts in (self._live, *jobs):
-                counts.records += more
-                counts.objects += objects
-                counts.object_bytes += object_bytes
+            owners = (running.counts for running in self._running if entry.topic_partition in running.topic_partitions)
+            counts = next(owners, self._done)
+            counts.records += more
+            if completed is not None:
+                counts.objects += completed.entry.counts_object
+                counts.object_bytes += completed.size_bytes
 
 
 def _good_records(entry: OffsetManagerEntry) -> int:
