@@ -507,12 +507,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             )
         return source
 
-    def store_failed(self, error: Exception) -> None:
-        """Record a failed call to the store that will be retried; from any thread."""
+    def log_retry(self, error: Exception, tries: int, seconds: float) -> None:
+        """Log that a call failed and will be retried: the first time at info level, then as a warning. From any thread."""
         if isinstance(error, StoreUnavailableError):
             self.statistics.store_away = 1
-
-    def log_retry(self, error: Exception, tries: int, seconds: float) -> None:
-        """Log that a call failed and will be retried: the first time at info level, then as a warning."""
         level = logging.INFO if tries == 1 else logging.WARNING
         self._retries[level].log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)

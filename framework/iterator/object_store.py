@@ -216,7 +216,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             policy=self.policy,
             concurrency=self.config.discovery.list_concurrency,
             limiter=self.limiter,
-            on_retry=self._note_retry,
+            on_retry=self.log_retry,
             first=first,
         )
 
@@ -284,10 +284,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.statistics.retries += 1
-        self._note_retry(error, tries, seconds)
-
-    def _note_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
-        self.store_failed(error)
         self.log_retry(error, tries, seconds)
 
     @override

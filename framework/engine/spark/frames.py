@@ -29,7 +29,7 @@ from framework.discovery.routing import Router
 from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.packages import require_packages_of
-from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
+from framework.engine.spark.range_batch import FIELDS, VALUES, RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import context_of, for_thread_of
 from framework.errors import FatalError, ObjectChangedError, ObjectError
@@ -287,16 +287,9 @@ def _rows_of_objects(natives: Sequence[NativeObject]) -> pa.RecordBatch:
     """Return objects as `CHOSEN_SCHEMA`."""
     import pyarrow as pa  # noqa: PLC0415
 
-    columns = {
-        "scheme": pa.array([native.scheme for native in natives], pa.string()),
-        "bucket": pa.array([native.bucket for native in natives], pa.string()),
-        "key": pa.array([native.key.encode(errors="surrogatepass") for native in natives], pa.binary()),
-        "size": pa.array([native.size for native in natives], pa.int64()),
-        "version": pa.array([native.version for native in natives], pa.string()),
-        "modified_ms": pa.array([native.modified_ms for native in natives], pa.int64()),
-        "storage_class": pa.array([native.storage_class for native in natives], pa.string()),
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    columns = dict(zip(FIELDS, zip(*map(VALUES, natives), strict=True), strict=True))
+    columns["key"] = tuple(key.encode(errors="surrogatepass") for key in columns["key"])
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _objects_of_rows(rows: pa.RecordBatch) -> Iterator[NativeObject]:

@@ -241,7 +241,7 @@ class WaveListing(Listing):
         began = self._iterator.policy.clock()
         if max(self._planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
-            work = _in_background(lambda: list_ranges(self._iterator, wave[0], self._iterator.closing))
+            work = _in_background(lambda: list_ranges(self._iterator, wave[0]))
         else:
             executors = self._executors()
             wave = self._spread(tasks, executors.width())

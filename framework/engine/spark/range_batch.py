@@ -5,6 +5,7 @@ This also runs on the driver, for the first pages of a bucket.
 
 from __future__ import annotations
 
+import operator
 import pickle
 import socket
 import threading
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from framework.errors import RetriableError
     from framework.store import ListPage
     from framework.task import AbstractSourceTask
+
+
+FIELDS = tuple(field.name for field in attrs.fields(NativeObject))
+VALUES = operator.attrgetter(*FIELDS)
 
 
 @attrs.frozen(kw_only=True)
@@ -98,34 +103,14 @@ def seconds_asked(wave: Sequence[RangeListing]) -> float:
 
 def packed(objects: Sequence[NativeObject]) -> bytes:
     """Compress the objects of a page by columns: 20 to 40 bytes each."""
-    first = objects[0]
-    columns = (
-        first.scheme,
-        first.bucket,
-        [native.key for native in objects],
-        [native.size for native in objects],
-        [native.version for native in objects],
-        [native.modified_ms for native in objects],
-        [native.storage_class for native in objects],
-    )
+    columns = list(zip(*map(VALUES, objects), strict=True))
     return zstandard.compress(pickle.dumps(columns, protocol=5), 1)
 
 
 def unpacked(page: bytes) -> list[NativeObject]:
     """Decompress a page; the inverse of `packed`."""
-    scheme, bucket, *columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
-    return [
-        NativeObject(
-            scheme=scheme,
-            bucket=bucket,
-            key=key,
-            size=size,
-            version=version,
-            modified_ms=modified_ms,
-            storage_class=storage_class,
-        )
-        for key, size, version, modified_ms, storage_class in zip(*columns, strict=True)
-    ]
+    columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
+    return [NativeObject(**dict(zip(FIELDS, values, strict=True))) for values in zip(*columns, strict=True)]
 
 
 # ---- on an executor
@@ -164,19 +149,15 @@ def _iterator_of(batch: RangeBatch) -> StoreRecordIterator:
         return iterator
 
 
-def list_ranges(
-    iterator: StoreRecordIterator, batch: RangeBatch, stop: threading.Event | None = None
-) -> list[RangeListing]:
+def list_ranges(iterator: StoreRecordIterator, batch: RangeBatch) -> list[RangeListing]:
     """List the ranges of a batch with an existing iterator."""
     discovery = batch.config.discovery
     limiter = CallLimiter(  # 0 = no limit
         requests_per_second=(discovery.list_requests_per_second or 0.0) * batch.budget_part,
         bytes_per_second=(discovery.list_bytes_per_second or 0.0) * batch.budget_part,
     )
-    if len(batch.tasks) == 1:
-        return [_list_one(iterator, batch, batch.tasks[0], limiter, stop)]
     with ThreadPoolExecutor(len(batch.tasks), thread_name_prefix="range") as threads:
-        return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter, stop), batch.tasks))
+        return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter), batch.tasks))
 
 
 def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
@@ -185,13 +166,7 @@ def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
     return KeyRange(task.after, result.last_key) if result.last_key is not None else None
 
 
-def _list_one(
-    iterator: StoreRecordIterator,
-    batch: RangeBatch,
-    task: RangeTask,
-    limiter: CallLimiter,
-    stop: threading.Event | None,
-) -> RangeListing:
+def _list_one(iterator: StoreRecordIterator, batch: RangeBatch, task: RangeTask, limiter: CallLimiter) -> RangeListing:
     listed = RangeListing()
     results: list[RangeResult] = []
 
@@ -203,9 +178,11 @@ def _list_one(
     def ask(**call: Any) -> ListPage:
         delay = limiter.delay_seconds()
         if delay > 0:
-            iterator.policy.wait(delay, stop)
+            iterator.policy.wait(delay, iterator.closing)
         what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{batch.prefix}"
-        page = iterator.policy.call(lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=stop)
+        page = iterator.policy.call(
+            lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=iterator.closing
+        )
         limiter.spend(OBJECT_BYTES * len(page.objects))
         if listed.server_time_ms is None:
             listed.server_time_ms = page.server_time_ms
