@@ -273,7 +273,7 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
 
     if not isinstance(after, TransformBatch):
         raise TransformContractError(f"{place} returned {type(after).__name__}, not a TransformBatch")
-    _check_values(place, before, after)
+    _check_values(place, after)
     count = len(after.payloads)
     lengths = {len(after.numbers)}
     columns = (after.headers, after.timestamps_us, after.key_hashes)
@@ -335,7 +335,7 @@ def _with_own_headers(batch: TransformBatch) -> TransformBatch:
     return attrs.evolve(batch, headers=[None if headers is None else copies[id(headers)] for headers in batch.headers])
 
 
-def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
+def _check_values(place: str, after: TransformBatch) -> None:
     """Reject headers, times and hashes of other types, and payloads in no list; `_owned` looks at each of these.
 
     Raises:
