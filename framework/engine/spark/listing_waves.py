@@ -138,7 +138,6 @@ class WaveListing(Listing):
     _request: ListingRequest
     _bundle: RangeBatch
     _executors: Callable[[], Executors]
-    _leave: int = attrs.field(default=0, init=False)
     _chain: Listing | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -212,32 +211,24 @@ class WaveListing(Listing):
         Raises:
             OutOfOrderError: the store has no order; no object of the last wave was given.
         """
-        try:
+        under_way = self._begin()
+        while under_way is not None:
+            clock = self._iterator.policy.clock
+            began = clock()
+            wave = under_way()
+            self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
+            failure = next((listed.failure for listed in wave if listed.failure is not None), None)
+            if failure is not None:
+                raise failure
+            self._report(wave)
             under_way = self._begin()
-            while under_way is not None:
-                clock = self._iterator.policy.clock
-                began = clock()
-                wave = under_way()
-                self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
-                failure = next((listed.failure for listed in wave if listed.failure is not None), None)
-                if failure is not None:
-                    raise failure
-                self._report(wave)
-                under_way = self._begin()
-                yield wave
-        finally:
-            # of a wave that is left behind, or was lost: the next listing has the same limiter
-            self._limiter.give_back(self._leave)
-            self._leave = 0
+            yield wave
 
     def _begin(self) -> Callable[[], list[RangeListing]] | None:
         """Start the next wave; return a function that waits for its end. None: no range is left."""
         if self._planner.finished:
             return None
-        leave = self._limiter.take(self._concurrency)
-        tasks = self._planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
-        self._limiter.give_back(max(0, leave - len(tasks)))
-        self._leave = min(leave, len(tasks))
+        tasks = self._planner.next_ranges(min(self._concurrency, self._limiter.allowed))
         began = self._iterator.policy.clock()
         if max(self._planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
@@ -250,8 +241,8 @@ class WaveListing(Listing):
         def end() -> list[RangeListing]:
             listed = work()
             throttled = sum(range_listed.throttled for range_listed in listed)
-            calls, self._leave = self._leave, 0
-            for _ in range(calls):
+            # only now, so that a wave whose end nobody waits for takes nothing; a process lists a bucket once at a time
+            for _ in range(self._limiter.take(len(tasks))):
                 self._limiter.give_back(1, succeeded=not throttled)
             if throttled:
                 self._limiter.throttled(began)

@@ -31,7 +31,7 @@ from framework.engine.spark.failure_messages import MORE_MEMORY, application_end
 from framework.engine.spark.spark_context import runs_locally, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, context_of
-from framework.errors import OWN_PACKAGES, FatalError
+from framework.errors import OWN_PACKAGES, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -208,6 +208,7 @@ def require_packages(
     config: SourceCommonConfig,
     *,
     stopping: threading.Event | None = None,
+    limit_seconds: float | None = None,
 ) -> bool:
     """Ship the packages, and check on an executor that everything that this source needs can be imported.
 
@@ -218,13 +219,14 @@ def require_packages(
         task_class: the source.
         config: its configuration.
         stopping: ends the wait for an executor.
+        limit_seconds: maximum wait for an executor; None means no limit.
 
     Returns:
         Whether executors can reach a port of the driver unknown to Spark: see
             `framework.engine.spark.stop_channel`.
 
     Raises:
-        SparkUnavailableError: the master has refused or ended the application.
+        SparkUnavailableError: the master has refused or ended the application, or no executor came.
         FatalError: names the missing module and the interpreter that lacks it.
     """
     modules = needed_modules(task_class, config)
@@ -239,7 +241,10 @@ def require_packages(
         "channel": channel.address[:2] if channel is not None else None,
     }
     try:
-        found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR)
+        found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR, limit_seconds=limit_seconds)
+    except SparkUnavailableError:
+        cancel_jobs(context, CHECK_GROUP)
+        raise
     except Exception as exc:
         if is_stopped(context):
             raise application_ended(context) from exc
