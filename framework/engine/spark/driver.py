@@ -23,7 +23,7 @@ import attrs
 from framework.discovery.object_feed import Assignment
 from framework.engine.listing_thread import ListingThread
 from framework.engine.reporter import Reporter, found_by
-from framework.engine.spark.capacity import Capacity, WaitWatch
+from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job, on_executor
 from framework.engine.spark.listing_waves import Executors, executors_of, wave_lister
@@ -56,8 +56,6 @@ OUTSTANDING_OBJECTS = 50_000
 
 GATHER_SECONDS = 0.3
 """How long a free task waits while a listing still yields objects, instead of taking the first one alone."""
-
-MAX_TASKS = 1000
 
 FOLLOW_SECONDS = 1.0
 
@@ -126,7 +124,6 @@ class SparkGroup:
     _once: bool = attrs.field(kw_only=True)
     _spark: SparkContext | None = attrs.field(default=None, init=False)
     _capacity: Capacity | None = attrs.field(default=None, init=False)
-    _wait_watch: WaitWatch | None = attrs.field(default=None, init=False)
     _executors: Future[Executors] = attrs.field(factory=Future, init=False)
     _board: PartitionAssigner = attrs.field(factory=PartitionAssigner, init=False)
     _gathering_since: float | None = attrs.field(default=None, init=False)
@@ -188,7 +185,7 @@ class SparkGroup:
             raise self._failure
 
     def _work(self, listing: ListingThread, stopping: threading.Event, reporter: Reporter) -> None:
-        assert self._wait_watch is not None  # made in `_begin`
+        assert self._capacity is not None  # made in `_begin`
         while not stopping.is_set():
             self._collect(listing)
             if self._failure is not None:
@@ -198,11 +195,11 @@ class SparkGroup:
             self._session.store_begun(taken)
             for assignment in taken:
                 self._board.add(assignment)
-            self._start_jobs(all_there_is=listing.idle)
+            self._start_jobs(self._capacity, all_there_is=listing.idle)
             if listing.finished and not self._running:
                 break
             try:
-                self._wait_watch.look(len(self._running))
+                self._capacity.look(len(self._running))
             except SparkUnavailableError as error:
                 self._failure = error  # raised unless the signal that ended it also stops this run
             with self._changed:
@@ -212,8 +209,7 @@ class SparkGroup:
     def _begin(self, ready: ReadySpark) -> None:
         """Take Spark into use: for tasks, for the listing, and for a stop."""
         self._spark = ready.context
-        self._capacity = Capacity(ready.context)
-        self._wait_watch = WaitWatch(ready.context, tasks_max=self._config.runner.tasks_max)
+        self._capacity = Capacity(ready.context, tasks_max=self._config.runner.tasks_max)
         if ready.use_stop_channel:
             self._stop_channel = StopChannel.of(ready.context)
         self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))
@@ -223,15 +219,9 @@ class SparkGroup:
         assert self._spark is not None  # jobs start after `_begin`
         return self._spark
 
-    @property
-    def _tasks(self) -> int:
-        """Maximum number of tasks: an option, or what the executors present run at once."""
-        assert self._capacity is not None
-        return self._config.runner.tasks_max or min(self._capacity.wanted, MAX_TASKS)
-
     # ---- handing out
 
-    def _start_jobs(self, *, all_there_is: bool) -> None:
+    def _start_jobs(self, capacity: Capacity, *, all_there_is: bool) -> None:
         if not len(self._board):
             self._gathering_since = None
             return
@@ -239,7 +229,7 @@ class SparkGroup:
         self._gathering_since = self._gathering_since or now
         if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
             return
-        while (free := self._tasks - len(self._running)) > 0:
+        while (free := capacity.wanted - len(self._running)) > 0:
             given = self._board.take(free)
             if not given:
                 return
