@@ -28,7 +28,6 @@ from framework.engine.spark.range_batch import (
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import for_thread
 from framework.errors import FatalError, SourceError, TaskClosedError
-from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.listing import Listing
@@ -182,14 +181,8 @@ class WaveListing(Listing):
         try:
             for wave in self._waves():
                 for listed in wave:
-                    whole = listed.key_range
-                    for number, page in enumerate(listed.pages, 1):
-                        objects = unpacked(page)
-                        if whole is not None:
-                            until = objects[-1].key if number < len(listed.pages) else whole.until
-                            self.key_range = KeyRange(whole.after, until)
-                            whole = KeyRange(objects[-1].key, whole.until)
-                        yield objects
+                    for page, self.key_range in listed.pages:
+                        yield unpacked(page)
         except OutOfOrderError as error:
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True

@@ -64,8 +64,7 @@ class RangeListing:
     """Result of listing a range; a failure is a value.
 
     Attributes:
-        pages: packed objects, in order; see `unpacked`.
-        key_range: the range that its pages cover completely; None when it failed.
+        pages: packed objects, in order; see `unpacked`. Each with the key range that it covers completely.
         result: the report for the planner; None when it failed before the first page.
         retries: retried calls.
         throttled: retries because the store asked to slow down.
@@ -77,8 +76,7 @@ class RangeListing:
         host: name of the executor's machine; empty on the driver.
     """
 
-    pages: list[bytes] = attrs.field(factory=list, repr=False)
-    key_range: KeyRange | None = None
+    pages: list[tuple[bytes, KeyRange]] = attrs.field(factory=list, repr=False)
     result: RangeResult | None = None
     retries: int = 0
     throttled: int = 0
@@ -160,15 +158,10 @@ def list_ranges(iterator: StoreRecordIterator, batch: RangeBatch) -> list[RangeL
         return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter), batch.tasks))
 
 
-def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
-    if result.exhausted:
-        return KeyRange(task.after, task.until)
-    return KeyRange(task.after, result.last_key) if result.last_key is not None else None
-
-
 def _list_one(iterator: StoreRecordIterator, batch: RangeBatch, task: RangeTask, limiter: CallLimiter) -> RangeListing:
     listed = RangeListing()
     results: list[RangeResult] = []
+    after = task.after
 
     def count(error: RetriableError, tries: int, seconds: float) -> None:
         listed.retries += 1
@@ -194,12 +187,13 @@ def _list_one(iterator: StoreRecordIterator, batch: RangeBatch, task: RangeTask,
             iterator.store, task, prefix=batch.prefix, page_size=iterator.page_size, ask=ask
         ):
             if objects:
-                listed.pages.append(packed(objects))
+                until = task.until if result.exhausted else result.last_key
+                listed.pages.append((packed(objects), KeyRange(after, until)))
+                after = objects[-1].key
             results.append(result)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
         listed.failure = portable(error)
     listed.answered_at = time.time()
     if results:
         listed.result = merged(results)
-        listed.key_range = _key_range_of(task, listed.result)
     return listed
