@@ -122,14 +122,8 @@ class KeyedRead(ObjectRead):
 
     @override
     def _filtered(self, run: TransformedRun) -> int:
-        first = self._parts.get(BAD_RECORDS_PART)
-        if first is None or not run.filtered:
-            return 0  # the task with part 1 counts
-        done = max(first.records_done, run.first_record - 1)
-        good = run.number_array()
-        others = len(good) - int(good.searchsorted(done, side="right"))
-        others += sum(bad.record_number > done for bad in run.bad)
-        return max(0, run.last_record - done - others)
+        first = self._parts.get(BAD_RECORDS_PART)  # the task with part 1 counts
+        return run.filtered if first is not None and run.last_record > first.records_done else 0
 
     @override
     def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:

@@ -19,7 +19,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -72,8 +72,6 @@ MAX_SLOTS = 4096
 LOOKED_AGAIN = 5
 """Maximum restarts of an object that is overwritten while it is read."""
 
-Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
-
 
 def list_objects(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
@@ -97,7 +95,7 @@ def list_objects(
         FatalError: no pandas, executors cannot have, or lack, the packages, or the listing was cancelled.
         SourceError: the bucket cannot be listed.
     """
-    chosen, _ = _chosen(spark, _described(task_class, config))
+    chosen, _ = _chosen(spark, task_class, config)
     return chosen.selectExpr(
         "bucket",
         "make_valid_utf8(cast(key as string)) as key",
@@ -121,21 +119,19 @@ def read_records(
         ConfigError, FatalError, SourceError: as `list_objects`.
         SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
-    described = _described(task_class, config)
-    chosen, choice = _chosen(spark, described)
+    chosen, choice = _chosen(spark, task_class, config)
     groups = max(1, chosen.count() // OBJECTS_PER_TASK)
     # not by place: what Spark computes again, of a lost executor, comes in another order
     grouped = chosen.repartition(groups, "key")
     return grouped.mapInArrow(_Reader(task_class=task_class, choice=choice).records, RECORDS_SCHEMA)
 
 
-def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig) -> Source:
-    return task_class, task_class().configure(config) if isinstance(config, Mapping) else config
-
-
-def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
-    """Return the listing after the source's filters, and these. Executors list it now, and keep it."""
-    task_class, config = source
+def _chosen(
+    spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
+) -> tuple[DataFrame, _Choice]:
+    """Return the listing after the source's filters, and these. Executors list it now."""
+    if isinstance(config, Mapping):
+        config = task_class().configure(config)
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
     require_packages_of(spark, task_class, config)
