@@ -243,9 +243,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 self.store_works("listing")
                 yield from objects
                 self.offsets.tracker.advance_over(listing.key_range)
-            if listing.complete:
-                self.store_works("listing")
-            else:
+            if not listing.complete:
                 raise TaskClosedError(f"{self.store.scheme}://{self.store.bucket}: closed while listing")
         finally:
             self.statistics.list_requests += listing.counts.calls - calls
