@@ -23,7 +23,7 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.model.header_encoding import EncodedHeaders, headers_error, own_headers_room
-from framework.model.payloads import PayloadColumn, longest, owned, size_of
+from framework.model.payloads import PayloadColumn, owned, size_of
 from framework.transform import (
     GrownBatchError,
     Transform,
@@ -367,22 +367,23 @@ def _without_rows(batch: TransformBatch) -> TransformBatch:
     return batch.with_payloads(payloads.with_parsed(None))
 
 
-def _sizes_fit(payloads: Sequence[bytes]) -> bool:
-    if isinstance(payloads, PayloadColumn):
-        sizes = payloads.sizes
-        return bool(((sizes > 0) & (sizes <= MAX_MESSAGE_BYTES)).all())
-    return all(payloads) and longest(payloads) <= MAX_MESSAGE_BYTES
-
-
 def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool) -> TransformBatch:
     """Reject the records that Iggy cannot store."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
     reasons: dict[int, str] = {}
-    if changed and not _sizes_fit(batch.payloads):
-        for place, size in enumerate(map(len, batch.payloads)):
-            if not 0 < size <= MAX_MESSAGE_BYTES:
-                reasons[place] = (
-                    too_long(size) if size else "it is empty after the transforms, and Iggy stores no empty messages"
-                )
+    payloads = batch.payloads
+    if changed:
+        if isinstance(payloads, PayloadColumn):
+            sizes = payloads.sizes
+        else:
+            sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        for place in np.flatnonzero((sizes < 1) | (sizes > MAX_MESSAGE_BYTES)).tolist():
+            reasons[place] = (
+                too_long(int(sizes[place]))
+                if sizes[place]
+                else "it is empty after the transforms, and Iggy stores no empty messages"
+            )
     if batch.headers is not None:
         # records often share a mapping, so each mapping is encoded once
         keys = list(map(id, batch.headers))

@@ -122,8 +122,8 @@ class SparkGroup:
     _session: Session
     _await_spark: AwaitSpark
     _once: bool = attrs.field(kw_only=True)
-    _spark: SparkContext | None = attrs.field(default=None, init=False)
-    _capacity: Capacity | None = attrs.field(default=None, init=False)
+    _context: SparkContext = attrs.field(init=False)
+    _capacity: Capacity = attrs.field(init=False)
     _executors: Future[Executors] = attrs.field(factory=Future, init=False)
     _board: PartitionAssigner = attrs.field(factory=PartitionAssigner, init=False)
     _gathering_since: float | None = attrs.field(default=None, init=False)
@@ -185,7 +185,6 @@ class SparkGroup:
             raise self._failure
 
     def _work(self, listing: ListingThread, stopping: threading.Event, reporter: Reporter) -> None:
-        assert self._capacity is not None  # made in `_begin`
         while not stopping.is_set():
             self._collect(listing)
             if self._failure is not None:
@@ -195,7 +194,7 @@ class SparkGroup:
             self._session.store_begun(taken)
             for assignment in taken:
                 self._board.add(assignment)
-            self._start_jobs(self._capacity, all_there_is=listing.idle)
+            self._start_jobs(all_there_is=listing.idle)
             if listing.finished and not self._running:
                 break
             try:
@@ -208,20 +207,15 @@ class SparkGroup:
 
     def _begin(self, ready: ReadySpark) -> None:
         """Take Spark into use: for tasks, for the listing, and for a stop."""
-        self._spark = ready.context
+        self._context = ready.context
         self._capacity = Capacity(ready.context, tasks_max=self._config.runner.tasks_max)
         if ready.use_stop_channel:
             self._stop_channel = StopChannel.of(ready.context)
         self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))
 
-    @property
-    def _context(self) -> SparkContext:
-        assert self._spark is not None  # jobs start after `_begin`
-        return self._spark
-
     # ---- handing out
 
-    def _start_jobs(self, capacity: Capacity, *, all_there_is: bool) -> None:
+    def _start_jobs(self, *, all_there_is: bool) -> None:
         if not len(self._board):
             self._gathering_since = None
             return
@@ -229,7 +223,7 @@ class SparkGroup:
         self._gathering_since = self._gathering_since or now
         if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
             return
-        while (free := capacity.wanted - len(self._running)) > 0:
+        while (free := self._capacity.wanted - len(self._running)) > 0:
             given = self._board.take(free)
             if not given:
                 return
@@ -265,22 +259,22 @@ class SparkGroup:
 
     def _leave(self, listing: ListingThread, iterator: AbstractSourceRecordIterator) -> None:
         listing.end()
-        if not self._executors.done():  # the listing may wait for them
+        begun = self._executors.done()
+        if not begun:  # the listing may wait for them
             self._executors.set_exception(TaskClosedError("closed while listing"))
         iterator.close()  # before the jobs: a wave of the listing is one of them
-        self._end()
+        if begun:
+            self._end()
 
     def _end(self) -> None:
         """End the remaining jobs: their partitions are recovered before another sender uses them."""
-        if self._spark is None:
-            return
-        cancel_jobs(self._spark, self._listing_group)
+        cancel_jobs(self._context, self._listing_group)
         results = [running.result for running in self._running]
         self.stop()
         if self._stop_channel is not None:
             wait(results, max(0.0, self._stopping_since + ORDERLY_SECONDS - time.monotonic()))
         if not all(result.done() for result in results):
-            cancel_jobs(self._spark, self._group)
+            cancel_jobs(self._context, self._group)
             wait(results, KILLED_SECONDS)
 
     # ---- what comes back
