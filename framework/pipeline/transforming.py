@@ -374,10 +374,7 @@ def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool
     reasons: dict[int, str] = {}
     payloads = batch.payloads
     if changed:
-        if isinstance(payloads, PayloadColumn):
-            sizes = payloads.sizes
-        else:
-            sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        sizes = payloads.sizes if isinstance(payloads, PayloadColumn) else np.fromiter(map(len, payloads), np.int64)
         for place in np.flatnonzero((sizes < 1) | (sizes > MAX_MESSAGE_BYTES)).tolist():
             reasons[place] = (
                 too_long(int(sizes[place]))
