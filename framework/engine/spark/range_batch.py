@@ -108,7 +108,18 @@ def packed(objects: Sequence[NativeObject]) -> bytes:
 def unpacked(page: bytes) -> list[NativeObject]:
     """Decompress a page; the inverse of `packed`."""
     columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
-    return [NativeObject(**dict(zip(FIELDS, values, strict=True))) for values in zip(*columns, strict=True)]
+    return [
+        NativeObject(
+            scheme=scheme,
+            bucket=bucket,
+            key=key,
+            size=size,
+            version=version,
+            modified_ms=modified_ms,
+            storage_class=storage_class,
+        )
+        for scheme, bucket, key, size, version, modified_ms, storage_class in zip(*columns, strict=True)
+    ]
 
 
 # ---- on an executor
