@@ -77,7 +77,7 @@ def list_on_spark(
     from pyspark import SparkContext
 
     from benchmarks.synthetic import SyntheticTask
-    from framework.engine.spark.wave_lister import executors_of, wave_lister
+    from framework.engine.spark.listing_waves import executors_of, wave_lister
     from framework.storage.listing.listing import ListingRequest
     from framework.task import SourceContext
 

@@ -151,8 +151,7 @@ class Reporter:
     def expect_skipped(self, before: Iterable[SkippedCount]) -> None:
         """Start an epoch's count with what the offsets log says was skipped within the last hour."""
         # What a broken epoch read and did not save is read again: only the saved part of it counts.
-        self._skips = SkipWatch(per_hour=self._skipped_per_hour)
-        self._skips.expect(before)
+        self._skips = SkipWatch(per_hour=self._skipped_per_hour, before=before)
 
     def check_skipped(self) -> None:
         """Check the skip limit over all tasks together: each task counts only its own.

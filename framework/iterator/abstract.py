@@ -43,7 +43,6 @@ from framework.errors import (
     ThrottledError,
     drop_tracebacks,
 )
-from framework.iterator.store_clock import earlier_clock
 from framework.model.batches import RecordBatch, SourceRecord
 from framework.model.log_sampler import LogSampler
 from framework.model.objects import NativeObject, TopicPartition
@@ -83,7 +82,23 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         offsets: positions; the iterator reads them, only a commit changes them.
         feed: which objects to read; by default repeated listings with `get_native_item_stream`.
         once: with the default feed: one complete listing, then `finished`.
+
+    Attributes:
+        prefixes: the listed prefixes; hidden names within a prefix itself do not filter its objects.
+        bucket: the listed bucket; positions of finished objects are compacted for a single bucket.
+        address: the endpoint of the bucket's store; None when the endpoint says nothing about the bucket's content.
+        start_key: the key after which listings begin (`start_after`); None to begin at the first key.
+        named_objects: the supplied list that `get_native_item_stream` reads from; None when it lists the bucket.
+        listing_idle_seconds: total so far in which listings waited without a request to the store, so without load on it.
+        error_policy: what happens to bad records and failed objects.
     """
+
+    prefixes: Sequence[str] = ()
+    bucket: str = ""
+    address: str | None = None
+    start_key: str | None = None
+    named_objects: KeyListResolver | None = None
+    listing_idle_seconds = 0.0
 
     def __init__(
         self,
@@ -102,7 +117,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.transforms = TransformChain(transforms) if transforms else None
         transformer.row_decoder = self.transforms.row_decoder if self.transforms is not None else None
         self.numbering_options = config.numbering_options(transformer.numbering_options())
-        self._error_policy = ErrorPolicy(
+        self.error_policy = ErrorPolicy(
             tolerance=config.errors.tolerance,
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
@@ -257,7 +272,8 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             return config
         start_ms = self.offsets.selection.first_start_ms
         if start_ms is None:
-            start_ms = int(earlier_clock(self.ask_clock()) * 1000)
+            # the earlier clock: a wrong one then makes objects too old only if both are ahead
+            start_ms = int(min(self.ask_clock(), time.time()) * 1000)
         config = with_start(config, start_ms)
         log.info(
             '[discovery] modified_after = "now": objects last modified at %s or later are read',
@@ -275,11 +291,6 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def listing_hints(self, prefix: str) -> ListingHints:
         """Return the listing hints of a prefix; empty when there are none."""
         return self.offsets.hints.get(prefix) or ListingHints(of="")
-
-    @property
-    def named_objects(self) -> KeyListResolver | None:
-        """The supplied list that `get_native_item_stream` reads from; None when it lists the bucket."""
-        return None
 
     def look_up(self, native: NativeObject) -> NativeObject | None:
         """Return the object as it is now; None when it is gone. By default None: the next listing shows it."""
@@ -311,31 +322,6 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """
         return ()
 
-    @property
-    def prefixes(self) -> Sequence[str]:
-        """The listed prefixes; hidden names within a prefix itself do not filter its objects."""
-        return ()
-
-    @property
-    def bucket(self) -> str:
-        """The listed bucket; positions of finished objects are compacted for a single bucket."""
-        return ""
-
-    @property
-    def address(self) -> str | None:
-        """The endpoint of the bucket's store; None when the endpoint says nothing about the bucket's content."""
-        return None
-
-    @property
-    def listing_idle_seconds(self) -> float:
-        """Total seconds so far in which listings waited without a request to the store, so without load on it."""
-        return 0.0
-
-    @property
-    def start_key(self) -> str | None:
-        """The key after which listings begin (`start_after`); None to begin at the first key."""
-        return None
-
     # Used by the task
 
     @property
@@ -357,11 +343,6 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def finished(self) -> bool:
         """Whether the iterator has ended: the feed is finished and everything was handed out."""
         return self._current is None and self._ahead.is_empty and self.feed.finished
-
-    @property
-    def error_policy(self) -> ErrorPolicy:
-        """What happens to bad records and failed objects."""
-        return self._error_policy
 
     @property
     def seconds_until_due(self) -> float:
@@ -472,16 +453,14 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             self._single = self._records(batch)
 
     def _records(self, batch: RecordBatch) -> Iterator[SourceRecord]:
-        split_number = batch.entry.split_number
-        transformed = batch.headers is not None or batch.timestamps_us is not None
-        for place, (number, payload) in enumerate(zip(batch.record_numbers, batch.payloads, strict=True)):
-            record = self.create_source_record(batch.native, batch.topic_partition, number, payload)
-            if split_number or transformed:
+        for plain in batch.records():
+            record = self.create_source_record(plain.native, plain.topic_partition, plain.record_number, plain.payload)
+            if plain.split_number or plain.headers or plain.timestamp_us:
                 record = attrs.evolve(
                     record,
-                    split_number=split_number,
-                    headers=batch.headers_of(place),
-                    timestamp_us=batch.timestamp_of(place),
+                    split_number=plain.split_number,
+                    headers=plain.headers,
+                    timestamp_us=plain.timestamp_us,
                 )
             yield record
 
@@ -528,12 +507,9 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
             )
         return source
 
-    def store_failed(self, error: Exception) -> None:
-        """Record a failed call to the store that will be retried; from any thread."""
+    def log_retry(self, error: Exception, tries: int, seconds: float) -> None:
+        """Log that a call failed and will be retried: the first time at info level, then as a warning. From any thread."""
         if isinstance(error, StoreUnavailableError):
             self.statistics.store_away = 1
-
-    def log_retry(self, error: Exception, tries: int, seconds: float) -> None:
-        """Log that a call failed and will be retried: the first time at info level, then as a warning."""
         level = logging.INFO if tries == 1 else logging.WARNING
         self._retries[level].log(level, "try %d failed, next in %.1f seconds: %s", tries, seconds, error)

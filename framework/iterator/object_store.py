@@ -82,14 +82,15 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self.lister: Callable[[ListingRequest], Listing] | None = None
         self.store = store
         self.policy = policy
-        self._prefixes = tuple(prefixes)
+        self.prefixes = tuple(prefixes)
         self.page_size = page_size
-        self._start_key = start_key
+        self.bucket = store.bucket
+        self.address = store.address
+        self.start_key = start_key
         self.closing = threading.Event()
         self._pages = SinglePages(store, policy, page_size, self._count_retry)
         self._memory = ListingMemory(self.offsets.hints, store, page_size)
         self._listing: Listing | None = None
-        self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()
         self._clock = StoreClock(f"{store.scheme}://{store.bucket}")
         self.limiter = CallLimiter(
@@ -104,7 +105,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             on_retry=self._count_retry,
             stop=self.closing,
         )
-        self._named = self._name_objects() if config.discovery.mode == "keys" else None
+        self.named_objects = self._name_objects() if config.discovery.mode == "keys" else None
 
     def _name_objects(self) -> KeyListResolver:
         """Build the objects of the configured list of keys. No I/O."""
@@ -115,7 +116,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             self._lookups,
             self.offsets,
             key_of=lambda native: self.get_offset_manager_key(self.get_native_key(native)),
-            prefixes=self._prefixes,
+            prefixes=tuple(self.prefixes),
             concurrency=discovery.list_concurrency,
             recheck=discovery.keys_recheck,
         )
@@ -144,31 +145,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         what = f"asking for the {what} of {native.location}"
         return self.policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self.closing)
 
-    @property
-    @override
-    def named_objects(self) -> KeyListResolver | None:
-        return self._named
-
-    @property
-    @override
-    def prefixes(self) -> Sequence[str]:
-        return self._prefixes
-
-    @property
-    @override
-    def bucket(self) -> str:
-        return self.store.bucket
-
-    @property
-    @override
-    def address(self) -> str | None:
-        return self.store.address
-
-    @property
-    @override
-    def start_key(self) -> str | None:
-        return self._start_key
-
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
         """Yield the objects of each prefix in turn.
@@ -176,9 +152,9 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         With `list_concurrency` above 1 a large prefix is listed in parallel key ranges: its objects are in key order
         only within a range. In mode `keys` a supplied list replaces the listing.
         """
-        if self._named is not None:
-            return self._named.objects(offset or "")
-        return self._stream(dict.fromkeys(self._prefixes, offset or ""), whole=offset == self._start_key)
+        if self.named_objects is not None:
+            return self.named_objects.objects(offset or "")
+        return self._stream(dict.fromkeys(self.prefixes, offset or ""), whole=offset == self.start_key)
 
     @override
     def get_incremental_stream(self, starts: Mapping[str, str]) -> Iterator[NativeObject]:
@@ -240,14 +216,14 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             policy=self.policy,
             concurrency=self.config.discovery.list_concurrency,
             limiter=self.limiter,
-            on_retry=self._note_retry,
+            on_retry=self.log_retry,
             first=first,
         )
 
     def _objects_of(self, listing: Listing) -> Iterator[NativeObject]:
         """Yield the objects of a listing; add its counts to this iterator's counts, and take over its clock."""
         calls = retries = 0
-        idle_before = self._listing_idle_seconds
+        idle_before = self.listing_idle_seconds
         clock_is_set = False
         try:
             while True:
@@ -261,15 +237,13 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 self.statistics.list_requests += listing.counts.calls - calls
                 self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
-                self._listing_idle_seconds = idle_before + listing.counts.idle_seconds
+                self.listing_idle_seconds = idle_before + listing.counts.idle_seconds
                 if objects is None:
                     break
                 self.store_works("listing")
                 yield from objects
                 self.offsets.tracker.advance_over(listing.key_range)
-            if listing.complete:
-                self.store_works("listing")
-            else:
+            if not listing.complete:
                 raise TaskClosedError(f"{self.store.scheme}://{self.store.bucket}: closed while listing")
         finally:
             self.statistics.list_requests += listing.counts.calls - calls
@@ -282,22 +256,19 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def ask_clock(self) -> float:
-        if not self._clock.known and self._named is None:
-            self._ask_page(self._prefixes[0])
+        if not self._clock.known and self.named_objects is None:
+            self._ask_page(self.prefixes[0])
         return self._clock.now()
-
-    @property
-    @override
-    def listing_idle_seconds(self) -> float:
-        return self._listing_idle_seconds
 
     @override
     def get_table_log_keys(self) -> Iterable[str]:
-        if self._named is not None:  # the owner of a supplied list may lack permission to list, and chose the files
+        if (
+            self.named_objects is not None
+        ):  # the owner of a supplied list may lack permission to list, and chose the files
             return []
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
         keys: list[str] = []
-        for prefix in log_prefixes(self._prefixes) if tables else ():
+        for prefix in log_prefixes(self.prefixes) if tables else ():
             keys.extend(native.key for native in self._ask_page(prefix).objects)
         return keys
 
@@ -311,10 +282,6 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     def _count_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
         self.statistics.retries += 1
-        self._note_retry(error, tries, seconds)
-
-    def _note_retry(self, error: RetriableError, tries: int, seconds: float) -> None:
-        self.store_failed(error)
         self.log_retry(error, tries, seconds)
 
     @override

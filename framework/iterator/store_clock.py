@@ -15,14 +15,6 @@ CLOCKS_APART_MS = 3_600_000
 """Difference between the store's clock and this machine's above which a warning is logged."""
 
 
-def earlier_clock(store_seconds: float) -> float:
-    """Return the earlier of the store's clock and this machine's, in seconds since 1970.
-
-    A wrong clock then makes objects too old only if both are ahead.
-    """
-    return min(store_seconds, time.time())
-
-
 class StoreClock:
     """The clock of one store, as its answers report it; this machine's until the first.
 

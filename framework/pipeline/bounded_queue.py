@@ -16,14 +16,20 @@ class BoundedQueue:
     `put` blocks while the queue is full: this is the back-pressure. A batch larger than a bound enters alone, when the
     queue is empty; so the queue never exceeds its bounds by more than a single batch. A blocked reader goes on when half
     of the queue is free: woken for each batch, reader and sender would take turns with the interpreter at each.
+
+    Attributes:
+        records: number of records in the queue.
+        size_bytes: number of bytes in the queue: payloads, records' own headers, and bad records that await their dead
+            letters.
+        blocked_seconds: time that the full queue has blocked the reader.
     """
 
     def __init__(self, *, max_records: int, max_bytes: int) -> None:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._batches: deque[RecordBatch] = deque()
-        self._records = 0
-        self._bytes = 0
+        self.records = 0
+        self.size_bytes = 0
         self._closed = False
         self._lock = threading.RLock()  # a handler of a signal may call `wake` in the middle of a `take`
         self._changed = threading.Condition(self._lock)
@@ -32,16 +38,6 @@ class BoundedQueue:
 
     def __len__(self) -> int:
         return len(self._batches)
-
-    @property
-    def records(self) -> int:
-        """Number of records in the queue."""
-        return self._records
-
-    @property
-    def size_bytes(self) -> int:
-        """Number of bytes in the queue: payloads, records' own headers, and bad records that await their dead letters."""
-        return self._bytes
 
     def put(self, batch: RecordBatch) -> None:
         """Add a batch; block while it does not fit.
@@ -59,8 +55,8 @@ class BoundedQueue:
             if self._closed:
                 raise TaskClosedError("the task was stopped")
             self._batches.append(batch)
-            self._records += records
-            self._bytes += size
+            self.records += records
+            self.size_bytes += size
             self._notify()
 
     def _wait(self, timeout_seconds: float | None = None) -> None:
@@ -76,8 +72,8 @@ class BoundedQueue:
 
     def _fits(self, records: int, size: int) -> bool:
         return (
-            self._records + records <= self._max_records
-            and self._bytes + size <= self._max_bytes
+            self.records + records <= self._max_records
+            and self.size_bytes + size <= self._max_bytes
             and len(self._batches) < self._max_records  # batches without records: an object's end, or only skips
         )
 
@@ -94,9 +90,9 @@ class BoundedQueue:
             while self._batches and (not taken or count + len(self._batches[0].payloads) <= max_records):
                 batch = self._batches.popleft()
                 count += len(batch.payloads)
-                self._bytes -= batch.held_bytes
+                self.size_bytes -= batch.held_bytes
                 taken.append(batch)
-            self._records -= count
+            self.records -= count
             if taken and (not self._batches or self._fits(self._max_records // 2, self._max_bytes // 2)):
                 self._notify()
             return taken

@@ -39,8 +39,7 @@ class ErrorPolicy:
     _clock: Callable[[], float] = time.monotonic
 
     def __attrs_post_init__(self) -> None:
-        self._watch = SkipWatch(per_hour=self._per_hour, clock=self._clock)
-        self._watch.expect(self._before)
+        self._watch = SkipWatch(per_hour=self._per_hour, before=self._before, clock=self._clock)
         self._counted = 0
 
     @property
@@ -97,22 +96,21 @@ class SkipWatch:
 
     Args:
         per_hour: allowed bad records and failed objects within an hour.
+        before: skips and failures before this epoch.
         clock: seconds.
     """
 
-    def __init__(self, *, per_hour: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, per_hour: int, before: Iterable[SkippedCount] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._per_hour = per_hour
         self._clock = clock
         self._before = 0
-        self._sums: deque[tuple[float, int]] = deque([(clock(), 0)])
-
-    def expect(self, before: Iterable[SkippedCount]) -> None:
-        """Include the skips and failures before this epoch. Call it once, before the first `observe`."""
-        now, sums = self._clock(), self._sums
-        sums[0] = now - HOUR_SECONDS, 0
+        now = clock()
+        self._sums: deque[tuple[float, int]] = deque([(now - HOUR_SECONDS, 0)])
         for skipped in sorted(before, key=lambda skipped: -skipped.seconds_ago):
             self._before += skipped.count
-            sums.append((now - skipped.seconds_ago, self._before))
+            self._sums.append((now - skipped.seconds_ago, self._before))
 
     def observe(self, total: int, what: str = "over all tasks and earlier starts") -> None:
         """Update the total of skips and failures since the epoch began.

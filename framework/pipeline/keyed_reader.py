@@ -17,14 +17,12 @@ from typing_extensions import override
 from framework.errors import TransformContractError
 from framework.model.batches import ObjectFailure, RecordBatch, SkippedRecord
 from framework.model.objects import ObjectState
-from framework.model.payloads import PayloadColumn, size_of
+from framework.model.payloads import size_of
 from framework.pipeline.object_reader import ObjectOwner, ObjectRead
 from framework.pipeline.transforming import TransformedRun
+from framework.transform import TransformBatch, number_array
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from framework.discovery.object_feed import Assignment
     from framework.model.positions import OffsetManagerEntry
     from framework.storage.prefetch import FetchedInput
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 
 MAX_BEHIND = 20_000
 """Records after which the position of a part without records of its own is advanced: a restart reads from the lowest."""
+
+NO_RECORDS = TransformBatch(payloads=(), numbers=range(0))
 
 BAD_RECORDS_PART = 1
 """The part that skips bad records, and sends their dead letters."""
@@ -55,7 +55,7 @@ class KeyedRead(ObjectRead):
         self._counted = int(BAD_RECORDS_PART in self._parts)
         first = self._parts.get(BAD_RECORDS_PART)
         self._bad = first.skipped if first is not None else 0
-        self._key_hashes: NDArray[np.uint32] | None = None
+        self._records = NO_RECORDS
 
     @override
     def batches(self, limits: BatchLimits) -> Generator[RecordBatch, None, None]:
@@ -71,24 +71,21 @@ class KeyedRead(ObjectRead):
     def _batch(
         self, run: PayloadBatch | TransformedRun | None, state: ObjectState, failure: ObjectFailure | None = None
     ) -> RecordBatch:
-        self._key_hashes = run.batch.key_hashes if isinstance(run, TransformedRun) else None
+        self._records = run.batch if isinstance(run, TransformedRun) else NO_RECORDS
         return super()._batch(run, state, failure)
 
     def _divided(self, batch: RecordBatch) -> Iterator[RecordBatch]:
         """Yield the batches of the parts: with records, with bad records, at the end, or where a part is far behind."""
         import numpy as np  # noqa: PLC0415 - loaded with the transforms
 
-        numbers = np.asarray(batch.record_numbers, dtype=np.int64) if batch.numbers is None else batch.numbers
-        hashes = self._key_hashes
+        records, hashes = self._records, self._records.key_hashes
         if hashes is None:
-            if len(batch.payloads):
+            if len(records):
                 raise TransformContractError(f"{batch.native.location}: records without the hashes of their keys")
             hashes = np.zeros(0, dtype=np.uint32)
-        partitions = hashes % np.uint32(self._part_count)
+        numbers, partitions = number_array(records.numbers), hashes % np.uint32(self._part_count)
         order = np.argsort(partitions, kind="stable")
         bounds = partitions[order].searchsorted(np.arange(self._part_count + 1))
-        payloads = list(batch.payloads)
-        column = isinstance(batch.payloads, PayloadColumn)
         last, reading = batch.entry.records_done, not batch.entry.finished
         counts = bool(self._counted)
         for number, entry in self._parts.items():
@@ -98,45 +95,13 @@ class KeyedRead(ObjectRead):
             skipped = self._skipped_of(number, batch.skipped)
             if reading and not len(rows) and not skipped and last - entry.records_done < MAX_BEHIND:
                 continue
-            part = self._batch_of(batch, entry, skipped, payloads, column=column, rows=rows, numbers=numbers[rows])
+            part = _batch_of(batch, entry, skipped, records.keep(rows))
             if batch.failure is not None:
                 at = part.entry.records_done + 1
                 failure = attrs.evolve(batch.failure, record_number=at, counts=counts)
                 part, counts = attrs.evolve(part, failure=failure), False
             self._parts[number] = part.entry
             yield part
-
-    def _batch_of(
-        self,
-        batch: RecordBatch,
-        entry: OffsetManagerEntry,
-        skipped: tuple[SkippedRecord, ...],
-        payloads: list[bytes],
-        *,
-        column: bool,
-        rows: NDArray[np.intp],
-        numbers: NDArray[np.int64],
-    ) -> RecordBatch:
-        places = rows.tolist()
-        own: Sequence[bytes] = [payloads[place] for place in places]
-        if column:
-            own = PayloadColumn(b"\n".join((*own, b"")))
-        last = max(batch.entry.records_done, entry.records_done)
-        after = entry.advanced(last, mark=batch.entry.mark, state=batch.entry.state)
-        if skipped:
-            after = after.changed(skipped=entry.skipped + len(skipped))
-        return RecordBatch(
-            native=batch.native,
-            topic_partition=entry.topic_partition,
-            first_record=entry.records_done + 1,
-            payloads=own,
-            size_bytes=size_of(own),
-            entry=after,
-            skipped=skipped,
-            numbers=numbers,
-            headers=None if batch.headers is None else [batch.headers[place] for place in places],
-            timestamps_us=None if batch.timestamps_us is None else batch.timestamps_us[rows],
-        )
 
     def _skipped_of(self, number: int, skipped: tuple[SkippedRecord, ...]) -> tuple[SkippedRecord, ...]:
         if number != BAD_RECORDS_PART or not skipped:
@@ -157,14 +122,8 @@ class KeyedRead(ObjectRead):
 
     @override
     def _filtered(self, run: TransformedRun) -> int:
-        first = self._parts.get(BAD_RECORDS_PART)
-        if first is None or not run.filtered:
-            return 0  # the task with part 1 counts
-        done = max(first.records_done, run.first_record - 1)
-        good = run.number_array()
-        others = len(good) - int(good.searchsorted(done, side="right"))
-        others += sum(bad.record_number > done for bad in run.bad)
-        return max(0, run.last_record - done - others)
+        first = self._parts.get(BAD_RECORDS_PART)  # the task with part 1 counts
+        return run.filtered if first is not None and run.last_record > first.records_done else 0
 
     @override
     def _give_back(self, assignment: Assignment, *, gone: bool = False) -> None:
@@ -174,3 +133,25 @@ class KeyedRead(ObjectRead):
                 self._owner.note_released(entry)
             given = attrs.evolve(part, archived=assignment.archived, in_place=assignment.in_place)
             self._owner.feed.release(given, gone=gone)
+
+
+def _batch_of(
+    batch: RecordBatch, entry: OffsetManagerEntry, skipped: tuple[SkippedRecord, ...], records: TransformBatch
+) -> RecordBatch:
+    """Return the batch of a part: its own records of a batch of the whole object."""
+    last = max(batch.entry.records_done, entry.records_done)
+    after = entry.advanced(last, mark=batch.entry.mark, state=batch.entry.state)
+    if skipped:
+        after = after.changed(skipped=entry.skipped + len(skipped))
+    return RecordBatch(
+        native=batch.native,
+        topic_partition=entry.topic_partition,
+        first_record=entry.records_done + 1,
+        payloads=records.payloads,
+        size_bytes=size_of(records.payloads),
+        entry=after,
+        skipped=skipped,
+        numbers=number_array(records.numbers),
+        headers=records.headers,
+        timestamps_us=records.timestamps_us,
+    )

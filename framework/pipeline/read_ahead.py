@@ -214,11 +214,7 @@ class ReadAhead:
         """Request an object ahead, from where its reading resumes."""
         native, entry = assignments[0].native, assignments[0].entry
         if len(assignments) > 1:
-            entry = min(assignments, key=_records_done).entry
+            entry = min((part.entry for part in assignments), key=lambda entry: entry.records_done)
         source = self._open_input(native)
         ahead = self._transformer.prefetch_range(native.key, native.size, entry.split, entry.mark)
         return FetchedInput(source, 0, None) if ahead is None else self._prefetcher.fetch(source, *ahead)
-
-
-def _records_done(assignment: Assignment) -> int:
-    return assignment.entry.records_done

@@ -114,13 +114,11 @@ class PolledTask(Protocol):
 
     Attributes:
         offsets: the task's positions.
+        queue: the queue between reader and poll; None before the start.
     """
 
     offsets: OffsetManager
-
-    @property
-    def queue(self) -> BoundedQueue | None:
-        """The queue between reader and poll."""
+    queue: BoundedQueue | None
 
     @property
     def finished(self) -> bool:
@@ -221,12 +219,10 @@ class Sender:
     def _turn(self, batches: Sequence[RecordBatch]) -> None:
         for batch in batches:
             self._add(batch)
-        if batches:
-            self._send_waiting(longer_by=GATHER_SECONDS)
-        else:
-            self._send_waiting()
+        self._send_waiting(longer_by=GATHER_SECONDS if batches else 0.0)
         self._confirm(0)
-        self._flush_when_due()
+        if self._clock() >= self._flush_at:
+            self._flush()
         if self._on_turn is not None:
             self._on_turn()
 
@@ -334,10 +330,6 @@ class Sender:
                 if waited < limit:
                     continue
                 raise UnknownOutcomeError(f"Iggy did not answer a send within {waited:.0f} seconds") from None
-
-    def _flush_when_due(self) -> None:
-        if self._clock() >= self._flush_at:
-            self._flush()
 
     def _flush(self, *, closing: bool = False) -> None:
         self._flush_at = self._clock() + self._commit_interval

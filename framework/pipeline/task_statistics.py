@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import operator
+from collections import Counter
 from collections.abc import Iterable
 
 import attrs
 from typing_extensions import Self
-
-
-def _sums(first: dict[str, int], second: dict[str, int]) -> dict[str, int]:
-    sums = first.copy()  # at once: the task may add a name meanwhile
-    for name, count in second.copy().items():
-        sums[name] = sums.get(name, 0) + count
-    return sums
 
 
 @attrs.define(kw_only=True)
@@ -107,7 +100,9 @@ class TaskStatistics:
         columns = zip(*map(_numbers, parts), strict=True)
         return TaskStatistics(
             **dict(zip(NUMBERS, map(sum, columns), strict=False)),
-            kinds=functools.reduce(_sums, (part.kinds for part in parts), {}),
+            kinds=dict(
+                sum((Counter(part.kinds.copy()) for part in parts), Counter())
+            ),  # a task may add a name meanwhile
         )
 
 

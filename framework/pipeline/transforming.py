@@ -23,7 +23,7 @@ from framework.errors import (
 )
 from framework.model.batches import SkippedRecord
 from framework.model.header_encoding import EncodedHeaders, headers_error, own_headers_room
-from framework.model.payloads import BYTES_TYPES, PayloadColumn, longest, owned, size_of
+from framework.model.payloads import PayloadColumn, owned, size_of
 from framework.transform import (
     GrownBatchError,
     Transform,
@@ -191,7 +191,7 @@ class _Step:
     def apply(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         """Apply it; after an exception to each half, again and again, until each bad record is alone.
 
-        A bad record of several transforms goes through each of them, so that its reason names the one.
+        Records among which several transforms find a bad one go through each of them, so that its reason names the one.
         """
         place = self.place
         try:
@@ -213,26 +213,18 @@ class _Step:
             return batch.reject({0: _reason(place, failure)})
         _check(place, batch, result)
         result = _owned(place, batch, result)
-        if len(result.bad) == len(batch.bad):
-            return result
         known = len(batch.bad)
-        bad = self._found_apart(batch, result.bad[known:], context) if self.parts else self._named(result.bad[known:])
-        return attrs.evolve(result, bad=(*batch.bad, *bad))
+        if len(result.bad) == known:
+            return result
+        if self.parts:
+            return self._apart(batch, context)
+        return attrs.evolve(result, bad=(*batch.bad, *self._named(result.bad[known:])))
 
     def _apart(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         for part in self.parts:
             if len(batch):
                 batch = part.apply(batch, context)
         return batch
-
-    def _found_apart(
-        self, batch: TransformBatch, bad: Sequence[SkippedRecord], context: TransformContext
-    ) -> Iterator[SkippedRecord]:
-        """Return the bad records with the reasons that the parts give for them, one part after the other."""
-        numbers = sorted(skipped.record_number for skipped in bad)
-        alone = attrs.evolve(batch.keep(number_array(batch.numbers).searchsorted(numbers)), bad=())
-        named = {skipped.record_number: skipped for skipped in self._apart(alone, context).bad}
-        return (named.get(skipped.record_number, skipped) for skipped in bad)
 
     def _named(self, bad: Sequence[SkippedRecord]) -> Iterator[SkippedRecord]:
         """Yield the bad records with the place of the transform, not its name alone, in their reasons."""
@@ -281,7 +273,7 @@ def _check(place: str, before: TransformBatch, after: object) -> None:
 
     if not isinstance(after, TransformBatch):
         raise TransformContractError(f"{place} returned {type(after).__name__}, not a TransformBatch")
-    _check_values(place, before, after)
+    _check_values(place, after)
     count = len(after.payloads)
     lengths = {len(after.numbers)}
     columns = (after.headers, after.timestamps_us, after.key_hashes)
@@ -343,18 +335,15 @@ def _with_own_headers(batch: TransformBatch) -> TransformBatch:
     return attrs.evolve(batch, headers=[None if headers is None else copies[id(headers)] for headers in batch.headers])
 
 
-def _check_values(place: str, before: TransformBatch, after: TransformBatch) -> None:
-    """Reject payloads, headers, times and hashes of other types. Of a list of payloads only the first is looked at.
+def _check_values(place: str, after: TransformBatch) -> None:
+    """Reject headers, times and hashes of other types, and payloads in no list; `_owned` looks at each of these.
 
     Raises:
         TransformContractError: names the transform.
     """
     payloads: object = after.payloads
-    if payloads is not before.payloads and not isinstance(payloads, PayloadColumn):
-        if not isinstance(payloads, Sequence):
-            raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
-        if payloads and not isinstance(payloads[0], BYTES_TYPES):
-            raise TransformContractError(f"{place} returned a payload that is {type(payloads[0]).__name__}, not bytes")
+    if not isinstance(payloads, Sequence):
+        raise TransformContractError(f"{place} returned payloads that are {type(payloads).__name__}, not a list")
     for kind in set(map(type, after.headers or ())):
         if kind is not type(None) and not issubclass(kind, Mapping):
             raise TransformContractError(
@@ -378,22 +367,20 @@ def _without_rows(batch: TransformBatch) -> TransformBatch:
     return batch.with_payloads(payloads.with_parsed(None))
 
 
-def _sizes_fit(payloads: Sequence[bytes]) -> bool:
-    if isinstance(payloads, PayloadColumn):
-        sizes = payloads.sizes
-        return bool(((sizes > 0) & (sizes <= MAX_MESSAGE_BYTES)).all())
-    return all(payloads) and longest(payloads) <= MAX_MESSAGE_BYTES
-
-
 def _within_limits(batch: TransformBatch, native: NativeObject, *, changed: bool) -> TransformBatch:
     """Reject the records that Iggy cannot store."""
+    import numpy as np  # noqa: PLC0415 - loaded when used
+
     reasons: dict[int, str] = {}
-    if changed and not _sizes_fit(batch.payloads):
-        for place, size in enumerate(map(len, batch.payloads)):
-            if not 0 < size <= MAX_MESSAGE_BYTES:
-                reasons[place] = (
-                    too_long(size) if size else "it is empty after the transforms, and Iggy stores no empty messages"
-                )
+    payloads = batch.payloads
+    if changed:
+        sizes = payloads.sizes if isinstance(payloads, PayloadColumn) else np.fromiter(map(len, payloads), np.int64)
+        for place in np.flatnonzero((sizes < 1) | (sizes > MAX_MESSAGE_BYTES)).tolist():
+            reasons[place] = (
+                too_long(int(sizes[place]))
+                if sizes[place]
+                else "it is empty after the transforms, and Iggy stores no empty messages"
+            )
     if batch.headers is not None:
         # records often share a mapping, so each mapping is encoded once
         keys = list(map(id, batch.headers))

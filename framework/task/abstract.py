@@ -54,6 +54,13 @@ class AbstractSourceTask:
     Guarantee: at least once by itself. Batches of an object are in order; batches polled but not committed are
     delivered again after a restart. Delivery is exactly once with `framework.pipeline.sender`, which recovers from the
     data topic.
+
+    Attributes:
+        config: the whole configuration; None before the start.
+        offsets: positions.
+        iterator: None before the start.
+        queue: the queue between reader and poll, for its metrics; None before the start.
+        backoff_config: the pauses of the reader.
     """
 
     config_class: ClassVar[type[SourceCommonConfig] | None] = None
@@ -72,7 +79,7 @@ class AbstractSourceTask:
         self.config: SourceCommonConfig | None = None
         self.offsets = OffsetManager()
         self.iterator: AbstractSourceRecordIterator | None = None
-        self._queue: BoundedQueue | None = None
+        self.queue: BoundedQueue | None = None
         self._reader: threading.Thread | None = None
         self._stopping = threading.Event()
         self._failure: BaseException | None = None
@@ -152,11 +159,11 @@ class AbstractSourceTask:
         """
         if self._stopping.is_set():
             raise TaskClosedError("the task is stopped; make a new one")
-        if self._queue is not None:
+        if self.queue is not None:
             raise TaskClosedError("a task can be started once; make a new one")
         self.config = self.configure(props) if isinstance(props, Mapping) else props
         self.offsets = offsets if offsets is not None else self.offsets
-        self._queue = BoundedQueue(max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes)
+        self.queue = BoundedQueue(max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes)
         self.iterator = _iterator_of(
             self,
             SourceContext(config=self.config, offsets=self.offsets, feed=feed, once=once, backoff=self.backoff_config),
@@ -169,7 +176,7 @@ class AbstractSourceTask:
 
         Without a batch it pauses; the pauses grow and are interruptible.
         """
-        iterator, queue = self.iterator, self._queue
+        iterator, queue = self.iterator, self.queue
         if iterator is None or queue is None:
             return
         try:
@@ -207,7 +214,7 @@ class AbstractSourceTask:
             ReaderFailedError: the reader failed and everything it had read was delivered; the cause is in `__cause__`.
             TaskClosedError: the task is not started, or stopped.
         """
-        queue = self._queue
+        queue = self.queue
         if queue is None or self._stopping.is_set():
             raise TaskClosedError("poll before start or after stop")
         batches = queue.take(max_records, timeout_seconds=0.0 if self._exhausted else timeout_seconds)
@@ -230,12 +237,7 @@ class AbstractSourceTask:
     @property
     def finished(self) -> bool:
         """Whether the task has ended and everything was polled. False after a failure until it is raised."""
-        return self._exhausted and self._failure is None and self._queue is not None and not len(self._queue)
-
-    @property
-    def queue(self) -> BoundedQueue | None:
-        """The queue between reader and poll, for its metrics."""
-        return self._queue
+        return self._exhausted and self._failure is None and self.queue is not None and not len(self.queue)
 
     def stop(self) -> None:
         """Stop the reader and close everything, within 5 seconds. Commit polled batches before this call.
@@ -244,8 +246,8 @@ class AbstractSourceTask:
         """
         deadline = time.monotonic() + CLOSE_SECONDS
         self._stopping.set()
-        if self._queue is not None:
-            self._queue.close()
+        if self.queue is not None:
+            self.queue.close()
         _close(self, self.iterator, deadline)
         if self._reader is not None and self._reader is not threading.current_thread():
             self._reader.join(max(0.0, min(READER_SECONDS, deadline - time.monotonic())))

@@ -428,12 +428,15 @@ def test_a_wave_of_a_frame_is_a_job_of_its_callers_group_and_a_cancelled_one_end
     assert "listed again" not in caplog.text
 
 
-def test_a_frame_of_objects_whose_pages_are_lost_fails_rather_than_lists_again(session, bucket, iggy_url, stream_name):
+def test_a_frame_of_objects_whose_pages_are_lost_fails_rather_than_lists_again(
+    session, bucket, iggy_url, stream_name, monkeypatch
+):
     """A second listing has other pages: keys between those of the first waves would be missing, or there twice."""
     from py4j.protocol import Py4JJavaError
 
-    from framework.engine.spark import list_objects
+    from framework.engine.spark import frames, list_objects
 
+    monkeypatch.setattr(frames, "DRIVER_BYTES", 1)
     config = configured(bucket, iggy_url, stream_name, name="frames", engine="spark")
     config = attrs.evolve(config, s3=attrs.evolve(config.s3, page_size=1))
     kept = set(session.sparkContext._jsc.getPersistentRDDs())

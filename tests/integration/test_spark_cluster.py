@@ -142,14 +142,14 @@ def test_credentials_of_the_drivers_environment_alone_are_named_as_such(program,
     assert "(on executor " in ended.said
 
 
-def test_the_formats_that_ship_are_entry_points_on_executors(context):
+def test_the_formats_that_ship_are_those_of_the_archive_on_executors(context):
     from framework.engine.spark.packages import ship_packages
 
     def look(_):
-        from importlib.metadata import entry_points
+        import framework
+        from framework.config.format_registry import FORMATS
 
-        found = entry_points(group="iggy_cloud_sources.transformers")
-        return [(entry.name, entry.load().__module__, __import__("framework").__file__) for entry in found]
+        return [(name, FORMATS.find(name, shown=name).__module__, framework.__file__) for name in SHIPPED_FORMATS]
 
     ship_packages(context)
     (found,) = context.parallelize([0], 1).map(look).collect()

@@ -157,6 +157,7 @@ def test_pages_that_executors_lost_are_an_error_and_no_second_listing(
     from pyspark.errors import PySparkException
 
     monkeypatch.setattr(frames, "OBJECTS_PER_TASK", 5)
+    monkeypatch.setattr(frames, "DRIVER_BYTES", 1)
     with Watched(bucket.endpoint, OBJECTS // 2, kill_executors(spark_cluster, connect_server)) as proxy:
         config = configured(bucket, endpoint=proxy.endpoint, page_size=1)
         records = read_records(session, S3SourceTask, config)

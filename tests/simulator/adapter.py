@@ -25,7 +25,7 @@ from framework.engine.inspection import inspect
 from framework.engine.spark import driver as spark_driver
 from framework.engine.spark import engine as spark_engine
 from framework.engine.spark import executor as spark_executor
-from framework.engine.spark import wave_lister
+from framework.engine.spark import listing_waves
 from framework.errors import (
     AccessDeniedError,
     IggyTopicError,
@@ -587,21 +587,12 @@ class _SimTaskContext:
 
 
 class SimCapacity:
-    """Stands for `Capacity`: as many tasks at once as a cluster of two cores runs."""
+    """Stands for `Capacity`: as many tasks at once as a cluster of two cores runs, and no job waits for an executor."""
 
-    wanted = 2
+    def __init__(self, _context, *, tasks_max=None):
+        self.wanted = tasks_max or 2
 
-    def __init__(self, _context):
-        pass
-
-
-class SimWaitWatch:
-    """Stands for `WaitWatch`: no job waits for an executor."""
-
-    def __init__(self, *_, **__):
-        pass
-
-    def look(self, *_):
+    def look(self, _running):
         pass
 
 
@@ -924,9 +915,8 @@ def prepare():
         WAIT_SECONDS=0.1,
         wave_lister=lambda *_, **__: None,
         Capacity=SimCapacity,
-        WaitWatch=SimWaitWatch,
     )
-    replace(wave_lister, Capacity=SimCapacity)
+    replace(listing_waves, Capacity=SimCapacity)
     replace(
         spark_executor,
         TaskContext=_SimTaskContext,

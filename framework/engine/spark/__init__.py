@@ -7,7 +7,7 @@
     executor  the executor's side: one task over its objects
     driver    the driver's side of an epoch: assigns objects, follows the offsets topic, takes the jobs' results
     engine    the whole run
-    listing_waves  a bucket's listing on the executors; `wave_lister` is their side
+    listing_waves  a bucket's listing on the executors; `range_batch` is their side
     frames    `list_objects` and `read_records`
 
 Importing this package loads no Spark; the first call does.

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import attrs
-
 from framework.engine.spark.failure_messages import application_ended, is_stopped
 from framework.engine.spark.spark_context import NOTICE_SECONDS, is_on
 
@@ -29,22 +27,33 @@ SLOTS_SECONDS = 1.0
 """How long an answer of Spark counts: executors join and leave at any time."""
 
 
+MAX_TASKS = 1000
+"""Maximum number of tasks where the option names none."""
+
+
 class Capacity:
-    """The number of tasks that a context runs at once. For one thread.
+    """The number of tasks that a context runs at once, and warnings of those that wait. For one thread.
 
     Spark's `defaultParallelism` is not it: it is an option for shuffles, and on a cluster it is 2 until executors join.
 
     Args:
         context: Spark's context.
+        tasks_max: the option; None has as many tasks as cores.
         clock: returns seconds.
     """
 
-    def __init__(self, context: SparkContext, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, context: SparkContext, *, tasks_max: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._context = context
+        self._tasks_max = tasks_max
         self._clock = clock
         self._asked_at = -SLOTS_SECONDS
         self._slots = 1
         self._is_dynamic = is_on(context.getConf(), "spark.dynamicAllocation.enabled")
+        self._look_at = clock() + LOOK_SECONDS
+        self._all_wait, self._some_wait = _Lasting(), _Lasting()
+        self._warns_of_some = tasks_max is not None
 
     @property
     def slots(self) -> int:
@@ -58,35 +67,7 @@ class Capacity:
     @property
     def wanted(self) -> int:
         """Tasks to run at once. With dynamic allocation more than `slots`: Spark adds executors for tasks that wait."""
-        return self.slots * 2 if self._is_dynamic else self.slots
-
-
-def _concurrent_tasks(context: SparkContext) -> int | None:
-    try:
-        spark = context._jsc.sc()  # noqa: SLF001 - pyspark has no question for it
-        return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
-    except Exception:  # noqa: BLE001 - the application has ended, which its jobs report
-        return None
-
-
-@attrs.define(eq=False, repr=False, slots=False)
-class WaitWatch:
-    """Warns of jobs that wait for executors, which Spark does in silence and without limit. For one thread.
-
-    Args:
-        context: Spark's context.
-        tasks_max: the option; None has as many tasks as cores.
-        clock: returns seconds.
-    """
-
-    _context: SparkContext
-    _tasks_max: int | None = attrs.field(kw_only=True)
-    _clock: Callable[[], float] = attrs.field(default=time.monotonic, kw_only=True)
-
-    def __attrs_post_init__(self) -> None:
-        self._capacity = Capacity(self._context, clock=self._clock)
-        self._look_at = self._clock() + LOOK_SECONDS
-        self._all_wait, self._some_wait = _Lasting(), _Lasting()
+        return self._tasks_max or min(self.slots * 2 if self._is_dynamic else self.slots, MAX_TASKS)
 
     def look(self, running: int) -> None:
         """Look every `LOOK_SECONDS`; warn every `NOTICE_SECONDS` while all jobs wait, and once when some do.
@@ -106,15 +87,15 @@ class WaitWatch:
         none_runs = self._no_task_runs()
         if self._all_wait.lasts(none_runs, now):
             log.warning("still waiting for %s", NO_EXECUTOR)
-        if self._tasks_max is None:
+        if not self._warns_of_some:
             return
-        slots = self._capacity.slots
+        slots = self.slots
         if self._some_wait.lasts(running > slots and not none_runs, now):
             log.warning(
                 "%d of %d tasks wait, Spark runs %d at once: give it more cores, or lower [runner] tasks_max",
                 *(running - slots, running, slots),
             )
-            self._tasks_max = None
+            self._warns_of_some = False
 
     def _no_task_runs(self) -> bool:
         """Return whether there are jobs and none has a running task."""
@@ -149,3 +130,11 @@ class _Lasting:
             return False
         self._since = now
         return True
+
+
+def _concurrent_tasks(context: SparkContext) -> int | None:
+    try:
+        spark = context._jsc.sc()  # noqa: SLF001 - pyspark has no question for it
+        return int(spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile()))
+    except Exception:  # noqa: BLE001 - the application has ended, which its jobs report
+        return None

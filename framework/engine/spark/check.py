@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import attrs
 
 from framework.engine.iggy_target import open_connection
-from framework.engine.spark.capacity import NO_EXECUTOR
 from framework.engine.spark.failure_messages import lost_job
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import CHECK_GROUP, require_packages
 from framework.engine.spark.spark_context import runs_locally, spark_context, wait_for
 from framework.engine.spark.threads import cancel_jobs
 from framework.engine.task_run import portable
-from framework.errors import EXIT_TRY_AGAIN, SourceError
-from framework.storage.daemon_threads import start_timer
+from framework.errors import SourceError
 from framework.storage.preflight import CheckResult, check_store
 from framework.task.object_store import StoreSourceTask
 
@@ -44,7 +41,6 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
     except SourceError as error:
         yield CheckResult.failed("java", error)
         return
-    waited = threading.Event()
     step = "master"
     try:
         with spark_context(config.spark, name=f"iggy-cloud-sources check {config.source.name}") as context:
@@ -52,22 +48,13 @@ def check_spark(task_class: type[AbstractSourceTask], config: SourceCommonConfig
                 return
             yield CheckResult("master", ok=True, detail=f"{context.master}, Spark {context.version}")
             step = "executors"
-            timer = start_timer(EXECUTOR_SECONDS, waited.set)
-            try:
-                require_packages(context, task_class, config, stopping=waited)
-            finally:
-                timer.cancel()
-            if not waited.is_set():
-                yield CheckResult("executors", ok=True, detail="have all that this source needs")
-                if not runs_locally(context):
-                    step = "on executors"
-                    yield _look(context, task_class, config)
+            require_packages(context, task_class, config, limit_seconds=EXECUTOR_SECONDS)
+            yield CheckResult("executors", ok=True, detail="have all that this source needs")
+            if not runs_locally(context):
+                step = "on executors"
+                yield _look(context, task_class, config)
     except SourceError as error:
         yield CheckResult.failed(step, error)
-        return
-    if waited.is_set():
-        detail = f"waited {EXECUTOR_SECONDS:.0f} seconds for {NO_EXECUTOR}"
-        yield CheckResult("executors", ok=False, detail=detail, exit_code=EXIT_TRY_AGAIN)
 
 
 def _look(context: SparkContext, task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> CheckResult:

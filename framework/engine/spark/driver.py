@@ -23,15 +23,14 @@ import attrs
 from framework.discovery.object_feed import Assignment
 from framework.engine.listing_thread import ListingThread
 from framework.engine.reporter import Reporter, found_by
-from framework.engine.spark.capacity import Capacity, WaitWatch
+from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job, on_executor
-from framework.engine.spark.listing_waves import Executors
+from framework.engine.spark.listing_waves import Executors, executors_of, wave_lister
 from framework.engine.spark.object_assignment import PartitionAssigner
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, for_thread
-from framework.engine.spark.wave_lister import executors_of, wave_lister
 from framework.engine.task_run import TaskRunPlan
 from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
@@ -58,8 +57,6 @@ OUTSTANDING_OBJECTS = 50_000
 GATHER_SECONDS = 0.3
 """How long a free task waits while a listing still yields objects, instead of taking the first one alone."""
 
-MAX_TASKS = 1000
-
 FOLLOW_SECONDS = 1.0
 
 WAIT_SECONDS = 0.05
@@ -80,7 +77,7 @@ class _Running:
     Attributes:
         topic_partitions: the partitions that it owns.
         result: awaited in a thread of its own.
-        counts: what its saved positions have shown so far, of records approximately.
+        counts: what its saved positions have shown so far, of records approximately; at its end what it has counted.
     """
 
     topic_partitions: frozenset[TopicPartition]
@@ -125,15 +122,15 @@ class SparkGroup:
     _session: Session
     _await_spark: AwaitSpark
     _once: bool = attrs.field(kw_only=True)
-    _spark: SparkContext | None = attrs.field(default=None, init=False)
-    _capacity: Capacity | None = attrs.field(default=None, init=False)
-    _wait_watch: WaitWatch | None = attrs.field(default=None, init=False)
+    _context: SparkContext = attrs.field(init=False)
+    _capacity: Capacity = attrs.field(init=False)
     _executors: Future[Executors] = attrs.field(factory=Future, init=False)
     _board: PartitionAssigner = attrs.field(factory=PartitionAssigner, init=False)
     _gathering_since: float | None = attrs.field(default=None, init=False)
     _running: list[_Running] = attrs.field(factory=list, init=False)
     _failure: SourceError | None = attrs.field(default=None, init=False)
-    _live: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
+    _done: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
+    _counts: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
     _due: DuePolls = attrs.field(factory=lambda: DuePolls(FOLLOW_SECONDS), init=False)
     _stopping_since: float = attrs.field(default=math.inf, init=False)
     _stop_channel: StopChannel | None = attrs.field(default=None, init=False)
@@ -166,7 +163,7 @@ class SparkGroup:
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, found_by(self._session.partitions), self._live, self._outages()],
+                    lambda: [iterator.statistics, found_by(self._session.partitions), self._counts, self._outages()],
                     lambda: listing.counts,
                 )
                 if ready is not None:
@@ -188,7 +185,6 @@ class SparkGroup:
             raise self._failure
 
     def _work(self, listing: ListingThread, stopping: threading.Event, reporter: Reporter) -> None:
-        assert self._wait_watch is not None  # made in `_begin`
         while not stopping.is_set():
             self._collect(listing)
             if self._failure is not None:
@@ -202,7 +198,7 @@ class SparkGroup:
             if listing.finished and not self._running:
                 break
             try:
-                self._wait_watch.look(len(self._running))
+                self._capacity.look(len(self._running))
             except SparkUnavailableError as error:
                 self._failure = error  # raised unless the signal that ended it also stops this run
             with self._changed:
@@ -211,23 +207,11 @@ class SparkGroup:
 
     def _begin(self, ready: ReadySpark) -> None:
         """Take Spark into use: for tasks, for the listing, and for a stop."""
-        self._spark = ready.context
-        self._capacity = Capacity(ready.context)
-        self._wait_watch = WaitWatch(ready.context, tasks_max=self._config.runner.tasks_max)
+        self._context = ready.context
+        self._capacity = Capacity(ready.context, tasks_max=self._config.runner.tasks_max)
         if ready.use_stop_channel:
             self._stop_channel = StopChannel.of(ready.context)
         self._executors.set_result(executors_of(ready.context, self._config, group=self._listing_group))
-
-    @property
-    def _context(self) -> SparkContext:
-        assert self._spark is not None  # jobs start after `_begin`
-        return self._spark
-
-    @property
-    def _tasks(self) -> int:
-        """Maximum number of tasks: an option, or what the executors present run at once."""
-        assert self._capacity is not None
-        return self._config.runner.tasks_max or min(self._capacity.wanted, MAX_TASKS)
 
     # ---- handing out
 
@@ -239,7 +223,7 @@ class SparkGroup:
         self._gathering_since = self._gathering_since or now
         if not all_there_is and now - self._gathering_since < GATHER_SECONDS:
             return
-        while (free := self._tasks - len(self._running)) > 0:
+        while (free := self._capacity.wanted - len(self._running)) > 0:
             given = self._board.take(free)
             if not given:
                 return
@@ -275,22 +259,22 @@ class SparkGroup:
 
     def _leave(self, listing: ListingThread, iterator: AbstractSourceRecordIterator) -> None:
         listing.end()
-        if not self._executors.done():  # the listing may wait for them
+        begun = self._executors.done()
+        if not begun:  # the listing may wait for them
             self._executors.set_exception(TaskClosedError("closed while listing"))
         iterator.close()  # before the jobs: a wave of the listing is one of them
-        self._end()
+        if begun:
+            self._end()
 
     def _end(self) -> None:
         """End the remaining jobs: their partitions are recovered before another sender uses them."""
-        if self._spark is None:
-            return
-        cancel_jobs(self._spark, self._listing_group)
+        cancel_jobs(self._context, self._listing_group)
         results = [running.result for running in self._running]
         self.stop()
         if self._stop_channel is not None:
             wait(results, max(0.0, self._stopping_since + ORDERLY_SECONDS - time.monotonic()))
         if not all(result.done() for result in results):
-            cancel_jobs(self._spark, self._group)
+            cancel_jobs(self._context, self._group)
             wait(results, KILLED_SECONDS)
 
     # ---- what comes back
@@ -302,6 +286,7 @@ class SparkGroup:
                 self._follow(listing)  # the next sender of their partitions starts from what they had saved
         finally:
             self._take_results(ended, listing)  # their figures are the run's, also when the connection is broken
+            self._counts = TaskStatistics.total((self._done, *(running.counts for running in self._running)))
         self._session.save()
 
     def _take_results(self, ended: Sequence[_Running], listing: ListingThread) -> None:
@@ -318,19 +303,10 @@ class SparkGroup:
             for assignment, gone in result.released:
                 listing.release(assignment, gone=gone)
             self._running.remove(running)
-            self._count(running, result.statistics)
+            if result.host:  # else Spark lost it, and its positions tell what it did
+                running.counts = attrs.evolve(result.statistics.without_state(), position_commits=0)
+            self._done += running.counts
             self._board.give_back(running.topic_partitions)
-
-    def _count(self, running: _Running, job: TaskStatistics) -> None:
-        """Add the statistics that a job reports only at its end; its positions have shown a part before, and the commits."""
-        counted = running.counts
-        self._live += attrs.evolve(
-            job.without_state(),
-            records=job.records - counted.records if job.records else 0,  # a lost job reports nothing
-            objects=max(0, job.objects - counted.objects),  # more: the connection broke before its last positions came
-            object_bytes=max(0, job.object_bytes - counted.object_bytes),
-            position_commits=0,
-        )
 
     def _outages(self) -> TaskStatistics:
         """Return the outages that running jobs tell of; everything else they tell only at their end."""
@@ -340,18 +316,17 @@ class SparkGroup:
         """Apply the positions that executors have saved, including progress of running jobs."""
         self._session.follow()
         changed = self._session.take_changed()
-        self._live.position_commits += bool(changed)
+        self._done.position_commits += bool(changed)
         for before, entry in changed:
             # a transform may have filtered them: then only a job's end tells how many were sent
             more = max(0, _good_records(entry) - _good_records(before)) if not self._config.transforms else 0
             completed = listing.complete(entry) if entry.finished else None
-            objects = completed.entry.counts_object if completed is not None else 0
-            object_bytes = completed.size_bytes if completed is not None else 0
-            jobs = (running.counts for running in self._running if entry.topic_partition in running.topic_partitions)
-            for counts in (self._live, *jobs):
-                counts.records += more
-                counts.objects += objects
-                counts.object_bytes += object_bytes
+            owners = (running.counts for running in self._running if entry.topic_partition in running.topic_partitions)
+            counts = next(owners, self._done)
+            counts.records += more
+            if completed is not None:
+                counts.objects += completed.entry.counts_object
+                counts.object_bytes += completed.size_bytes
 
 
 def _good_records(entry: OffsetManagerEntry) -> int:

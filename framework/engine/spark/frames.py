@@ -4,9 +4,8 @@ config = {"s3": {...}, "input": {"format": "jsonl"}, ...}
 list_objects(spark, S3SourceTask, config).groupBy("storage_class").count().show()
 read_records(spark, S3SourceTask, config).selectExpr("key", "record", "cast(payload as string)").show()
 
-    driver      first pages ---------> a frame -----+
-                waves of key ranges                 +--> pages -> filters -> objects -> by key -> records
-    executors   list, keep pages ----> a frame each +
+    driver      waves of key ranges ---+     +--> pages of objects, in frames ---+
+    executors                          +-> list                                 +--> filters -> by key -> records
 
 Only DataFrames are used, so a session of Spark Connect serves as well as one of this process.
 """
@@ -20,7 +19,7 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -28,12 +27,11 @@ from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.routing import Router
 from framework.engine.spark.failure_messages import is_cancelled, sentence
-from framework.engine.spark.listing_waves import Executors
+from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.packages import require_packages_of
-from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_batch, packed, unpacked
+from framework.engine.spark.range_batch import FIELDS, VALUES, RangeBatch, RangeListing, list_batch, packed, unpacked
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import context_of, for_thread_of
-from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import FatalError, ObjectChangedError, ObjectError
 from framework.iterator.object_store import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition
@@ -46,13 +44,9 @@ if TYPE_CHECKING:
 
     from framework.config.sections import SourceCommonConfig
     from framework.model.batches import RecordBatch
-    from framework.storage.listing.listing import Listing, ListingRequest
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
-
-LISTED_SCHEMA = "report binary, page binary"
-"""A row for the report of a key range, then one for each of its pages."""
 
 CHOSEN_SCHEMA = (
     "scheme string, bucket string, key binary, size long, version string, modified_ms long, storage_class string"
@@ -64,7 +58,7 @@ RECORDS_SCHEMA = "bucket string, key string, version string, record long, topic 
 PAGE_OBJECTS = 1000
 
 DRIVER_BYTES = 16 << 20
-"""Packed pages that the driver keeps; executors keep more than that."""
+"""Packed pages that the driver keeps, of about half a million objects; executors keep more than that."""
 
 OBJECTS_PER_TASK = 200
 """Objects per Spark task: small enough to distribute, large enough to prefetch within."""
@@ -78,16 +72,14 @@ MAX_SLOTS = 4096
 LOOKED_AGAIN = 5
 """Maximum restarts of an object that is overwritten while it is read."""
 
-Source: TypeAlias = "tuple[type[AbstractSourceTask], SourceCommonConfig]"
-
 
 def list_objects(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
 ) -> DataFrame:
     """Return the objects that the source would read: its listing with its filters.
 
-    Executors list, in parallel, before this returns, and keep the result, compressed (`df.unpersist()`
-    does not free it; the session's end does). The driver holds no keys. When an executor is lost with
+    Executors list, in parallel, before this returns. The result is kept, compressed: up to `DRIVER_BYTES` by the driver,
+    what is more by executors (`df.unpersist()` does not free it; the session's end does). When an executor is lost with
     its part, a later job of the frame fails ("Checkpoint block ... not found"): call this again.
 
     Args:
@@ -103,7 +95,7 @@ def list_objects(
         FatalError: no pandas, executors cannot have, or lack, the packages, or the listing was cancelled.
         SourceError: the bucket cannot be listed.
     """
-    chosen, _ = _chosen(spark, _described(task_class, config))
+    chosen, _ = _chosen(spark, task_class, config)
     return chosen.selectExpr(
         "bucket",
         "make_valid_utf8(cast(key as string)) as key",
@@ -127,39 +119,32 @@ def read_records(
         ConfigError, FatalError, SourceError: as `list_objects`.
         SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
-    described = _described(task_class, config)
-    chosen, choice = _chosen(spark, described)
+    chosen, choice = _chosen(spark, task_class, config)
     groups = max(1, chosen.count() // OBJECTS_PER_TASK)
     # not by place: what Spark computes again, of a lost executor, comes in another order
     grouped = chosen.repartition(groups, "key")
     return grouped.mapInArrow(_Reader(task_class=task_class, choice=choice).records, RECORDS_SCHEMA)
 
 
-def _described(task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig) -> Source:
-    return task_class, task_class().configure(config) if isinstance(config, Mapping) else config
-
-
-def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
-    """Return the listing after the source's filters, and these. Executors list it now, and keep it."""
-    task_class, config = source
+def _chosen(
+    spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
+) -> tuple[DataFrame, _Choice]:
+    """Return the listing after the source's filters, and these. Executors list it now."""
+    if isinstance(config, Mapping):
+        config = task_class().configure(config)
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
     require_packages_of(spark, task_class, config)
-    pages = _Pages(put=lambda rows: spark.createDataFrame([(None, page) for page in rows], LISTED_SCHEMA))
+    pages = _Pages(put=lambda rows: spark.createDataFrame([(page,) for page in rows], "page binary"))
 
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
-        # Spark would list a lost part again, and find other pages than those that the next wave follows on. What is kept
-        # is known once a job has ended, which may list parts twice: so the reports are of what it kept.
-        listed = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, LISTED_SCHEMA)
+        rows = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, "listing binary")
         try:
-            kept = listed.localCheckpoint()
-            reports = kept.filter("report is not null").select("report").collect()
+            return [pickle.loads(listing) for (listing,) in rows.collect()]  # noqa: S301 - our own bytes
         except Exception as error:
             if is_cancelled(error):
                 raise FatalError(f"the listing was cancelled: {sentence(error)}") from error
             raise
-        pages.keep(kept)
-        return [pickle.loads(report) for (report,) in reports]  # noqa: S301 - our own bytes
 
     began = time.monotonic()
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
@@ -168,22 +153,17 @@ def _chosen(spark: SparkSession, source: Source) -> tuple[DataFrame, _Choice]:
             context = context_of(spark)
             remote = context is None or not runs_locally(context)
             executors = Executors(width=lambda: _slots(spark), run=for_thread_of(spark, run), remote=remote)
-            lister = wave_lister(iterator, task_class, lambda: executors, start_over=pages.start_over)
-
-            def open_listing(request: ListingRequest) -> Listing:
-                pages.begin_listing()
-                return lister(request)
-
-            iterator.lister = open_listing
-        for native in iterator.get_native_item_stream(iterator.start_key):  # what the driver listed itself
+            iterator.lister = wave_lister(iterator, task_class, lambda: executors)
+        for native in iterator.get_native_item_stream(iterator.start_key):
             pages.add(native)
         # a store may tell its clock with the first page
         now = iterator.store_clock() - (time.monotonic() - began)
         choice = _Choice(config=config, prefixes=iterator.prefixes, logs=logs, now=now)
+        unordered = any(iterator.listing_hints(prefix).unordered for prefix in iterator.prefixes)
     chosen = pages.frame().mapInArrow(choice.objects, CHOSEN_SCHEMA)
-    if config.discovery.mode != "keys":
+    if config.discovery.mode != "keys" and not unordered:
         return chosen, choice
-    # A supplied list may name an object twice, also in two versions: the later one counts.
+    # A supplied list may name an object twice, also in two versions: the later one counts. So does a listing that started over.
     latest = "struct(modified_ms, version, size, storage_class, scheme, bucket) as latest"
     by_key = chosen.selectExpr("key", latest).groupBy("key").agg({"latest": "max"}).toDF("key", "latest")
     return by_key.selectExpr("latest.*", "key"), choice
@@ -200,7 +180,7 @@ def _slots(spark: SparkSession) -> int:
 
 @attrs.define(eq=False, repr=False)
 class _Pages:
-    """The pages of all listings of a call: frames that executors keep, and packed pages on their way there.
+    """The listed objects, packed: on the driver, and beyond `DRIVER_BYTES` in frames that executors keep.
 
     Args:
         put: makes a frame of packed pages.
@@ -210,37 +190,12 @@ class _Pages:
     _frames: list[DataFrame] = attrs.field(factory=list, init=False)
     _packed: list[bytes] = attrs.field(factory=list, init=False)
     _page: list[NativeObject] = attrs.field(factory=list, init=False)
-    _begin: tuple[int, int] = attrs.field(default=(0, 0), init=False)
-    """Frames and packed pages before the present listing."""
-
-    def begin_listing(self) -> None:
-        """Note that what follows is of another listing."""
-        self._pack()
-        self._begin = len(self._frames), len(self._packed)
-
-    def start_over(self) -> None:
-        """Drop what the present listing has given: it begins again."""
-        frames, packages = self._begin
-        del self._frames[frames:], self._packed[packages:], self._page[:]
 
     def add(self, native: NativeObject) -> None:
-        """Add an object that the driver listed."""
+        """Add an object."""
         self._page.append(native)
-        if len(self._page) < PAGE_OBJECTS:
-            return
-        self._pack()
-        if sum(map(len, self._packed)) >= DRIVER_BYTES:
-            frames, before = self._begin
-            if before:
-                self._frames.insert(frames, self._put(self._packed[:before]).localCheckpoint())
-                self._begin = frames + 1, 0
-            if self._packed[before:]:
-                self._frames.append(self._put(self._packed[before:]).localCheckpoint())
-            self._packed.clear()
-
-    def keep(self, frame: DataFrame) -> None:
-        """Add what executors listed."""
-        self._frames.append(frame)
+        if len(self._page) == PAGE_OBJECTS:
+            self._pack()
 
     def frame(self) -> DataFrame:
         """Return all pages, as column `page`."""
@@ -250,12 +205,15 @@ class _Pages:
             frames = [frames[at].union(frames[at + 1]) for at in range(0, len(frames) - 1, 2)] + (
                 frames[-1:] if len(frames) % 2 else []
             )
-        return frames[0].filter("page is not null").select("page")
+        return frames[0]
 
     def _pack(self) -> None:
         if self._page:
             self._packed.append(packed(self._page))
             self._page.clear()
+        if sum(map(len, self._packed)) >= DRIVER_BYTES:
+            self._frames.append(self._put(self._packed).localCheckpoint())
+            self._packed.clear()
 
 
 # ---- on an executor
@@ -268,15 +226,13 @@ class _Wave:
     batches: Sequence[RangeBatch]
 
     def listed(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the batches find, as `LISTED_SCHEMA`."""
+        """Yield what the batches find: a pickled `RangeListing` for each key range."""
         import pyarrow as pa  # noqa: PLC0415 - 50 MB, which a run without frames does not need
 
         for row in rows:
             for number in row.column(0).to_pylist():
                 for listed in list_batch(self.batches[number]):
-                    reports = [pickle.dumps(listed.report(), protocol=5), *[None] * len(listed.pages)]
-                    columns = [pa.array(reports, pa.binary()), pa.array([None, *listed.pages], pa.binary())]
-                    yield pa.RecordBatch.from_arrays(columns, names=["report", "page"])
+                    yield pa.RecordBatch.from_pydict({"listing": [pickle.dumps(listed, protocol=5)]})
 
 
 @attrs.frozen(kw_only=True)
@@ -327,16 +283,9 @@ def _rows_of_objects(natives: Sequence[NativeObject]) -> pa.RecordBatch:
     """Return objects as `CHOSEN_SCHEMA`."""
     import pyarrow as pa  # noqa: PLC0415
 
-    columns = {
-        "scheme": pa.array([native.scheme for native in natives], pa.string()),
-        "bucket": pa.array([native.bucket for native in natives], pa.string()),
-        "key": pa.array([native.key.encode(errors="surrogatepass") for native in natives], pa.binary()),
-        "size": pa.array([native.size for native in natives], pa.int64()),
-        "version": pa.array([native.version for native in natives], pa.string()),
-        "modified_ms": pa.array([native.modified_ms for native in natives], pa.int64()),
-        "storage_class": pa.array([native.storage_class for native in natives], pa.string()),
-    }
-    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    columns = dict(zip(FIELDS, zip(*map(VALUES, natives), strict=True), strict=True))
+    columns["key"] = tuple(key.encode(errors="surrogatepass") for key in columns["key"])
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _objects_of_rows(rows: pa.RecordBatch) -> Iterator[NativeObject]:

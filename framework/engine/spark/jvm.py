@@ -144,7 +144,6 @@ def launch(options: Iterable[tuple[str, str]]) -> JavaGateway:
     options = list(options)
     read_end, write_end = os.pipe()
     output = _JavaOutput(read_end)
-    output.start()
     try:
         with _submitted(options):
             gateway = launch_gateway(None, {"stdout": write_end, "stderr": write_end})  # type: ignore[no-untyped-call]
@@ -295,8 +294,6 @@ class _JavaOutput:
         self.quiet = False
         self._lines: deque[str] = deque(maxlen=KEPT_LINES)
         self._thread = threading.Thread(target=self._read, args=(pipe,), name="spark-jvm", daemon=True)
-
-    def start(self) -> None:
         self._thread.start()
 
     def _read(self, pipe: int) -> None:

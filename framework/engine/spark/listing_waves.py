@@ -2,7 +2,8 @@
 
     planner -> a wave of ranges -> batches -> executors: pages -> results, and remaining ranges -> planner
 
-The driver lists the first pages of a bucket, and executors list the rest: a small bucket costs no job.
+The driver lists the first pages of a bucket, and executors list the rest: a small bucket costs no job. Packed pages are
+unpacked one at a time, so the keys of a wave take some MB on the driver instead of some hundred.
 """
 
 from __future__ import annotations
@@ -14,21 +15,34 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from framework.engine.spark.failure_messages import on_executor, sentence
-from framework.engine.spark.range_batch import RangeBatch, RangeListing, list_ranges, seconds_asked, unpacked
+from framework.engine.spark.capacity import Capacity
+from framework.engine.spark.failure_messages import is_stopped, lost_job, on_executor, sentence
+from framework.engine.spark.range_batch import (
+    RangeBatch,
+    RangeListing,
+    list_batch,
+    list_ranges,
+    seconds_asked,
+    unpacked,
+)
+from framework.engine.spark.spark_context import runs_locally
+from framework.engine.spark.threads import for_thread
 from framework.errors import FatalError, SourceError, TaskClosedError
-from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.daemon_threads import Awaited
-from framework.storage.listing.listing import Listing, ListingCounts
+from framework.storage.listing.listing import Listing
 from framework.storage.listing.pages import OutOfOrderError, checked_page, look_again
 from framework.storage.listing.planner import RangePlanner
 from framework.storage.listing.range_tasks import RangeTask
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from framework.config.sections import SourceCommonConfig
     from framework.iterator.object_store import StoreRecordIterator
     from framework.storage.listing.listing import ListingRequest
     from framework.store import ListPage
+    from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +71,53 @@ class Executors:
     remote: bool = False
 
 
+def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: str) -> Executors:
+    """Return the executors of a context; their jobs have this thread's local properties of Spark.
+
+    Args:
+        context: Spark's context.
+        config: configuration of the source.
+        group: the job group of the waves, for cancelling them.
+    """
+
+    def list_wave(wave: Sequence[RangeBatch]) -> list[RangeListing]:
+        context.setJobGroup(group, f"{config.source.name}: listing", interruptOnCancel=True)
+        return context.parallelize(wave, len(wave)).flatMap(list_batch).collect()
+
+    in_thread = for_thread(context, list_wave)
+
+    def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
+        try:
+            return in_thread(wave)
+        except Exception as error:
+            if is_stopped(context):
+                raise lost_job(context, error, "a listing") from error
+            raise
+
+    capacity = Capacity(context)
+    return Executors(width=lambda: capacity.slots, run=run, remote=not runs_locally(context))
+
+
+def wave_lister(
+    iterator: StoreRecordIterator, task_class: type[AbstractSourceTask], executors: Callable[[], Executors]
+) -> Callable[[ListingRequest], Listing]:
+    """Return a lister by waves, for `StoreRecordIterator.lister`.
+
+    Args:
+        iterator: iterator of the source, on the driver.
+        task_class: the source.
+        executors: waits for Spark; called for what the driver does not list itself.
+    """
+
+    def open_listing(request: ListingRequest) -> Listing:
+        if request.unordered or not iterator.store.ordered or iterator.config.discovery.list_concurrency == 1:
+            return iterator.list_by_threads(request)
+        bundle = RangeBatch(task_class=task_class, config=iterator.config, prefix=request.prefix, tasks=())
+        return WaveListing(iterator, request, bundle, executors)
+
+    return open_listing
+
+
 @attrs.define(eq=False, repr=False, slots=False)
 class WaveListing(Listing):
     """The objects of a listing by waves, page by page. For one thread.
@@ -70,17 +131,13 @@ class WaveListing(Listing):
         request: the listing.
         bundle: what the batches of all waves have in common.
         executors: waits for Spark; called for what the driver does not list itself.
-        serial: begins the chain of pages.
     """
 
     _iterator: StoreRecordIterator
     _request: ListingRequest
     _bundle: RangeBatch
     _executors: Callable[[], Executors]
-    _serial: Callable[[], Listing]
-    _leave: int = attrs.field(default=0, init=False)
     _chain: Listing | None = attrs.field(default=None, init=False)
-    _closed: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         iterator, request = self._iterator, self._request
@@ -116,7 +173,6 @@ class WaveListing(Listing):
     @override
     def close(self) -> None:
         """End the listing; a wave in progress is abandoned. Idempotent."""
-        self._closed = True
         self._pages = iter(())
         if self._chain is not None:
             self._chain.close()
@@ -125,27 +181,22 @@ class WaveListing(Listing):
         try:
             for wave in self._waves():
                 for listed in wave:
-                    whole = listed.key_range
-                    for number, page in enumerate(listed.pages, 1):
-                        objects = unpacked(page)
-                        if whole is not None:
-                            until = objects[-1].key if number < len(listed.pages) else whole.until
-                            self.key_range = KeyRange(whole.after, until)
-                            whole = KeyRange(objects[-1].key, whole.until)
-                        yield objects
+                    for page, self.key_range in listed.pages:
+                        yield unpacked(page)
         except OutOfOrderError as error:
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True
-            self._chain = self._serial()
-            if self._closed:  # `close` may have looked for it before
-                self._chain.close()
             self.key_range = None
-            before = self.counts
-            for objects in self._chain:
-                self.server_time_ms = self.server_time_ms or self._chain.server_time_ms
+            self._chain = chain = self._iterator.list_by_threads(attrs.evolve(self._request, unordered=True))
+            if self._iterator.closing.is_set():  # `close` may have looked for it before
+                chain.close()
+            self.counts = chain.counts = attrs.evolve(self.counts, serial=True)
+            for objects in chain:
+                self.server_time_ms = self.server_time_ms or chain.server_time_ms
                 yield objects
-                self.counts = plus(before, self._chain.counts)
-        self.complete = True
+            self.complete = chain.complete
+        else:
+            self.complete = True
 
     def _waves(self) -> Iterator[list[RangeListing]]:
         """Yield the results of each wave.
@@ -153,36 +204,28 @@ class WaveListing(Listing):
         Raises:
             OutOfOrderError: the store has no order; no object of the last wave was given.
         """
-        try:
+        under_way = self._begin()
+        while under_way is not None:
+            clock = self._iterator.policy.clock
+            began = clock()
+            wave = under_way()
+            self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
+            failure = next((listed.failure for listed in wave if listed.failure is not None), None)
+            if failure is not None:
+                raise failure
+            self._report(wave)
             under_way = self._begin()
-            while under_way is not None:
-                clock = self._iterator.policy.clock
-                began = clock()
-                wave = under_way()
-                self.counts.idle_seconds += max(0.0, clock() - began - seconds_asked(wave))
-                failure = next((listed.failure for listed in wave if listed.failure is not None), None)
-                if failure is not None:
-                    raise failure
-                self._report(wave)
-                under_way = self._begin()
-                yield wave
-        finally:
-            # of a wave that is left behind, or was lost: the next listing has the same limiter
-            self._limiter.give_back(self._leave)
-            self._leave = 0
+            yield wave
 
     def _begin(self) -> Callable[[], list[RangeListing]] | None:
         """Start the next wave; return a function that waits for its end. None: no range is left."""
         if self._planner.finished:
             return None
-        leave = self._limiter.take(self._concurrency)
-        tasks = self._planner.next_ranges(max(1, leave))  # one goes on also while others use up what the bucket takes
-        self._limiter.give_back(max(0, leave - len(tasks)))
-        self._leave = min(leave, len(tasks))
+        tasks = self._planner.next_ranges(min(self._concurrency, self._limiter.allowed))
         began = self._iterator.policy.clock()
         if max(self._planner.pages, self._known_pages) < DRIVER_PAGES:  # not their sum: those known come again
             wave = self._spread(tasks, 1)
-            work = _in_background(lambda: list_ranges(self._iterator, wave[0], self._iterator.closing))
+            work = _in_background(lambda: list_ranges(self._iterator, wave[0]))
         else:
             executors = self._executors()
             wave = self._spread(tasks, executors.width())
@@ -191,8 +234,8 @@ class WaveListing(Listing):
         def end() -> list[RangeListing]:
             listed = work()
             throttled = sum(range_listed.throttled for range_listed in listed)
-            calls, self._leave = self._leave, 0
-            for _ in range(calls):
+            # only now, so that a wave whose end nobody waits for takes nothing; a process lists a bucket once at a time
+            for _ in range(self._limiter.take(len(tasks))):
                 self._limiter.give_back(1, succeeded=not throttled)
             if throttled:
                 self._limiter.throttled(began)
@@ -247,12 +290,6 @@ class WaveListing(Listing):
         store, policy = self._iterator.store, self._iterator.policy
         stop = self._iterator.closing
         return policy.call(lambda: checked_page(store, **call), what=f"listing {self._where}", stop=stop)
-
-
-def plus(left: ListingCounts, right: ListingCounts) -> ListingCounts:
-    """Return the sum; of the right one, whether it is a chain of pages."""
-    names = ("calls", "objects", "retries", "throttled", "idle_seconds")
-    return attrs.evolve(right, **{name: getattr(left, name) + getattr(right, name) for name in names})
 
 
 def _in_background(work: Callable[[], list[RangeListing]]) -> Callable[[], list[RangeListing]]:

@@ -6,7 +6,7 @@ trace.
 
 from __future__ import annotations
 
-import importlib.metadata
+import contextlib
 import importlib.util
 import json
 import logging
@@ -27,12 +27,11 @@ import attrs
 from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transform_registry import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
-from framework.engine.spark.failure_messages import MORE_MEMORY, is_stopped, sentence
-from framework.engine.spark.jvm import ended
+from framework.engine.spark.failure_messages import MORE_MEMORY, application_ended, is_stopped, sentence
 from framework.engine.spark.spark_context import runs_locally, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, context_of
-from framework.errors import OWN_PACKAGES, FatalError, SourceError, SparkUnavailableError
+from framework.errors import OWN_PACKAGES, FatalError, SparkUnavailableError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +95,9 @@ def ship_packages(context: SparkContext) -> None:
         sys.path[:] = before  # the driver has the packages themselves
         _shipped.add(str(context.applicationId))
     except Exception as exc:
-        raise _no_answer(context, exc, "the packages cannot be sent to Spark's executors") from exc
+        if is_stopped(context):
+            raise application_ended(context) from exc
+        raise FatalError(f"the packages cannot be sent to Spark's executors: {sentence(exc)}") from exc
 
 
 def require_packages_of(spark: SparkSession, task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> None:
@@ -155,7 +156,7 @@ def _ship_to_server(spark: SparkSession) -> None:
 
 
 def write_archive(archive: Path) -> None:
-    """Write the packages and their metadata, so that shipped formats are also found as entry points.
+    """Write the packages.
 
     Modules that this process has imported, as executors will, have their bytecode beside them: to compile them takes each
     Python worker 0.6 s of CPU.
@@ -166,8 +167,6 @@ def write_archive(archive: Path) -> None:
                 target.write(path, name)
                 if name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") in sys.modules:
                     target.writestr(f"{name}c", _bytecode(path))
-        for name, text in _metadata():
-            target.writestr(name, text)
 
 
 def _modules(package: str) -> Iterator[tuple[Path, str]]:
@@ -186,17 +185,6 @@ def _bytecode(path: Path) -> bytes:
     """
     code = SourceFileLoader(path.stem, str(path)).get_code(path.stem)  # from Python's cache, where it is there
     return MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + marshal.dumps(code)
-
-
-def _metadata() -> Iterator[tuple[str, str]]:
-    try:
-        found = importlib.metadata.distribution(DISTRIBUTION)
-    except importlib.metadata.PackageNotFoundError:  # run from a source tree; formats are found without
-        return
-    for name in ("METADATA", "entry_points.txt"):
-        text = found.read_text(name)
-        if text:
-            yield f"{DISTRIBUTION.replace('-', '_')}-{found.version}.dist-info/{name}", text
 
 
 def needed_modules(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> list[str]:
@@ -220,6 +208,7 @@ def require_packages(
     config: SourceCommonConfig,
     *,
     stopping: threading.Event | None = None,
+    limit_seconds: float | None = None,
 ) -> bool:
     """Ship the packages, and check on an executor that everything that this source needs can be imported.
 
@@ -230,13 +219,14 @@ def require_packages(
         task_class: the source.
         config: its configuration.
         stopping: ends the wait for an executor.
+        limit_seconds: maximum wait for an executor; None means no limit.
 
     Returns:
         Whether executors can reach a port of the driver unknown to Spark: see
             `framework.engine.spark.stop_channel`.
 
     Raises:
-        SparkUnavailableError: the master has refused or ended the application.
+        SparkUnavailableError: the master has refused or ended the application, or no executor came.
         FatalError: names the missing module and the interpreter that lacks it.
     """
     modules = needed_modules(task_class, config)
@@ -251,10 +241,13 @@ def require_packages(
         "channel": channel.address[:2] if channel is not None else None,
     }
     try:
-        found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR)
+        found = wait_for(lambda: _ask(context, asked), stopping, NO_EXECUTOR, limit_seconds=limit_seconds)
+    except SparkUnavailableError:
+        cancel_jobs(context, CHECK_GROUP)
+        raise
     except Exception as exc:
         if is_stopped(context):
-            raise _no_answer(context, exc, "") from exc
+            raise application_ended(context) from exc
         said = sentence(exc)
         raise FatalError(f"Spark's executors run no Python task: {said}{_advice(context, said)}") from exc
     finally:
@@ -290,24 +283,17 @@ def _is_installed(name: str) -> bool:
         return False
 
 
-def _no_answer(context: SparkContext, error: Exception, what: str) -> SourceError:
-    if is_stopped(context):
-        return ended() or SparkUnavailableError(
-            f"Spark's master {context.master} does not answer, or has ended the application"
-        )
-    return FatalError(f"{what}: {sentence(error)}")
-
-
 def _ask(context: SparkContext, asked: Mapping[str, Any]) -> Mapping[str, Any]:
     context.setJobGroup(CHECK_GROUP, "are the packages there?", interruptOnCancel=True)
-    for left in reversed(range(CHECK_ATTEMPTS)):
-        try:
-            answers: Sequence[Mapping[str, Any]] = context.parallelize([asked], 1).map(_make_probe()).collect()
-            return answers[0]
-        except Exception:
-            if not left or is_stopped(context):
-                raise
-    raise AssertionError
+
+    def attempt() -> Mapping[str, Any]:
+        answers: Sequence[Mapping[str, Any]] = context.parallelize([asked], 1).map(_make_probe()).collect()
+        return answers[0]
+
+    for _ in range(CHECK_ATTEMPTS - 1):
+        with contextlib.suppress(Exception):
+            return attempt()
+    return attempt()
 
 
 def _judge(found: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ This also runs on the driver, for the first pages of a bucket.
 
 from __future__ import annotations
 
+import operator
 import pickle
 import socket
 import threading
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
     from framework.task import AbstractSourceTask
 
 
+FIELDS = tuple(field.name for field in attrs.fields(NativeObject))
+VALUES = operator.attrgetter(*FIELDS)
+
+
 @attrs.frozen(kw_only=True)
 class RangeBatch:
     """The ranges of a wave that one Spark task lists in parallel; travels pickled.
@@ -59,8 +64,7 @@ class RangeListing:
     """Result of listing a range; a failure is a value.
 
     Attributes:
-        pages: packed objects, in order; see `unpacked`.
-        key_range: the range that its pages cover completely; None when it failed.
+        pages: packed objects, in order; see `unpacked`. Each with the key range that it covers completely.
         result: the report for the planner; None when it failed before the first page.
         retries: retried calls.
         throttled: retries because the store asked to slow down.
@@ -72,8 +76,7 @@ class RangeListing:
         host: name of the executor's machine; empty on the driver.
     """
 
-    pages: list[bytes] = attrs.field(factory=list, repr=False)
-    key_range: KeyRange | None = None
+    pages: list[tuple[bytes, KeyRange]] = attrs.field(factory=list, repr=False)
     result: RangeResult | None = None
     retries: int = 0
     throttled: int = 0
@@ -82,10 +85,6 @@ class RangeListing:
     answered_at: float = 0.0
     failure: SourceError | None = None
     host: str = ""
-
-    def report(self) -> RangeListing:
-        """Return the result without the pages."""
-        return attrs.evolve(self, pages=[])
 
 
 def seconds_asked(wave: Sequence[RangeListing]) -> float:
@@ -102,22 +101,13 @@ def seconds_asked(wave: Sequence[RangeListing]) -> float:
 
 def packed(objects: Sequence[NativeObject]) -> bytes:
     """Compress the objects of a page by columns: 20 to 40 bytes each."""
-    first = objects[0]
-    columns = (
-        first.scheme,
-        first.bucket,
-        [native.key for native in objects],
-        [native.size for native in objects],
-        [native.version for native in objects],
-        [native.modified_ms for native in objects],
-        [native.storage_class for native in objects],
-    )
+    columns = list(zip(*map(VALUES, objects), strict=True))
     return zstandard.compress(pickle.dumps(columns, protocol=5), 1)
 
 
 def unpacked(page: bytes) -> list[NativeObject]:
     """Decompress a page; the inverse of `packed`."""
-    scheme, bucket, *columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
+    columns = pickle.loads(zstandard.decompress(page))  # noqa: S301 - our own bytes
     return [
         NativeObject(
             scheme=scheme,
@@ -128,7 +118,7 @@ def unpacked(page: bytes) -> list[NativeObject]:
             modified_ms=modified_ms,
             storage_class=storage_class,
         )
-        for key, size, version, modified_ms, storage_class in zip(*columns, strict=True)
+        for scheme, bucket, key, size, version, modified_ms, storage_class in zip(*columns, strict=True)
     ]
 
 
@@ -168,36 +158,21 @@ def _iterator_of(batch: RangeBatch) -> StoreRecordIterator:
         return iterator
 
 
-def list_ranges(
-    iterator: StoreRecordIterator, batch: RangeBatch, stop: threading.Event | None = None
-) -> list[RangeListing]:
+def list_ranges(iterator: StoreRecordIterator, batch: RangeBatch) -> list[RangeListing]:
     """List the ranges of a batch with an existing iterator."""
     discovery = batch.config.discovery
     limiter = CallLimiter(  # 0 = no limit
         requests_per_second=(discovery.list_requests_per_second or 0.0) * batch.budget_part,
         bytes_per_second=(discovery.list_bytes_per_second or 0.0) * batch.budget_part,
     )
-    if len(batch.tasks) == 1:
-        return [_list_one(iterator, batch, batch.tasks[0], limiter, stop)]
     with ThreadPoolExecutor(len(batch.tasks), thread_name_prefix="range") as threads:
-        return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter, stop), batch.tasks))
+        return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter), batch.tasks))
 
 
-def _key_range_of(task: RangeTask, result: RangeResult) -> KeyRange | None:
-    if result.exhausted:
-        return KeyRange(task.after, task.until)
-    return KeyRange(task.after, result.last_key) if result.last_key is not None else None
-
-
-def _list_one(
-    iterator: StoreRecordIterator,
-    batch: RangeBatch,
-    task: RangeTask,
-    limiter: CallLimiter,
-    stop: threading.Event | None,
-) -> RangeListing:
+def _list_one(iterator: StoreRecordIterator, batch: RangeBatch, task: RangeTask, limiter: CallLimiter) -> RangeListing:
     listed = RangeListing()
     results: list[RangeResult] = []
+    after = task.after
 
     def count(error: RetriableError, tries: int, seconds: float) -> None:
         listed.retries += 1
@@ -207,9 +182,11 @@ def _list_one(
     def ask(**call: Any) -> ListPage:
         delay = limiter.delay_seconds()
         if delay > 0:
-            iterator.policy.wait(delay, stop)
+            iterator.policy.wait(delay, iterator.closing)
         what = f"listing {iterator.store.scheme}://{iterator.store.bucket}/{batch.prefix}"
-        page = iterator.policy.call(lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=stop)
+        page = iterator.policy.call(
+            lambda: checked_page(iterator.store, **call), what=what, on_retry=count, stop=iterator.closing
+        )
         limiter.spend(OBJECT_BYTES * len(page.objects))
         if listed.server_time_ms is None:
             listed.server_time_ms = page.server_time_ms
@@ -221,12 +198,13 @@ def _list_one(
             iterator.store, task, prefix=batch.prefix, page_size=iterator.page_size, ask=ask
         ):
             if objects:
-                listed.pages.append(packed(objects))
+                until = task.until if result.exhausted else result.last_key
+                listed.pages.append((packed(objects), KeyRange(after, until)))
+                after = objects[-1].key
             results.append(result)
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
         listed.failure = portable(error)
     listed.answered_at = time.time()
     if results:
         listed.result = merged(results)
-        listed.key_range = _key_range_of(task, listed.result)
     return listed

@@ -386,7 +386,7 @@ def wait_for(
         late = limit_seconds is not None and time.monotonic() - began >= limit_seconds
         if (late or (stopping is not None and stopping.is_set())) and awaited.leave():
             if late:
-                raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for {what}, and none came")
+                raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for {what}")
             return None
         if waited >= NOTICE_SECONDS:
             waited = 0.0

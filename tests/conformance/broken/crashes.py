@@ -200,8 +200,9 @@ def keys_of_another_partition(monkeypatch):
 
     def batch(self, run, state, failure=None):
         made = real(self, run, state, failure)
-        if self._key_hashes is not None:
-            self._key_hashes = np.asarray(made.record_numbers, dtype=np.uint32)
+        if self._records.key_hashes is not None:
+            hashes = np.asarray(made.record_numbers, dtype=np.uint32)
+            self._records = attrs.evolve(self._records, key_hashes=hashes)
         return made
 
     monkeypatch.setattr(keyed_reader.KeyedRead, "_batch", batch)

@@ -512,8 +512,7 @@ def test_what_earlier_starts_left_out_counts_until_its_hour_is_over():
 
 def test_over_all_tasks_too():
     now = [5000.0]
-    watch = SkipWatch(per_hour=10, clock=lambda: now[0])
-    watch.expect([SkippedCount(60, 3), SkippedCount(3000, 6)])
+    watch = SkipWatch(per_hour=10, before=[SkippedCount(60, 3), SkippedCount(3000, 6)], clock=lambda: now[0])
     watch.observe(1)
     with pytest.raises(TooManySkippedError, match="11 bad records and objects"):
         watch.observe(2)

@@ -269,9 +269,9 @@ def test_it_is_a_figure():
 def test_it_shows_while_a_call_is_still_being_tried_again(over):
     iterator = over(store_of(a=3), Clock())
     drain(iterator)
-    iterator.store_failed(ThrottledError("memory://bucket: slow down"))
+    iterator.log_retry(ThrottledError("memory://bucket: slow down"), 1, 0.0)
     assert iterator.statistics.store_away == 0
-    iterator.store_failed(StoreUnavailableError("memory://bucket: 500"))
+    iterator.log_retry(StoreUnavailableError("memory://bucket: 500"), 1, 0.0)
     assert iterator.statistics.store_away == 1
     iterator.store_works("reading")
     assert iterator.statistics.store_away == 0

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from framework.engine.spark.capacity import LOOK_SECONDS, NO_EXECUTOR, SLOTS_SECONDS, Capacity, WaitWatch
+from framework.engine.spark.capacity import LOOK_SECONDS, NO_EXECUTOR, SLOTS_SECONDS, Capacity
 from framework.engine.spark.spark_context import NOTICE_SECONDS
 from framework.errors import SparkUnavailableError
 
@@ -79,7 +79,7 @@ def test_with_dynamic_allocation_tasks_wait_for_the_executors_to_come():
 def warned(context, seconds, caplog, *, running=1, tasks_max=1):
     """The warnings of a watch over so many seconds."""
     clock = Clock()
-    watch = WaitWatch(context, tasks_max=tasks_max, clock=clock)
+    watch = Capacity(context, tasks_max=tasks_max, clock=clock)
     caplog.clear()
     while clock.now < seconds:
         watch.look(running)

@@ -12,8 +12,7 @@ from framework.engine.reporter import Reporter
 from framework.engine.session import Session
 from framework.engine.spark import capacity, driver, executor, object_assignment
 from framework.engine.spark.driver import ReadySpark, SparkGroup
-from framework.engine.spark.listing_waves import DRIVER_PAGES
-from framework.engine.spark.wave_lister import executors_of, wave_lister
+from framework.engine.spark.listing_waves import DRIVER_PAGES, executors_of, wave_lister
 from framework.errors import (
     EXIT_TRY_AGAIN,
     CredentialsError,
@@ -274,16 +273,17 @@ def test_records_that_are_skipped_were_not_sent(world, good):
 
 def test_the_number_of_sent_records_never_falls(world, monkeypatch):
     """A counter that falls has begun again at zero, to Prometheus: its rate would show all records a second time."""
-    seen, follow = [], SparkGroup._follow
+    seen, collect = [], SparkGroup._collect
 
     def watched(group, listing):
-        follow(group, listing)
-        seen.append(group._live.records)
+        collect(group, listing)
+        seen.append(group._counts.records)
 
-    monkeypatch.setattr(SparkGroup, "_follow", watched)
+    monkeypatch.setattr(SparkGroup, "_collect", watched)
     store = MemoryStore()
     store.put("some", b"".join(b"no json\n" if number % 2 else b"1\n" for number in range(10)))
-    reporter, _ = world[2](store, tolerance="skip_record")
+    reporter, ended = world[2](store, tolerance="skip_record")
+    assert ended is None
     seen.append(reporter.progress().records)
     assert seen == sorted(seen)
     assert seen[-1] == 5

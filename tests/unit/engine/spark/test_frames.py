@@ -140,12 +140,6 @@ class Frame:
     def union(self, other):
         return Frame(self.pages + other.pages, depth=1 + max(self.depth, other.depth))
 
-    def filter(self, _):
-        return self
-
-    def select(self, _):
-        return self
-
     def keys(self):
         return [native.key for page in self.pages for native in unpacked(page)]
 
@@ -158,24 +152,6 @@ def natives_of(*numbers):
 def add(pages, *numbers):
     for native in natives_of(*numbers):
         pages.add(native)
-
-
-@pytest.mark.parametrize("limit", [1, 200, 1 << 20])
-def test_a_listing_that_starts_over_drops_its_own_pages_and_no_others(limit, monkeypatch):
-    """Also those of a page that is not full, and those that went to executors."""
-    monkeypatch.setattr(frames, "PAGE_OBJECTS", 2)
-    monkeypatch.setattr(frames, "DRIVER_BYTES", limit)
-    pages = _Pages(put=Frame)
-    pages.begin_listing()
-    add(pages, 1, 2, 3)
-    pages.keep(Frame([packed(natives_of(4))]))
-    pages.begin_listing()
-    add(pages, 11, 12, 13)
-    pages.keep(Frame([packed(natives_of(14))]))
-    add(pages, 15, 16, 17)
-    pages.start_over()
-    add(pages, 11, 12, 13)
-    assert sorted(pages.frame().keys()) == [f"{number:06d}" for number in (1, 2, 3, 4, 11, 12, 13)]
 
 
 def test_the_driver_keeps_no_more_pages_than_its_limit(monkeypatch):
@@ -191,11 +167,12 @@ def test_the_driver_keeps_no_more_pages_than_its_limit(monkeypatch):
     assert sorted(pages.frame().keys()) == [f"{number:06d}" for number in range(2000)]
 
 
-def test_the_plan_of_many_waves_is_flat():
+def test_the_plan_of_many_frames_is_flat(monkeypatch):
     """Spark and protobuf refuse one of some hundred levels."""
+    monkeypatch.setattr(frames, "PAGE_OBJECTS", 1)
+    monkeypatch.setattr(frames, "DRIVER_BYTES", 1)
     pages = _Pages(put=Frame)
-    for number in range(1000):
-        pages.keep(Frame([packed(natives_of(number))]))
+    add(pages, *range(1000))
     frame = pages.frame()
     assert frame.keys() == [f"{number:06d}" for number in range(1000)]
     assert frame.depth <= 11

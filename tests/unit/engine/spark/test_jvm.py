@@ -190,7 +190,6 @@ def test_what_java_says_while_its_context_stops_is_not_logged(monkeypatch, caplo
     read_end, write_end = os.pipe()
     output = jvm._JavaOutput(read_end)
     monkeypatch.setattr(jvm, "_launched", [(None, output)])
-    output.start()
     with os.fdopen(write_end, "w") as java:
         print("ERROR Spark: a disk is full", file=java, flush=True)
         wait_for(lambda: caplog.messages)
@@ -205,7 +204,6 @@ def test_what_java_says_while_its_context_stops_is_not_logged(monkeypatch, caplo
 def test_ten_attempts_to_make_a_folder_are_said_once(caplog):
     read_end, write_end = os.pipe()
     output = jvm._JavaOutput(read_end)
-    output.start()
     with os.fdopen(write_end, "w") as java:
         for number in range(10):
             print(f"2026-01-31T12:00:00.000 ERROR Spark JavaUtils: Failed to create directory /x/a{number}", file=java)
@@ -220,7 +218,6 @@ def test_ten_attempts_to_make_a_folder_are_said_once(caplog):
 def test_a_line_of_java_shows_no_secret(caplog):
     read_end, write_end = os.pipe()
     output = jvm._JavaOutput(read_end)
-    output.start()
     with os.fdopen(write_end, "w") as java:
         print("Traceback (most recent call last):\n  File x\nError: invalid XML:\nb'<SessionToken>hunter22", file=java)
     assert output.last_words() == "Error: invalid XML:; b'<SessionToken>***"

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from framework.engine.spark import listing_waves, range_batch
-from framework.engine.spark.listing_waves import Executors
+from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
-from framework.engine.spark.wave_lister import wave_lister
 from framework.errors import (
     AccessDeniedError,
     CredentialsError,
@@ -37,7 +36,7 @@ from tests.unit.storage.listing.test_parallel import BoundedStore, Queue, Sorted
 PAGE = 7
 
 
-def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, clock=time.monotonic, **options):
+def listed(store, *, run=None, request=None, width=3, clock=time.monotonic, **options):
     """(keys, the listing, the waves that executors got) of one listing."""
     task = MemorySourceTask(
         store, page_size=PAGE, policy=RetryPolicy(attempts=6, jitter=0.0, clock=clock).without_waiting()
@@ -55,7 +54,6 @@ def listed(store, *, run=None, request=None, width=3, start_over=lambda: None, c
         iterator,
         MemorySourceTask,
         lambda: Executors(width=lambda: width, run=on_executors),
-        start_over=start_over,
     )
     listing = lister(request or ListingRequest(prefix="", after=""))
     keys = [one.key for page in listing for one in page]
@@ -193,17 +191,28 @@ def test_waves_that_spark_loses_for_ever_end_the_listing_with_a_sentence():
 def test_a_store_without_order_is_listed_by_one_chain_from_the_start(caplog):
     names = [f"a{number % 7} {number}" for number in range(700)] + [f"a{number % 7}/b{number}" for number in range(700)]
     store = SortedStore(names, like_folders)
-    started_over = []
-    keys, listing, _ = listed(store, start_over=lambda: started_over.append(True))
+    keys, listing, _ = listed(store)
     assert set(keys) == set(names)
     assert keys[-len(names) :] == store.keys
     assert listing.unordered
     assert listing.complete
     assert listing.histogram == []
-    assert started_over == [True]
     assert "one chain of pages lists it from the start" in caplog.text
     again, _, jobs = listed(store, request=ListingRequest(prefix="", after="", unordered=True))
     assert (again, jobs) == (store.keys, [])
+
+
+def test_a_listing_that_started_over_tells_that_its_objects_may_be_there_twice():
+    """DataFrames then take each key once."""
+    names = [f"a{number % 7} {number}" for number in range(700)] + [f"a{number % 7}/b{number}" for number in range(700)]
+    store = SortedStore(names, like_folders)
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+    run = Executors(width=lambda: 3, run=lambda wave: [one for batch in wave for one in list_ranges(iterator, batch)])
+    iterator.lister = wave_lister(iterator, MemorySourceTask, lambda: run)
+    assert not iterator.listing_hints("").unordered
+    assert {native.key for native in iterator.get_native_item_stream(None)} == set(names)
+    assert iterator.listing_hints("").unordered
+    iterator.close()
 
 
 @pytest.mark.parametrize("documented", [True, False])

@@ -145,13 +145,13 @@ def test_a_master_that_does_not_answer_may_be_of_another_version(monkeypatch):
     """It only writes into its own log that it cannot read what an application of another version sends."""
 
     def silent(*_, limit_seconds, **__):
-        raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for it, and none came")
+        raise SparkUnavailableError(f"waited {limit_seconds:.0f} seconds for it")
 
     monkeypatch.setattr(module, "wait_for", silent)
     monkeypatch.setattr(module, "find_java", lambda: None)
     monkeypatch.setattr(module, "_reach", lambda _: None)
     monkeypatch.setattr(module, "launch", lambda _: None)
-    said = f"waited 30 seconds for it, and none came; is its Spark {pyspark.__version__}, as pyspark is here?"
+    said = f"waited 30 seconds for it; is its Spark {pyspark.__version__}, as pyspark is here?"
     with pytest.raises(SparkUnavailableError, match=re.escape(said)):
         module._make(SparkSection(master="spark://head:7077"), "orders")
 
