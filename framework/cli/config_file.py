@@ -1,8 +1,7 @@
-"""The options `--config` and `--set`, which every command has, and the flags of a run."""
+"""The options that several commands have, such as `--config` and `--set`, and the flags of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +35,10 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
 @attrs.frozen(kw_only=True)
@@ -71,10 +74,6 @@ class Flags:
     def given(self) -> tuple[str, ...]:
         """The flags as they are given: `--take-over`."""
         return tuple(f"--{name.replace('_', '-')}" for name, given in attrs.asdict(self).items() if given)
-
-
-Choose = Callable[[Path | None, list[str] | None], ConfigFile]
-"""Returns the configuration that the options of a command name, or those before the command."""
 
 
 def refuse_empty(*, key: str | None, prefix: str | None, more: str = "") -> None:

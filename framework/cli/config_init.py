@@ -9,12 +9,12 @@ from pathlib import Path
 from framework.config.option import Option, options_of
 from framework.config.sections import ordered_sections
 from framework.config.toml_text import default_text, toml_value
-from framework.errors import EXIT_DONE, ConfigError
+from framework.errors import ConfigError
 
 _WIDTH = 88
 
 
-def write_starting_file(program: str, root: type, path: Path, *, command: str) -> int:
+def write_starting_file(program: str, root: type, path: Path, *, command: str) -> None:
     """Write the file; it must not exist.
 
     Raises:
@@ -40,7 +40,6 @@ def write_starting_file(program: str, root: type, path: Path, *, command: str) -
     sys.stdout.write(
         f"wrote {path}: change its first values, set IGGY_PASSWORD, then: {command} check --config {path}\n"
     )
-    return EXIT_DONE
 
 
 def starting_file(program: str, root: type, path: Path, *, command: str) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import json as json_module
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
+import typer
 
+from framework.cli.config_file import ConfigOption, JsonOption, SetOption
 from framework.cli.run import load_checked
 from framework.cli.text import write_lines
 from framework.config.layers import value_at
@@ -19,9 +21,8 @@ from framework.config.toml_text import default_text, table_lines, toml_value
 from framework.errors import EXIT_DONE
 
 if TYPE_CHECKING:
-    from framework.cli.config_file import ConfigFile
+    from framework.cli.program import Program
     from framework.config.layers import Merged
-    from framework.task import AbstractSourceTask
 
 _MAX_WIDTH = 60
 
@@ -45,23 +46,27 @@ class ShownOption:
     origins: tuple[str, ...]
 
 
-def show_config(task_class: type[AbstractSourceTask], file: ConfigFile, *, with_defaults: bool, as_json: bool) -> int:
-    """Print the configuration as TOML, the origin of each value behind it.
-
-    Raises:
-        ConfigError: mistakes in the configuration; they name the origins, too.
-    """
-    loaded = load_checked(task_class, file)
-    path = str(file.path)
+def show(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    no_defaults: Annotated[bool, typer.Option("--no-defaults", help="Only options that are set.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Show every option with its value and origin. Secrets are masked."""
+    program: Program = context.obj
+    file = program.choose(config, settings)
+    loaded = load_checked(program.task_class, file)
+    address = str(loaded.config.iggy.server())
     shown = [
         option
-        for option in shown_options(type(loaded.config), loaded.merged, str(loaded.config.iggy.server()), path)
-        if with_defaults or option.origins != ("default",)
+        for option in shown_options(type(loaded.config), loaded.merged, address, str(file.path))
+        if not no_defaults or option.origins != ("default",)
     ]
     transforms = shown_mapping({"transforms": loaded.merged.values.get("transforms", [])}, {})["transforms"]
-    if as_json:
+    if json:
         found: dict[str, object] = {**_as_json(shown), **({"transforms": transforms} if transforms else {})}
-        sys.stdout.write(f"{json.dumps(found, indent=2)}\n")
+        sys.stdout.write(f"{json_module.dumps(found, indent=2)}\n")
     else:
         of_transforms = (line for entry in transforms for line in table_lines("[[transforms]]", entry))
         write_lines([*_lines(shown), *of_transforms])

@@ -8,7 +8,9 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from framework.cli.text import in_columns, printable
 from framework.config.files import read_file
@@ -21,27 +23,29 @@ from framework.config.toml_text import table_lines
 from framework.errors import EXIT_DONE, ConfigError
 
 if TYPE_CHECKING:
-    from framework.task import AbstractSourceTask
+    from framework.cli.program import Program
 
 _MAX_BYTES = 1 << 20
 _LATER = "LATER"
 _PLACES = re.compile(r"\[([\w.]+)\] (\w+(?:, \w+)*)")
 
 
-def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path) -> int:
-    """Write a configuration to stdout, with a table of all properties as comments; warnings go to stderr.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no properties.
-    """
-    root = task_class.config_class
+def convert(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(help="Properties of a connector, or its JSON.", metavar="FILE", readable=False)
+    ],
+) -> int:
+    """Convert the properties of a Kafka connector, such as Aiven's. Writes a configuration to stdout."""
+    program: Program = context.obj
+    task_class, root = program.task_class, program.config_class
     section: str | None = getattr(task_class, "section", None)
-    if root is None or section is None:
+    if section is None:
         raise ConfigError(f"{task_class.__name__} has no section for its store, so nothing can be converted for it")
-    properties, repeated = _read(path)
+    properties, repeated = _read(file)
     own = getattr(task_class, "connector_options", {})
     converted = convert_properties(properties, own, section=section)
-    sys.stdout.write("".join(f"{line}\n" for line in _lines(command, root, path, converted)))
+    sys.stdout.write("".join(f"{line}\n" for line in _lines(program.command, root, file, converted)))
     sys.stdout.flush()
     if not any(name in own for name in properties):
         _warn(f"no property is one of a connector whose store is [{section}]: is it the connector of another store?")

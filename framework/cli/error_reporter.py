@@ -7,7 +7,6 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -26,7 +25,6 @@ from framework.errors import (
 from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
-    from framework.config.layers import Layer
     from framework.config.sections import LogSection
     from framework.runtime.child_channel import ChildChannel
 
@@ -72,18 +70,12 @@ class ErrorReporter:
     """Reports the error that ends the program, as text or as a JSON line.
 
     Attributes:
-        config: the configuration's file.
-        settings: overrides that stand before the command.
-        layers: the content of the configuration, from the worker that started this process.
         json: the last error is a JSON line.
         channel: the line to the worker that started this process.
         source: the source's key, on each line; empty outside of a worker.
         file_as_command: a configuration that stands where a command does.
     """
 
-    config: Path | None = None
-    settings: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] | None = None
     json: bool = False
     channel: ChildChannel | None = None
     source: str = ""

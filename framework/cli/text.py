@@ -19,22 +19,8 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line for each row, its cells in columns as wide as their widest cell."""
-    widths = column_widths(rows)
-    return [in_width(row, widths) for row in rows]
-
-
-def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return the length of the widest cell of each column."""
-    rows = iter(rows)
-    widths = [len(cell) for cell in next(rows)]
-    for row in rows:
-        widths = list(map(max, widths, map(len, row)))
-    return widths
-
-
-def in_width(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a row as a line, its cells in columns of these widths."""
-    return "  ".join(map(str.ljust, row, widths)).rstrip()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def write_json(value: object) -> None:
