@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.cli.demo.data import FLIGHTS, FORMATS
+from framework.cli.demo.data import FORMATS
 
 if TYPE_CHECKING:
     from framework.cli.demo.demo_store import DemoStore
@@ -30,14 +30,12 @@ class Demo:
         folder: holds all files.
         rows: flights in each format.
         engine: engine of the four sources, `spark` or `local`.
-        asked: whether the engine was named on the command line.
     """
 
     store: DemoStore
     folder: Path
     rows: int
     engine: str = "spark"
-    asked: bool = False
 
     @property
     def objects(self) -> Path:
@@ -131,43 +129,31 @@ def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
             )
 
 
-def how_to_go_on(demo: Demo, *, keep: bool) -> None:
-    """Write the commands to try next; `keep`: the servers stay up."""
-    python = shlex.quote(_python())
+def how_to_go_on(demo: Demo) -> None:
+    """Write the commands to try next."""
+    source = f"{shlex.quote(_python())} -m {demo.store.program}"
     config = shlex.quote(str(demo.config("csv")))
     say(
         "",
         "How to go on",
         "   Read a topic, a record on each line:",
-        f"      {python} -m {demo.store.program} read --config {config} --limit 5",
+        f"      {source} read --config {config} --limit 5",
         "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
         f"      {again(demo)}",
         "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
         f"      {again(demo, '--fresh')}",
         f"      {again(demo)}",
-    )
-    if keep:
-        say("   Run one of the four sources alone, in another terminal while this one waits:")
-    else:
-        say(
-            "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
-            f"      {again(demo, '--keep')}",
-        )
-    say(
-        f"      {python} -m {demo.store.program} --config {config} --once",
+        "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
+        f"      {again(demo, '--keep')}",
+        f"      {source} --config {config} --once",
         f"   Then write a configuration of your own; {config} is a start, examples/{demo.store.short}.toml explains more.",
     )
 
 
-def again(demo: Demo, option: str = "") -> str:
+def again(demo: Demo, *options: str) -> str:
     """Return the command that runs this demo again."""
-    options = [*(["--folder", str(demo.folder)] if demo.folder != demo.store.folder else ())]
-    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
-    options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]
-    if _python() == ".venv/bin/python" and Path("Makefile").is_file():
-        store = "" if demo.store.short == "s3" else f" STORE={demo.store.short}"
-        return f"make demo{store}" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
-    return f"{shlex.quote(_python())} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
+    same = ("--folder", str(demo.folder), "--rows", str(demo.rows), "--engine", demo.engine)
+    return shlex.join([_python(), "-m", demo.store.program, "demo", *same, *options])
 
 
 def _python() -> str:

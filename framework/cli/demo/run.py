@@ -40,7 +40,14 @@ from framework.cli.demo.result import (
     show_records,
     topic_of,
 )
-from framework.errors import FatalError, IggyUnavailableError, SourceError, StoreUnavailableError
+from framework.errors import (
+    EXIT_DONE,
+    EXIT_TRY_AGAIN,
+    FatalError,
+    IggyUnavailableError,
+    SourceError,
+    StoreUnavailableError,
+)
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -48,10 +55,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded.launcher import EmbeddedServer
 
-
-EXIT_FAILED = 1
-EXIT_STOPPED = 0
-"""Exit code of a stop, as of any run."""
 
 _LOOK_SECONDS = 1.0
 """Interval at which `--keep` looks whether both servers are still there."""
@@ -104,12 +107,11 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
         """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
         try:
             with _interrupted_by_signals(), _alone_in(folder):
-                chosen = engine or _default_engine()
-                demo = Demo(store=store, folder=folder, rows=rows, engine=chosen, asked=engine is not None)
+                demo = Demo(store=store, folder=folder, rows=rows, engine=engine or _default_engine())
                 return _run(demo, keep=keep, fresh=fresh)
         except KeyboardInterrupt:
             say("", "Stopped. The same command goes on where this one was.")
-            return EXIT_STOPPED
+            return EXIT_DONE
         except SourceError:  # some are OSErrors, too: the store or Iggy is away
             raise
         except OSError as error:
@@ -121,7 +123,7 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
 def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     began = time.monotonic()
     say(
-        f"{demo.rows:,} real flights, as objects in {_a(demo.store.title)} bucket, become records in topics of Apache Iggy.",
+        f"{demo.rows:,} real flights, as objects in a bucket of {demo.store.title}, become records in topics of Apache Iggy.",
         f"All of it runs on this machine and is kept in the folder {demo.folder}.",
         "",
     )
@@ -138,16 +140,15 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
                 f"    {again(demo)}",
             )
-            return EXIT_STOPPED
-        ok = count(demo, iggy)
-        if not ok:
-            return EXIT_FAILED
+            return EXIT_DONE
+        if not count(demo, iggy):
+            return EXIT_TRY_AGAIN
         show_records(demo, iggy)
         say("", f"That took {time.monotonic() - began:.0f} seconds.")
-        how_to_go_on(demo, keep=keep)
+        how_to_go_on(demo)
         if keep:
             _wait(demo, server, iggy)
-    return 0
+    return EXIT_DONE
 
 
 # ---- preparing
@@ -155,10 +156,11 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
 
 def _make_room(demo: Demo, *, fresh: bool) -> None:
     before = prepared_rows(demo.objects)
+    changed = before not in (None, demo.rows)
     if fresh:
-        for part in (demo.iggy, *((demo.server,) if before not in (None, demo.rows) else ())):
+        for part in (demo.iggy, demo.server) if changed else (demo.iggy,):
             shutil.rmtree(part, ignore_errors=True)
-    elif before not in (None, demo.rows):
+    elif changed:
         raise FatalError(
             f"the folder {demo.folder} holds a demo with {before:,} flights: add --fresh to begin again with "
             f"{demo.rows:,}, or name another folder with --folder"
@@ -169,16 +171,13 @@ def _prepare(demo: Demo) -> dict[str, list[Path]]:
     say("1. Objects: the flights in four formats, an object for each week")
     if prepared_rows(demo.objects) == demo.rows:
         say("   (prepared by an earlier run)")
-        for name, files in load(demo.objects).items():
-            _say_prepared(name, files)
     else:
-        prepare(demo.objects, demo.rows, done=_say_prepared)
-    return load(demo.objects)
-
-
-def _say_prepared(name: str, files: list[Path]) -> None:
-    size = sum(file.stat().st_size for file in files)
-    say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
+        prepare(demo.objects, demo.rows)
+    objects = load(demo.objects)
+    for name, files in objects.items():
+        size = sum(file.stat().st_size for file in files)
+        say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
+    return objects
 
 
 def _end_server(mark: str) -> None:
@@ -235,10 +234,6 @@ def _fill(demo: Demo, stack: contextlib.ExitStack, objects: dict[str, list[Path]
         + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
     )
     return server
-
-
-def _a(title: str) -> str:
-    return f"an {title}" if title[0] in "AEFHILMNORSX" else f"a {title}"  # as the letter is spoken
 
 
 def _start_iggy(demo: Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
