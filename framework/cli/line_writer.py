@@ -44,6 +44,10 @@ class LineWriter:
                 self._room = select.poll()
                 self._room.register(descriptor, select.POLLOUT)
 
+    def write_line(self, text: str) -> bool:
+        """Write a text and the end of its line; return whether the stream took all of it."""
+        return self.write(f"{text}\n")
+
     def write(self, line: str) -> bool:
         """Write a line, which has its end; return whether the stream took all of it."""
         if self._room is None:
