@@ -182,7 +182,7 @@ def main(
             "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
         )
     found = read_config(task_class, file)
-    reporter.follow(found.log)
+    reporter.json = found.log.format == "json"  # also that of a pipe
     if found.http.enabled and channel is None:
         from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
 
@@ -218,7 +218,7 @@ def worker(
     path, overrides = config or program.config, program.overrides(settings)
     program.reporter.json = wants_json(program.task_class, path, overrides)
     own = read_worker_config(path, overrides)
-    program.reporter.follow(own.log)
+    program.reporter.json = own.log.format == "json"
     return run_worker(program.name, program.task_class, config_dir, own, state_dir=state_dir, standby=standby)
 
 

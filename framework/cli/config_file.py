@@ -76,17 +76,13 @@ class Flags:
         return tuple(f"--{name.replace('_', '-')}" for name, given in attrs.asdict(self).items() if given)
 
 
-def refuse_empty(*, key: str | None, prefix: str | None, more: str = "") -> None:
-    """Check that an option that selects objects names some: an unset variable of a script would select all.
+def objects_option(help: str) -> Any:  # noqa: A002 - as typer calls it
+    """Return an option that selects objects. An empty one, of an unset variable of a script, would select all."""
+    return typer.Option(help=help, show_default=False, callback=_not_empty)
 
-    Args:
-        key: the value of `--key`.
-        prefix: the value of `--prefix`.
-        more: another way to select, for the message.
 
-    Raises:
-        ConfigError: an option is empty.
-    """
-    for name, value in (("--key", key), ("--prefix", prefix)):
-        if value == "":
-            raise ConfigError(f"{name} is empty: name the objects, or leave the option out{more}")
+def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    if value == "":
+        more = "; --all selects every object" if context.command.name == "reset" else ""
+        raise ConfigError(f"{parameter.opts[0]} is empty: name the objects, or leave the option out{more}")
+    return value

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import typer
 
 from framework.cli.config_file import ConfigOption, JsonOption, SetOption
@@ -22,28 +21,11 @@ from framework.errors import EXIT_DONE
 
 if TYPE_CHECKING:
     from framework.cli.program import Program
-    from framework.config.layers import Merged
+    from framework.config.loading import Loaded
+    from framework.config.sections import SourceCommonConfig
 
 _MAX_WIDTH = 60
-
-
-@attrs.frozen(kw_only=True)
-class ShownOption:
-    """An option as it is printed.
-
-    Attributes:
-        section: its section.
-        name: its name.
-        value: the value as it was written, secrets masked.
-        text: the value as TOML; empty when it has none.
-        origins: where the value comes from.
-    """
-
-    section: str
-    name: str
-    value: Any
-    text: str
-    origins: tuple[str, ...]
+_Shown = tuple[str, Any, list[str]]
 
 
 def show(
@@ -57,57 +39,47 @@ def show(
     program: Program = context.obj
     file = program.choose(config, settings)
     loaded = load_checked(program.task_class, file)
-    address = str(loaded.config.iggy.server())
-    shown = [
-        option
-        for option in shown_options(type(loaded.config), loaded.merged, address, str(file.path))
-        if not no_defaults or option.origins != ("default",)
-    ]
+    shown = _shown(loaded, str(file.path), defaults=not no_defaults)
     transforms = shown_mapping({"transforms": loaded.merged.values.get("transforms", [])}, {})["transforms"]
     if json:
-        found: dict[str, object] = {**_as_json(shown), **({"transforms": transforms} if transforms else {})}
-        sys.stdout.write(f"{json_module.dumps(found, indent=2)}\n")
+        found: dict[str, Any] = {
+            section: {name: {"value": value, "origins": origins} for name, (_, value, origins) in options.items()}
+            for section, options in shown.items()
+        }
+        sys.stdout.write(f"{json_module.dumps(found | ({'transforms': transforms} if transforms else {}), indent=2)}\n")
     else:
         of_transforms = (line for entry in transforms for line in table_lines("[[transforms]]", entry))
         write_lines([*_lines(shown), *of_transforms])
     return EXIT_DONE
 
 
-def shown_options(root: type, merged: Merged, address: str, file: str) -> Iterator[ShownOption]:
-    """Yield every option. `address` is that of Iggy, without its secrets."""
-    shown = shown_mapping(merged.values, sections_of(root))
+def _shown(loaded: Loaded[SourceCommonConfig], file: str, *, defaults: bool) -> dict[str, dict[str, _Shown]]:
+    """Return the options of each section: the value as TOML, empty without one; the value; where it comes from.
+
+    Secrets are masked.
+    """
+    root, merged = type(loaded.config), loaded.merged
+    mapping = shown_mapping(merged.values, sections_of(root))
+    sections: dict[str, dict[str, _Shown]] = {}
     for section, cls in ordered_sections(root).items():
         for option in options_of(cls):
             path = (*section.split("."), option.name)
-            origins = tuple(origin or file for origin in merged.origins_of(path))
-            value = value_at(shown, path)
-            if value is None:
-                text = "" if option.default is None else default_text(option)
-                value = plain(option.default)
-                yield ShownOption(section=section, name=option.name, value=value, text=text, origins=("default",))
-                continue
+            value, origins = value_at(mapping, path), [origin or file for origin in merged.origins_of(path)]
             if path == ("iggy", "url") and "${" not in value:
-                value = address
-            yield ShownOption(
-                section=section, name=option.name, value=value, text=toml_value(value), origins=origins or (file,)
-            )
+                value = str(loaded.config.iggy.server())
+            if value is not None:
+                sections.setdefault(section, {})[option.name] = toml_value(value), value, origins or [file]
+            elif defaults:
+                text = "" if option.default is None else default_text(option)
+                sections.setdefault(section, {})[option.name] = text, plain(option.default), ["default"]
+    return sections
 
 
-def _lines(shown: list[ShownOption]) -> Iterator[str]:
-    section = None
-    width = min(_MAX_WIDTH, max((len(f"{each.name} = {each.text}") for each in shown), default=0))
-    for option in shown:
-        if option.section != section:
-            if section is not None:
-                yield ""
-            section = option.section
-            yield f"[{section}]"
-        line = f"{option.name} = {option.text}" if option.text else f"# {option.name} ="
-        yield f"{line:<{width}}  # {', '.join(option.origins)}"
-
-
-def _as_json(shown: list[ShownOption]) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for option in shown:
-        found.setdefault(option.section, {})[option.name] = {"value": option.value, "origins": list(option.origins)}
-    return found
+def _lines(shown: dict[str, dict[str, _Shown]]) -> Iterator[str]:
+    texts = [f"{name} = {text}" for options in shown.values() for name, (text, _, _) in options.items()]
+    width = min(_MAX_WIDTH, max(map(len, texts), default=0))
+    for number, (section, options) in enumerate(shown.items()):
+        yield from ["", f"[{section}]"] if number else [f"[{section}]"]
+        for name, (text, _, origins) in options.items():
+            line = f"{name} = {text}" if text else f"# {name} ="
+            yield f"{line:<{width}}  # {', '.join(origins)}"

@@ -18,7 +18,6 @@ from framework.config.java_properties import parse_properties
 from framework.config.kafka_connect import Converted, convert_properties, shown
 from framework.config.loading import structure
 from framework.config.sections import ordered_sections
-from framework.config.substitution import REFERENCE
 from framework.config.toml_text import table_lines
 from framework.errors import EXIT_DONE, ConfigError
 
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 _MAX_BYTES = 1 << 20
 _LATER = "LATER"
+_REFERENCE_LATER = re.compile(r"(?<!\$)\$\{(?:env|file):[^}]+\}")
 _PLACES = re.compile(r"\[([\w.]+)\] (\w+(?:, \w+)*)")
 
 
@@ -65,18 +65,16 @@ def convert(
 
 def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Iterator[str]:
     """Yield the mistakes, except those that depend on a value behind a reference: it is known where the source runs."""
-    later = {
-        (section, name)
-        for section, options in sections.items()
-        for name, value in options.items()
-        if isinstance(value, str) and any(map(_is_known_later, REFERENCE.finditer(value)))
-    }
-    values = {
-        section: {
-            name: _without_references(value) if isinstance(value, str) else value for name, value in options.items()
-        }
-        for section, options in sections.items()
-    }
+    later: set[tuple[str, str]] = set()
+    values: dict[str, dict[str, object]] = {}
+    for section, options in sections.items():
+        values[section] = dict(options)
+        for name, value in options.items():
+            if isinstance(value, str) and _REFERENCE_LATER.search(value):
+                later.add((section, name))
+                values[section][name] = _REFERENCE_LATER.sub(
+                    f"${{env:{_LATER}}}", value
+                )  # reads nothing of this machine
     try:
         structure(values, root, environment={_LATER: "set-later"})
     except ConfigError as exc:
@@ -84,16 +82,6 @@ def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Itera
             named = {(found[1], name) for found in _PLACES.finditer(mistake) for name in found[2].split(", ")}
             if not named & later:
                 yield mistake
-
-
-def _without_references(text: str) -> str:
-    """Return the text with one variable in place of each reference: no file and no variable of this machine is read."""
-    return REFERENCE.sub(lambda found: f"${{env:{_LATER}}}" if _is_known_later(found) else found[0], text)
-
-
-def _is_known_later(found: re.Match[str]) -> bool:
-    provider, _, name = (found[1] or "").partition(":")
-    return provider in {"env", "file"} and name != ""
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:

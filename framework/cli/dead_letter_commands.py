@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import attrs
 import typer
 
-from framework.cli.config_file import ConfigOption, DryRunOption, SetOption, YesOption, path_option, refuse_empty
+from framework.cli.config_file import ConfigOption, DryRunOption, SetOption, YesOption, objects_option, path_option
 from framework.cli.run import reached
 from framework.cli.text import confirmed, write_json_lines, write_lines
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
@@ -30,12 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-KeyOption = Annotated[
-    str | None, typer.Option(help="Only dead letters of the object with this key.", show_default=False)
-]
-PrefixOption = Annotated[
-    str | None, typer.Option(help="Only dead letters of objects whose keys have this prefix.", show_default=False)
-]
+KeyOption = Annotated[str | None, objects_option("Only dead letters of the object with this key.")]
+PrefixOption = Annotated[str | None, objects_option("Only dead letters of objects whose keys have this prefix.")]
 KindOption = Annotated[
     str | None, typer.Option(help="Only dead letters with this error, for example RecordError.", show_default=False)
 ]
@@ -153,7 +149,7 @@ def show(
 ) -> int:
     """List dead letters: place, reason, length, state. Safe while the source is running."""
     choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
-    options = _read_config(context, config, settings, choice)
+    options = _read_config(context, config, settings)
     with reached(options) as connection:
         dead_letters = read_selected(connection, options, choice)
         found = dead_letters.stored if replayed or letter is not None else dead_letters.waiting
@@ -167,9 +163,7 @@ def show(
     return EXIT_DONE
 
 
-def _read_config(
-    context: typer.Context, config: Path | None, settings: list[str] | None, choice: DeadLetterChoice
-) -> SourceCommonConfig:
+def _read_config(context: typer.Context, config: Path | None, settings: list[str] | None) -> SourceCommonConfig:
     """Return the configuration of a source with dead letters.
 
     Raises:
@@ -177,7 +171,6 @@ def _read_config(
     """
     from framework.iggy.dead_letters.reader import topic_of  # noqa: PLC0415 - loads what a run does
 
-    refuse_empty(key=choice.key, prefix=choice.prefix)
     options: SourceCommonConfig = context.obj.read(config, settings)
     topic_of(options)
     return options
@@ -292,7 +285,7 @@ def replay(
     from framework.task import SourceContext, iterator_of  # noqa: PLC0415
 
     choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
-    options = _read_config(context, config, settings, choice)
+    options = _read_config(context, config, settings)
     with reached(options) as connection:
         if dry_run:
             state = inspect(connection, options).state
@@ -348,7 +341,7 @@ def discard(
     from framework.iggy.dead_letters.reader import discard_dead_letters  # noqa: PLC0415 - loads what a run does
 
     choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
-    options = _read_config(context, config, settings, choice)
+    options = _read_config(context, config, settings)
     with reached(options) as connection:
         dead_letters = read_selected(connection, options, choice)
         found = dead_letters.waiting

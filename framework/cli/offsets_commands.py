@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import orjson
 import typer
 
-from framework.cli.config_file import ConfigOption, DryRunOption, JsonOption, SetOption, YesOption, refuse_empty
+from framework.cli.config_file import ConfigOption, DryRunOption, JsonOption, SetOption, YesOption, objects_option
 from framework.cli.run import bucket_of, reached
 from framework.cli.text import confirmed, write_json, write_json_lines, write_lines
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from framework.model.positions import OffsetManagerEntry
 
 
-KeyOption = Annotated[str | None, typer.Option(help="Only the object of this key.", show_default=False)]
-PrefixOption = Annotated[str | None, typer.Option(help="Only objects whose keys begin so.", show_default=False)]
+KeyOption = Annotated[str | None, objects_option("Only the object of this key.")]
+PrefixOption = Annotated[str | None, objects_option("Only objects whose keys begin so.")]
 
 offsets_app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
 
@@ -83,7 +83,6 @@ def reset(
     from framework.engine.positions_admin import reset_positions  # noqa: PLC0415
     from framework.iggy.dead_letters.reader import dead_letters_of  # noqa: PLC0415
 
-    refuse_empty(key=key, prefix=prefix, more="; --all selects every object")
     if sum((key is not None, prefix is not None, everything)) != 1:
         raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
     choice = PositionFilter(key=key, prefix=prefix)
@@ -122,7 +121,7 @@ def set_(
     context: typer.Context,
     config: ConfigOption = None,
     settings: SetOption = None,
-    key: Annotated[str | None, typer.Option(help="The object of this key.", show_default=False)] = None,
+    key: Annotated[str | None, objects_option("The object of this key.")] = None,
     records: Annotated[
         int | None, typer.Option(min=0, help="So many records count as sent.", show_default=False)
     ] = None,
@@ -137,7 +136,6 @@ def set_(
     from framework.engine.inspection import inspect  # noqa: PLC0415 - loads what a run does
     from framework.engine.positions_admin import set_position  # noqa: PLC0415
 
-    refuse_empty(key=key, prefix=None)
     if key is None:
         raise ConfigError("choose which object: --key KEY")
     if (records is None) is not done:
@@ -192,7 +190,6 @@ def accept(
 
 
 def _choice(key: str | None, prefix: str | None) -> PositionFilter | None:
-    refuse_empty(key=key, prefix=prefix)
     if key is not None and prefix is not None:
         raise ConfigError("--key and --prefix together choose nothing: give one of them")
     return PositionFilter(key=key, prefix=prefix) if key is not None or prefix is not None else None

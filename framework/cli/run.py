@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-from typing_extensions import Self
 
 from framework.cli.config_file import ConfigFile, Flags
 from framework.cli.signals import stopped_by_signals
@@ -196,7 +195,7 @@ def run_engine(
     if channel is not None:
         channel.on_stop(stop)
     log.info('source "%s": %s', config.source.name, "everything there is now" if flags.once else "until stopped")
-    with stopped_by_signals(stop), metrics:
+    with stopped_by_signals(stop), contextlib.closing(metrics):
         try:
             last = engine.run()
         except SourceError:
@@ -353,13 +352,13 @@ def _summary(progress: RunStatistics, config: SourceCommonConfig) -> None:
         log.info("filtered, %s: %s", reason, counted(count, "object"))
 
 
+@attrs.define
 class _Metrics:
-    """The port for Prometheus, open from the time when this instance owns the source. A context manager."""
+    """The port for Prometheus, open from the time when this instance owns the source."""
 
-    def __init__(self, config: SourceCommonConfig, *, take_over: bool) -> None:
-        self._config = config
-        self._take_over = take_over
-        self._server: MetricsServer | None = None
+    _config: SourceCommonConfig
+    _take_over: bool
+    _server: MetricsServer | None = None
 
     def open(self, engine: Engine, *, standby: bool = False) -> None:
         """Open the port, if an address is configured; once.
@@ -384,9 +383,6 @@ class _Metrics:
                 raise
             log.warning("%s; it is opened when this instance takes over", error)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._server is not None:
             self._server.close()

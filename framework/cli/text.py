@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
-import orjson
 import typer
 
 from framework.errors import ConfigError
@@ -58,10 +57,9 @@ def json_text(value: object, *, indent: bool = False) -> str:
     Raises:
         RecursionError: it is nested too deeply.
     """
-    try:
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
-    except TypeError:  # numbers of more than 64 bits, text that is no valid Unicode, deep nesting: of others
-        text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
+    text = json.dumps(
+        value, ensure_ascii=False, indent=2 if indent else None, separators=(",", ": " if indent else ":")
+    )
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)
