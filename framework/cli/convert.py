@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from framework.cli.run import config_class_of
 from framework.cli.text import in_columns, printable
 from framework.config.files import read_file
 from framework.config.java_properties import parse_properties
@@ -38,7 +39,8 @@ def convert(
 ) -> int:
     """Convert the properties of a Kafka connector, such as Aiven's. Writes a configuration to stdout."""
     program: Program = context.obj
-    task_class, root = program.task_class, program.config_class
+    task_class = program.task_class
+    root = config_class_of(task_class)
     section: str | None = getattr(task_class, "section", None)
     if section is None:
         raise ConfigError(f"{task_class.__name__} has no section for its store, so nothing can be converted for it")

@@ -302,16 +302,13 @@ def replay(
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
-    if counts.delivered:
-        lines.append(
-            f"not sent, because the source has sent them as good records since: {counted(counts.delivered, 'record')}"
-        )
-    if counts.filtered:
-        lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
     superseded = counts.superseded + len(dead_letters.waiting) - len(found)
-    if superseded:
-        earlier = counted(superseded, "dead letter")
-        lines.append(f"not sent, because the object was reset or overwritten and read since: {earlier}")
+    for number, unit, reason in (
+        (counts.delivered, "record", "not sent, because the source has sent them as good records since"),
+        (counts.filtered, "record", "filtered by the transforms"),
+        (superseded, "dead letter", "not sent, because the object was reset or overwritten and read since"),
+    ):
+        lines += [f"{reason}: {counted(number, unit)}"] if number else []
     if counts.reopened:
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,9 @@ def show(
     """Count positions by state and partition. With --key or --prefix, shows each."""
     choice = _choice(key, prefix)
     found = _read_log(context, config, settings)
-    entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
+    entries = (
+        sorted(_chosen(found, choice), key=attrgetter("bucket", "key", "split_number")) if choice is not None else None
+    )
     if json:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
         write_json({**summary(found), **more})
@@ -232,10 +235,6 @@ def unknown_text(choice: PositionFilter) -> str:
     which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"
     more = "; give what follows the bucket's name" if "://" in given else ""
     return f"no object {which} has a position{more}"
-
-
-def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
-    return entry.bucket, entry.key, entry.split_number
 
 
 def count_entries(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int, int]:

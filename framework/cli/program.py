@@ -44,17 +44,6 @@ class Program:
     settings: tuple[str, ...] = ()
     layers: tuple[Layer, ...] | None = None
 
-    @property
-    def config_class(self) -> type[SourceCommonConfig]:
-        """The root class of the configuration.
-
-        Raises:
-            ConfigError: the source names none.
-        """
-        if self.task_class.config_class is None:
-            raise ConfigError(f"{self.task_class.__name__} names no config_class, so it has no configuration")
-        return self.task_class.config_class
-
     def overrides(self, settings: Sequence[str] | None) -> tuple[str, ...]:
         """Return the overrides that stand before the command, then those behind it."""
         return (*self.settings, *(settings or ()))

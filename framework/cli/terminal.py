@@ -25,8 +25,15 @@ from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.line_writer import LineWriter
-from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
-from framework.cli.stall_watch import StallWatch, stacks
+from framework.cli.progress_text import (
+    Rate,
+    StallWatch,
+    figures,
+    filters_everything,
+    progress_text,
+    seconds_left,
+    stacks,
+)
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of, message_of, text_of
 from framework.engine.process_exit import LAST_SECONDS
@@ -287,12 +294,10 @@ class _LineQueue:
     def __init__(self, lines: LineWriter, formatter: logging.Formatter) -> None:
         self._lines = lines
         self._formatter = formatter
-        self._texts: deque[tuple[str, int]] = deque()
-        """Each with the number of lines that are lost with it."""
+        self._texts: deque[tuple[int, str]] = deque()
+        """Each with the number of lines that were lost before it."""
         self._characters = 0
         self._lost = 0
-        self._refused = False
-        """Whether the stream failed, or took no more during a stop: the number of lost lines waits for the next line."""
         self._ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -304,9 +309,9 @@ class _LineQueue:
             if self._texts and self._characters + len(text) > _QUEUED_CHARACTERS:
                 self._lost += 1
                 return
-            self._say_lost()
-            self._put(text)
-            self._refused = False
+            self._texts.append((self._lost, text))
+            self._characters += len(text)
+            self._lost = 0
             self._changed.notify()
 
     def close(self) -> None:
@@ -316,41 +321,30 @@ class _LineQueue:
             self._changed.notify()
         self._thread.join(1.5 * LAST_SECONDS)
 
-    def _put(self, text: str, stands_for: int = 1) -> None:
-        self._texts.append((text, stands_for))
-        self._characters += len(text)
-
-    def _say_lost(self) -> None:
-        if self._lost:
-            said = f"lost here, because this log took no more: {counted(self._lost, 'line')}"
-            record = log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None)
-            self._put(self._formatter.format(record), self._lost)
-            self._lost = 0
-
-    def _next(self) -> tuple[str, int] | None:
-        """Wait for a line and take it; None at the end."""
-        with self._changed:
-            while True:
-                if not self._texts and not self._refused:
-                    self._say_lost()
-                if self._texts:
-                    taken = self._texts.popleft()
-                    self._characters -= len(taken[0])
-                    return taken
-                if self._ended:
-                    return None
-                self._changed.wait()
-
     def _write_all(self) -> None:
-        while (taken := self._next()) is not None:
-            text, stands_for = taken
-            written = False
+        # the stream failed, or took no more during a stop: the number of lost lines waits for the next line
+        refused = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._texts or self._ended or (self._lost and not refused))  # noqa: B023
+                if self._texts:
+                    lost, text = self._texts.popleft()
+                    self._characters -= len(text)
+                elif self._lost and not refused:
+                    lost, text, self._lost = self._lost, "", 0
+                else:
+                    return
+            lines = [*([self._lost_text(lost)] if lost else ()), *([text] if text else ())]
+            refused = True
             with contextlib.suppress(Exception):  # the disk is full, or the reader is gone
-                written = self._lines.write_line(text)
-            if not written:
+                refused = not self._lines.write_line("\n".join(lines))
+            if refused:
                 with self._changed:
-                    self._lost += stands_for
-                    self._refused = True
+                    self._lost += lost + bool(text)
+
+    def _lost_text(self, lost: int) -> str:
+        said = f"lost here, because this log took no more: {counted(lost, 'line')}"
+        return self._formatter.format(log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None))
 
 
 class _BarStream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -108,10 +109,7 @@ def run_with_api(
     """
     allow_open_files()
     state = state_folder(file, config.http)
-
-    def load(task: type[AbstractSourceTask], path: Path, layers: Sequence[Layer]) -> Loaded[SourceCommonConfig]:
-        return _load(task, path, layers, file.settings)
-
+    load = functools.partial(_load, settings=file.settings)
     with _logged(config.log) as output, StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
         worker = Worker(file.path, kept, kinds, load, arguments=tuple(flags), settings=file.settings, single=True)

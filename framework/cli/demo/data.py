@@ -12,6 +12,7 @@ import contextlib
 import gzip
 import importlib.metadata
 import io
+import json
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -30,14 +31,12 @@ _FRACTIONS = ("dep_delay", "arr_delay", "air_time", "distance")
 """Measured in minutes and miles; the survey keeps them as floating point numbers."""
 
 _ROW_GROUP = 2000
-_AVRO_TYPES = {"Int64": "long", "Float64": "double", "String": "string"}
-_AVRO_TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
 def prepared_rows(folder: Path) -> int | None:
     """Return the number of flights per format in `folder`; None when nothing was prepared there."""
     with contextlib.suppress(OSError, ValueError):
-        return int((folder / "rows").read_text())
+        return int(json.loads((folder / "prepared.json").read_text())["rows"])
     return None
 
 
@@ -64,7 +63,7 @@ def prepare(folder: Path, rows: int) -> None:
     for week, flights in _weeks(rows):
         for name, suffix, encode in _ENCODERS:
             (partial / name / f"2013-week-{week:02d}.{suffix}").write_bytes(encode(flights))
-    (partial / "rows").write_text(str(rows))
+    (partial / "prepared.json").write_text(json.dumps({"rows": rows}))
     partial.rename(folder)
 
 
@@ -101,15 +100,8 @@ def _csv(flights: pl.DataFrame) -> bytes:
 
 
 def _avro(flights: pl.DataFrame) -> bytes:
-    import fastavro  # noqa: PLC0415 - polars would write local times, which name no zone
-
-    kinds = [(name, _AVRO_TYPES.get(str(kind), _AVRO_TIME)) for name, kind in flights.schema.items()]
-    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in kinds]
-    schema = fastavro.parse_schema({"type": "record", "name": "flight", "fields": fields})
-    # As a number already: one datetime a row costs more than all the rest.
-    rows = flights.with_columns(flights["time_hour"].dt.epoch("ms")).iter_rows(named=True)
     out = io.BytesIO()
-    fastavro.writer(out, schema, rows, codec="deflate")
+    _with_time_text(flights).write_avro(out, compression="deflate", name="flight")
     return out.getvalue()
 
 

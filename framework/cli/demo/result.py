@@ -84,49 +84,40 @@ def held(connection: IggyConnection, name: str) -> dict[int, int]:
 
 
 def count(demo: Demo, iggy: EmbeddedServer) -> bool:
-    """Read every topic to its end and count; report errors, if any."""
+    """Read every topic to its end, count, and write the first record of each; report errors, if any."""
+    from framework.iggy.header_decoding import join_provenance  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
 
     say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
     say(f"   {'topic':<16} {'records':>9} {'different':>10} {'flights':>9}")
-    ok = True
+    width = shutil.get_terminal_size((110, 24)).columns
+    ok, examples = True, []
     with connected(iggy) as connection:
         for name in FORMATS:
-            records = 0
-            ids = set()
-            for _, message in read_topic(connection, STREAM, topic_of(name), list(held(connection, name))):
-                records += 1
+            topic, records, ids = topic_of(name), 0, set()
+            for records, (partition, message) in enumerate(
+                read_topic(connection, STREAM, topic, list(held(connection, name))), 1
+            ):
                 ids.add(message.message_id)
+                if records == 1:
+                    origin = join_provenance(message.headers)
+                    place = f"{demo.store.scheme}://{origin['bucket']}/{origin['key']}"
+                    payload = message.payload.decode("utf-8", "replace")
+                    examples += [
+                        f"   {topic}, partition {partition}, offset {message.offset}: from {place}",
+                        f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
+                    ]
             right = records == len(ids) == demo.rows
-            say(f"   {topic_of(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
+            say(f"   {topic:<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
             ok = ok and right
-    if not ok:
+    if ok:
+        say("", "A record of each topic: where it came from, and what Iggy stores", *examples)
+    else:
         say(
             "",
             "A topic does not hold each flight once. If no other program wrote to it, this is a bug: please report it.",
         )
     return ok
-
-
-def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
-    """Write the first record of each topic."""
-    from framework.iggy.header_decoding import join_provenance  # noqa: PLC0415
-    from framework.iggy.reader import read_partition  # noqa: PLC0415
-
-    width = shutil.get_terminal_size((110, 24)).columns
-    say("", "A record of each topic: where it came from, and what Iggy stores")
-    with connected(iggy) as connection:
-        for name in FORMATS:
-            partition = next(number for number, size in held(connection, name).items() if size)
-            messages = read_partition(connection, STREAM, topic_of(name), partition)
-            message = next(messages)
-            origin = join_provenance(message.headers)
-            payload = message.payload.decode("utf-8", "replace")
-            say(
-                f"   {topic_of(name)}, partition {partition}, offset {message.offset}: "
-                f"from {demo.store.scheme}://{origin['bucket']}/{origin['key']}",
-                f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
-            )
 
 
 def how_to_go_on(demo: Demo) -> None:

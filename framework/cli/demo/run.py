@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,7 +36,6 @@ from framework.cli.demo.result import (
     held,
     how_to_go_on,
     say,
-    show_records,
     topic_of,
 )
 from framework.errors import (
@@ -105,8 +103,9 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
         ] = None,
     ) -> int:
         """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
+        _interrupt_on_signals()
         try:
-            with _interrupted_by_signals(), _alone_in(folder):
+            with _alone_in(folder):
                 demo = Demo(store=store, folder=folder, rows=rows, engine=engine or _default_engine())
                 return _run(demo, keep=keep, fresh=fresh)
         except KeyboardInterrupt:
@@ -130,7 +129,11 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     _make_room(demo, fresh=fresh)
     with contextlib.ExitStack() as stack:
         objects = _prepare(demo)
-        stack.enter_context(_spark(demo))
+        if demo.engine == "spark":
+            from framework.config.sections import SparkSection  # noqa: PLC0415
+            from framework.engine.spark.spark_context import spark_context  # noqa: PLC0415
+
+            stack.enter_context(spark_context(SparkSection(), name="iggy-cloud-sources demo"))  # for all four sources
         server = _fill(demo, stack, objects)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
@@ -143,7 +146,6 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
             return EXIT_DONE
         if not count(demo, iggy):
             return EXIT_TRY_AGAIN
-        show_records(demo, iggy)
         say("", f"That took {time.monotonic() - began:.0f} seconds.")
         how_to_go_on(demo)
         if keep:
@@ -206,19 +208,6 @@ def _default_engine() -> str:
         )
         return "local"
     return "spark"
-
-
-@contextlib.contextmanager
-def _spark(demo: Demo) -> Iterator[None]:
-    """Yield one context for all four sources."""
-    if demo.engine != "spark":
-        yield
-        return
-    from framework.config.sections import SparkSection  # noqa: PLC0415
-    from framework.engine.spark.spark_context import spark_context  # noqa: PLC0415
-
-    with spark_context(SparkSection(), name="iggy-cloud-sources demo"):
-        yield
 
 
 def _fill(demo: Demo, stack: contextlib.ExitStack, objects: dict[str, list[Path]]) -> Any:
@@ -326,19 +315,11 @@ def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
 # ---- the process
 
 
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> None:
     """End the demo as on Ctrl-C, servers included, on SIGTERM, and on SIGHUP when its terminal is closed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with contextlib.ExitStack() as before:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            handler = signal.getsignal(number)
-            if number != signal.SIGHUP or handler != signal.SIG_IGN:  # else it is under nohup, and is to go on
-                before.callback(signal.signal, number, handler)
-                signal.signal(number, signal.default_int_handler)
-        yield
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # else it is under nohup, and is to go on
+            signal.signal(number, signal.default_int_handler)
 
 
 @contextlib.contextmanager
