@@ -193,11 +193,8 @@ def test_the_libraries_of_the_http_api_are_missing(program, moto_bucket, monkeyp
     monkeypatch.setattr(worker, "API_LIBRARIES", ("uvicorn", "no_such_library"))
     ended = program.configure(http={"enabled": True, "address": f"127.0.0.1:{free_port()}"}).run("check")
     assert ended.code == 3
-    assert only(ended, "http") == (
-        "FAIL",
-        'the HTTP API needs the Python package "no_such_library", which is not installed: install this project with the '
-        'extra `worker`, pip install ".[worker]"',
-    )
+    missing = 'the HTTP API needs the Python package "no_such_library", which is not installed: install this project'
+    assert only(ended, "http") == ("FAIL", f'{missing} with the extra `worker`, pip install ".[worker]"')
 
 
 def test_what_the_http_api_cannot_use_fails_as_the_run_does(program, moto_bucket, tmp_path):
