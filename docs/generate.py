@@ -282,7 +282,7 @@ def _is(value: Any, kind: str) -> bool:
 
 def command_page() -> str:
     """docs/reference/command-line.md."""
-    root: Any = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
+    root: Any = typer.main.get_command(make_app(demo))
     lines, of_command = ["## `python -m s3_source --config FILE [--once]`", ""], notes("command-notes")
     lines += [_sentence(root.callback.__doc__ or ""), "", *_options(root)]
     for name, command in _commands(root):

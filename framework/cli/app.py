@@ -16,11 +16,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from framework.cli.config import add_convert, config_app
-from framework.cli.config_file import Choose, ConfigFile, ConfigOption, Flags, SetOption, path_option
-from framework.cli.dead_letter_app import dead_letter_app
+from framework.cli.config import config_app
+from framework.cli.config_file import ConfigOption, Flags, SetOption, path_option
+from framework.cli.convert import convert
+from framework.cli.dead_letter_commands import dead_letter_app
 from framework.cli.error_reporter import ErrorReporter
-from framework.cli.offsets_app import JsonOption, offsets_app
+from framework.cli.offsets_commands import offsets_app
+from framework.cli.plan import plan, status
+from framework.cli.program import Program
+from framework.cli.read import read
+from framework.cli.run import read_config, run_source, wants_json
 from framework.cli.streams import ReaderGoneError, standard_streams
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 
@@ -41,7 +46,7 @@ StandbyOption = Annotated[
 
 def _show_versions(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        from framework.cli.version import version_lines  # noqa: PLC0415 - each command loads what it needs
+        from framework.cli.version import version_lines  # noqa: PLC0415 - loads the worker, which knows its version
 
         sys.stdout.write("".join(f"{line}\n" for line in version_lines(str(context.info_name))))
         raise typer.Exit
@@ -84,10 +89,12 @@ def run(
     command = command or f"python -m {program}"
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     reporter = ErrorReporter(file_as_command=_file_as_command(arguments))
-    app = make_app(program, task_class, reporter, demo=demo, command=command)
+    started = Program(
+        name=program, command=command, task_class=task_class, has_demo=demo is not None, reporter=reporter
+    )
     try:
         with standard_streams(), reporter.log_written():
-            code = app(args=arguments, prog_name=command, standalone_mode=False)
+            code = make_app(demo)(args=arguments, prog_name=command, standalone_mode=False, obj=started)
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
@@ -121,234 +128,101 @@ def _raise_on_interrupt() -> None:
 EXIT_INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ends, as shells have it."""
 
-FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 
-
-def make_app(
-    program: str,
-    task_class: type[AbstractSourceTask],
-    reporter: ErrorReporter | None = None,
-    *,
-    demo: Callable[..., int] | None = None,
-    command: str = "",
-) -> typer.Typer:
-    """Return the commands of a source."""
-    reporter = reporter or ErrorReporter()
+def make_app(demo: Callable[..., int] | None = None) -> typer.Typer:
+    """Return the commands of a source; they need a `Program` as the object of their context."""
     app = typer.Typer(
-        name=program,
         help="Reads cloud storage and writes every record to Apache Iggy, once and in order.",
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    more = ", and the command demo needs none" if demo is not None else ""
-    chosen = _choose(task_class, reporter, f"; the command config init writes one{more}")
-    _add_run(app, program, task_class, reporter, chosen)
-    _add_views(app, task_class, reporter, chosen)
-    _add_worker(app, program, task_class, reporter)
-    add_convert(app, command, task_class)
-    app.add_typer(config_app(program, task_class, chosen, command=command), name="config")
-    app.add_typer(offsets_app(task_class, chosen, reporter.warn), name="offsets")
-    app.add_typer(dead_letter_app(task_class, chosen), name="dead-letter")
+    app.callback(invoke_without_command=True)(main)
+    for command in (check, plan, status, read, worker, convert):
+        app.command()(command)
+    app.add_typer(config_app, name="config")
+    app.add_typer(offsets_app, name="offsets")
+    app.add_typer(dead_letter_app, name="dead-letter")
     if demo is not None:
         app.command(name="demo")(demo)
     return app
 
 
-def _choose(task_class: type[AbstractSourceTask], reporter: ErrorReporter, ways: str) -> Choose:
-    """Return what finds the configuration of a command; `ways`: how to get one."""
+def main(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    once: OnceOption = False,
+    take_over: TakeOverOption = False,
+    standby: StandbyOption = False,
+    _: VersionOption = False,
+    channel: ChannelOption = None,
+    log_source: LogSourceOption = "",
+    content_on_stdin: ContentOption = False,
+) -> int | None:
+    """Run the source until it is stopped, or run a command."""
+    program: Program = context.obj
+    reporter, task_class = program.reporter, program.task_class
+    program.config, program.settings, reporter.source = config, tuple(settings or ()), log_source
+    if channel is not None:
+        from framework.runtime.child_channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
 
-    def chosen(config: Path | None, settings: list[str] | None) -> ConfigFile:
-        path = config or reporter.config
-        if path is None:
-            raise ConfigError(
-                f"no configuration: add --config FILE, a TOML file with at least {_required_options(task_class)}{ways}"
-            )
-        return ConfigFile(path=path, settings=(*reporter.settings, *(settings or ())), layers=reporter.layers)
-
-    return chosen
-
-
-def _add_run(
-    app: typer.Typer, program: str, task_class: type[AbstractSourceTask], reporter: ErrorReporter, chosen: Choose
-) -> None:
-    """Add the run of the source, which has no command."""
-
-    @app.callback(invoke_without_command=True)
-    def main(
-        context: typer.Context,
-        config: ConfigOption = None,
-        settings: SetOption = None,
-        once: OnceOption = False,
-        take_over: TakeOverOption = False,
-        standby: StandbyOption = False,
-        _: VersionOption = False,
-        channel: ChannelOption = None,
-        log_source: LogSourceOption = "",
-        content_on_stdin: ContentOption = False,
-    ) -> int | None:
-        """Run the source until it is stopped, or run a command."""
-        reporter.config, reporter.settings, reporter.source = config, tuple(settings or ()), log_source
-        if channel is not None:
-            from framework.runtime.child_channel import ChildChannel  # noqa: PLC0415 - in a worker's process only
-
-            reporter.channel = ChildChannel(channel)
-        if content_on_stdin:
-            reporter.layers = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - the worker's own bytes
-        flags = Flags(once=once, take_over=take_over, standby=standby)
-        if context.invoked_subcommand is not None:
-            _refuse_flags(flags.given, context.invoked_subcommand)
-            return None
-        from framework.cli.run import read_config, run_source, wants_json  # noqa: PLC0415 - each command loads what it needs
-
-        file = chosen(config, None)
-        reporter.json = wants_json(task_class, file.path, file.settings, file.layers)
-        if standby and take_over:
-            raise ConfigError(
-                "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
-            )
-        read = read_config(task_class, file)
-        reporter.follow(read.log)
-        if read.http.enabled and channel is None:
-            from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
-
-            return run_with_api(program, task_class, file, read, flags=flags.given)
-        return run_source(task_class, read, flags, channel=reporter.channel, log_source=log_source)
-
-
-def _add_views(app: typer.Typer, task_class: type[AbstractSourceTask], reporter: ErrorReporter, chosen: Choose) -> None:
-    """Add the commands that change nothing: `check`, `plan`, `status` and `read`."""
-
-    @app.command()
-    def check(config: ConfigOption = None, settings: SetOption = None) -> int:
-        """Check what a run needs. Prints a line each for configuration, engine, bucket, selection, Iggy and more."""
-        from framework.cli.check import check_source  # noqa: PLC0415
-
-        return check_source(task_class, chosen(config, settings))
-
-    @app.command()
-    def plan(
-        config: ConfigOption = None,
-        settings: SetOption = None,
-        ignore_offsets: Annotated[
-            bool,
-            typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
-        ] = False,
-        former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True)] = False,
-        # Amazon S3 Standard in us-east-1, to a machine in the same region: others have other prices
-        list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = 0.005,
-        get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = 0.0004,
-        transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = 0.0,
-        json: JsonOption = False,
-    ) -> int:
-        """Show what a run would read: objects, bytes, requests, cost. Lists the bucket, and changes nothing."""
-        from framework.cli.plan import Prices, show_plan  # noqa: PLC0415
-
-        if former:
-            reporter.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
-        prices = Prices(list_per_1000=list_price, get_per_1000=get_price, transfer_per_gb=transfer_price)
-        return show_plan(
-            task_class,
-            chosen(config, settings),
-            prices=prices,
-            ignore_offsets=ignore_offsets or former,
-            as_json=json,
-        )
-
-    @app.command()
-    def status(
-        config: ConfigOption = None,
-        settings: SetOption = None,
-        no_list: Annotated[
-            bool, typer.Option("--no-list", help="Do not list the bucket; the lag is not shown.")
-        ] = False,
-        json: JsonOption = False,
-    ) -> int:
-        """Show progress, lag, running instance and last save. Objects count as done, reading or failed."""
-        from framework.cli.plan import show_status  # noqa: PLC0415
-
-        return show_status(task_class, chosen(config, settings), no_list=no_list, as_json=json)
-
-    @app.command()
-    def read(
-        config: ConfigOption = None,
-        settings: SetOption = None,
-        topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
-        partition: Annotated[
-            int | None, typer.Option(help="Only this partition.", min=0, max=2**32 - 1, show_default=False)
-        ] = None,
-        offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0, max=2**64 - 1)] = 0,
-        limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
-    ) -> int:
-        """Write the records of the topic to stdout. One JSON line each: place, provenance, payload."""
-        from framework.cli.read import read_records  # noqa: PLC0415
-
-        return read_records(
-            task_class,
-            chosen(config, settings),
-            topic=topic,
-            partition=partition,
-            offset=offset,
-            limit=limit,
-        )
-
-
-def _add_worker(app: typer.Typer, program: str, task_class: type[AbstractSourceTask], reporter: ErrorReporter) -> None:
-    """Add the command `worker`."""
-
-    @app.command()
-    def worker(
-        config_dir: Annotated[Path, path_option(help="Folder of configuration files, one for each source.")],
-        config: Annotated[
-            Path | None, path_option("--config", "-c", help="TOML file of the worker: [http] and [log].")
-        ] = None,
-        settings: SetOption = None,
-        state_dir: Annotated[
-            Path | None, path_option(help="Folder for paused states and configuration versions.")
-        ] = None,
-        standby: Annotated[
-            bool,
-            typer.Option(
-                "--standby", help="Each source waits while another instance of it is at work, and takes over."
-            ),
-        ] = False,
-    ) -> int:
-        """Run all sources of a folder, and answer an HTTP API. Each source has its own process."""
-        from framework.cli.run import wants_json  # noqa: PLC0415
-        from framework.cli.worker import read_worker_config, run_worker  # noqa: PLC0415
-
-        path = config or reporter.config
-        overrides = (*reporter.settings, *(settings or ()))
-        reporter.json = wants_json(task_class, path, overrides)
-        own = read_worker_config(path, overrides)
-        reporter.follow(own.log)
-        return run_worker(program, task_class, config_dir, own, state_dir=state_dir, standby=standby)
-
-
-def _refuse_flags(flags: Sequence[str], command: str) -> None:
-    """Refuse options of a run before a command, which would not follow them.
-
-    Raises:
-        ConfigError: there are some.
-    """
-    if flags:
-        way = "write --standby behind it" if (*flags, command) == ("--standby", "worker") else "leave it out"
+        reporter.channel = ChildChannel(channel)
+    if content_on_stdin:
+        program.layers = pickle.loads(sys.stdin.buffer.read())  # noqa: S301 - the worker's own bytes
+    flags = Flags(once=once, take_over=take_over, standby=standby)
+    if context.invoked_subcommand is not None:
+        if flags.given:
+            raise ConfigError(_misplaced(flags.given, context.invoked_subcommand))
+        return None
+    file = program.choose(config, None)
+    reporter.json = wants_json(task_class, file.path, file.settings, file.layers)
+    if standby and take_over:
         raise ConfigError(
-            f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"
+            "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
         )
+    found = read_config(task_class, file)
+    reporter.json = found.log.format == "json"  # also that of a pipe
+    if found.http.enabled and channel is None:
+        from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on
+
+        return run_with_api(program.name, task_class, file, found, flags=flags.given)
+    return run_source(task_class, found, flags, channel=reporter.channel, log_source=log_source)
 
 
-def _required_options(task_class: type[AbstractSourceTask]) -> str:
-    """Return the required options of a file, as text: `[source] name, [input] format`."""
-    from framework.config.option import options_of, sections_of  # noqa: PLC0415 - only for a failure
+def check(context: typer.Context, config: ConfigOption = None, settings: SetOption = None) -> int:
+    """Check what a run needs. Prints a line each for configuration, engine, bucket, selection, Iggy and more."""
+    from framework.cli.check import check_source  # noqa: PLC0415 - loads what a run does
 
-    root = task_class.config_class
-    sections = sections_of(root).items() if root is not None else ()
-    return ", ".join(
-        f"[{name}] {option}"
-        for name, section in sections
-        for option in (
-            *getattr(section, "one_of", ())[:1],
-            *(option.name for option in options_of(section) if option.required),
-        )
-    )
+    program: Program = context.obj
+    return check_source(program.task_class, program.choose(config, settings))
+
+
+def worker(
+    context: typer.Context,
+    config_dir: Annotated[Path, path_option(help="Folder of configuration files, one for each source.")],
+    config: Annotated[
+        Path | None, path_option("--config", "-c", help="TOML file of the worker: [http] and [log].")
+    ] = None,
+    settings: SetOption = None,
+    state_dir: Annotated[Path | None, path_option(help="Folder for paused states and configuration versions.")] = None,
+    standby: Annotated[
+        bool,
+        typer.Option("--standby", help="Each source waits while another instance of it is at work, and takes over."),
+    ] = False,
+) -> int:
+    """Run all sources of a folder, and answer an HTTP API. Each source has its own process."""
+    from framework.cli.worker import read_worker_config, run_worker  # noqa: PLC0415 - loads the supervisor
+
+    program: Program = context.obj
+    path, overrides = config or program.config, program.overrides(settings)
+    program.reporter.json = wants_json(program.task_class, path, overrides)
+    own = read_worker_config(path, overrides)
+    program.reporter.json = own.log.format == "json"
+    return run_worker(program.name, program.task_class, config_dir, own, state_dir=state_dir, standby=standby)
+
+
+def _misplaced(flags: Sequence[str], command: str) -> str:
+    """Return why options of a run cannot stand before a command, which would not follow them."""
+    way = "write --standby behind it" if (*flags, command) == ("--standby", "worker") else "leave it out"
+    return f"{', '.join(flags)} before the command {command}: only a run without a command has it; {way}"

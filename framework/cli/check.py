@@ -6,7 +6,7 @@ It fails where a run would fail, with the same exit code. It sends nothing, and 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
+import itertools
 import os
 import socket
 import sys
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
+from framework.cli.first_records import check_records, then
 from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
 from framework.cli.text import printable
 from framework.discovery.filters import FilterReason, RoutedSelection, Selector
@@ -24,12 +25,10 @@ from framework.discovery.routing import Router
 from framework.errors import (
     EXIT_CONFIGURATION,
     EXIT_DONE,
-    EXIT_PERSON,
     EXIT_TRY_AGAIN,
     ConfigError,
     IggyAuthError,
     ObjectError,
-    PositionError,
     SourceError,
     cannot_listen,
 )
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from framework.iggy.values import TopicInfo
     from framework.model.objects import NativeObject, TopicPartition
     from framework.task import AbstractSourceTask
-
-API_LIBRARIES = ("fastapi", "psutil", "uvicorn")
 
 LOOKED_AT = 1000
 """Number of listed objects to filter, and ten times as many while all are filtered."""
@@ -73,17 +70,24 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     config = read_config(task_class, file)
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     code = EXIT_DONE
-    for results in (
-        _engine(task_class, config),
+    for result in itertools.chain(
+        _tried("engine", _engine(task_class, config)),
         _ports(config, file),
-        _store(task_class, config),
-        _iggy(task_class, config),
+        _tried("store", _store(task_class, config)),
+        _tried("iggy", _iggy(task_class, config)),
     ):
-        for result in results:
-            _write(result)
-            # what a person must act on counts more than what goes away by itself
-            code = max(code, EXIT_DONE if result.ok else result.exit_code)
+        _write(result)
+        # what a person must act on counts more than what goes away by itself
+        code = max(code, EXIT_DONE if result.ok else result.exit_code)
     return code
+
+
+def _tried(step: str, results: Iterator[CheckResult]) -> Iterator[CheckResult]:
+    """Yield the results of a step; an error that ends it is the last one."""
+    try:
+        yield from results
+    except SourceError as error:
+        yield CheckResult.failed(step, error)
 
 
 def _write(result: CheckResult) -> None:
@@ -97,49 +101,37 @@ def _engine(task_class: type[AbstractSourceTask], config: SourceCommonConfig) ->
     if config.runner.engine != "spark":
         yield CheckResult("engine", ok=True, detail=f"local, {counted(config.runner.tasks_max or 1, 'task')}")
         return
-    try:
-        require_pyspark()
-    except SourceError as error:
-        yield CheckResult.failed("engine", error)
-        return
+    require_pyspark()
     from framework.engine.spark.check import check_spark  # noqa: PLC0415 - the only way to Spark
 
     yield from check_spark(task_class, config)
 
 
 def _ports(config: SourceCommonConfig, file: ConfigFile) -> Iterator[CheckResult]:
-    """Check the ports of the metrics and of the HTTP API, and what else the API needs."""
+    """Check the port of the metrics, and the HTTP API."""
     place = config.metrics.host_and_port()
     if place is not None:
         yield _port("metrics", place, config.metrics.address)
-    if not config.http.enabled:
-        return
-    missing = [name for name in API_LIBRARIES if importlib.util.find_spec(name) is None]
-    if missing:
-        detail = f"[http] enabled: {', '.join(missing)} must be installed: the extra worker brings it"
-        yield CheckResult("http", ok=False, detail=detail, exit_code=EXIT_PERSON)
-    else:
-        yield _port("http", config.http.host_and_port(), config.http.address)
-        yield from _api(config.http, file)
+    if config.http.enabled:
+        yield from _tried("http", _api(config.http, file))
 
 
 def _api(http: HttpSection, file: ConfigFile) -> Iterator[CheckResult]:
-    """Say what is wrong with the certificate and the state folder of the HTTP API."""
-    from framework.cli.worker import state_folder  # noqa: PLC0415 - each command loads what it needs
+    """Check what the HTTP API needs: packages, port, certificate and state folder."""
+    from framework.cli.worker import require_api, state_folder  # noqa: PLC0415 - each command loads what it needs
+
+    require_api()
     from framework.runtime.certificate import check_tls  # noqa: PLC0415
     from framework.runtime.server import IN_THE_CLEAR, in_the_clear  # noqa: PLC0415
 
+    yield _port("http", http.host_and_port(), http.address)
     if in_the_clear(http):
         yield CheckResult("http", ok=True, detail=IN_THE_CLEAR, warning=True)
     try:
         check_tls(http.tls)
     except ConfigError as error:
         yield CheckResult.failed("http", error)
-    try:
-        folder = state_folder(file, http)
-    except ConfigError as error:
-        yield CheckResult.failed("http", error)
-        return
+    folder = state_folder(file, http)
     problem = _no_room(_existing(folder))
     if problem is not None:
         detail = f"[http] state_dir: the folder {folder} cannot be used: {problem.strerror}"
@@ -168,50 +160,43 @@ def _store(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> 
             ok = ok and result.ok
             yield result
         if ok:
-            yield from _selection(task_class, config)
-    except SourceError as error:
-        yield CheckResult.failed("store", error)
+            yield from _tried("selection", _selection(task_class, config))
     finally:
         task.close_resources()
 
 
 def _selection(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     """Check that the filters select objects from the beginning of the listing, and the records of the first of them."""
-    from framework.cli.first_records import check_records  # noqa: PLC0415 - each command loads what it needs
     from framework.task import SourceContext, iterator_of  # noqa: PLC0415
 
     chosen: list[tuple[NativeObject, TopicPartition]] = []
     unfit: Counter[str] = Counter()
     examples: dict[str, str] = {}
     listed = 0
-    try:
-        context = SourceContext(config=config, once=True)
-        with iterator_of(task_class, context) as iterator, contextlib.ExitStack() as stack:
-            stack.callback(iterator.leave)
-            logs = list(iterator.get_table_log_keys())
-            selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
-            selector.remember_logs(logs)
-            selection = RoutedSelection(selector, Router(config))
-            for native in iterated(iterator.get_native_item_stream(iterator.start_key)):
-                check_listed(native)
-                listed += 1
-                try:
-                    topic_partition = selection.partition_for(native)
-                except ObjectError as error:
-                    unfit[error.message] += 1
-                    examples.setdefault(error.message, native.key)
-                else:
-                    chosen += [(native, topic_partition)] if topic_partition is not None else []
-                if listed >= LOOKED_AT and (chosen or listed >= 10 * LOOKED_AT):
-                    break
-            reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
-            reasons += [f"{text}: {count:,}, the first {examples[text]}" for text, count in unfit.most_common(3)]
-            passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
-            yield _selected(config, listed, len(chosen), reasons, passing=passing, unfit=bool(unfit))
-            if chosen:
-                yield check_records(iterator, *chosen[0])
-    except SourceError as error:
-        yield CheckResult.failed("selection", error)
+    context = SourceContext(config=config, once=True)
+    with iterator_of(task_class, context) as iterator, contextlib.ExitStack() as stack:
+        stack.callback(iterator.leave)
+        selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
+        selector.remember_logs(list(iterator.get_table_log_keys()))
+        selection = RoutedSelection(selector, Router(config))
+        for native in iterated(iterator.get_native_item_stream(iterator.start_key)):
+            check_listed(native)
+            listed += 1
+            try:
+                topic_partition = selection.partition_for(native)
+            except ObjectError as error:
+                unfit[error.message] += 1
+                examples.setdefault(error.message, native.key)
+            else:
+                chosen += [(native, topic_partition)] if topic_partition is not None else []
+            if listed >= LOOKED_AT and (chosen or listed >= 10 * LOOKED_AT):
+                break
+        reasons = [f"{reason}: {count:,}" for reason, count in selection.filtered().items()]
+        reasons += [f"{text}: {count:,}, the first {examples[text]}" for text, count in unfit.most_common(3)]
+        passing = not unfit and all(reason in PASSING for reason, count in selector.counts.items() if count)
+        yield _selected(config, listed, len(chosen), reasons, passing=passing, unfit=bool(unfit))
+        if chosen:
+            yield from _tried("records", check_records(iterator, *chosen[0]))
 
 
 def _selected(
@@ -236,9 +221,7 @@ def _selected(
     if config.discovery.modified_after == "now":
         why += ', with this moment for modified_after = "now"; a run takes that of the first start'
     if chosen:
-        end = (
-            '; with [errors] tolerance = "none" a run ends there' if unfit and config.errors.tolerance == "none" else ""
-        )
+        end = then(config) if unfit else ""
         return CheckResult("selection", ok=True, detail=f"{chosen:,} of {first} chosen{why}{end}", warning=unfit)
     detail = f"none of {first} chosen{why}; check [naming] template and [discovery]"
     return CheckResult("selection", ok=passing or not whole, detail=detail, warning=True)
@@ -247,16 +230,13 @@ def _selected(
 def _iggy(task_class: type[AbstractSourceTask], config: SourceCommonConfig) -> Iterator[CheckResult]:
     from framework.engine.iggy_target import IggyTarget  # noqa: PLC0415
 
-    try:
-        with IggyTarget(config) as target:
-            folder = target.missing_folder
-            if folder is not None:
-                yield _new_folder(folder)
-                return
-            with target.connect() as connection:
-                yield from _server(connection, task_class, config, list(target.network_warnings()))
-    except SourceError as error:
-        yield CheckResult.failed("iggy", error)
+    with IggyTarget(config) as target:
+        folder = target.missing_folder
+        if folder is not None:
+            yield _new_folder(folder)
+            return
+        with target.connect() as connection:
+            yield from _server(connection, task_class, config, list(target.network_warnings()))
 
 
 def _new_folder(folder: Path) -> CheckResult:
@@ -300,9 +280,7 @@ def _server(
         connection.clients()  # a start looks whether another instance is connected
         version = connection.server_version()
     except IggyAuthError as error:
-        detail = f"{error}; the user needs the permission read_servers"
-        yield CheckResult("iggy", ok=False, detail=detail)
-        return
+        raise IggyAuthError(f"{error}; the user needs the permission read_servers") from error
     detail = "; ".join([f"version {version} at {connection.address}", *warnings])
     yield CheckResult("iggy", ok=True, detail=detail, warning=bool(warnings))
     rights: list[Right] = []
@@ -311,57 +289,44 @@ def _server(
             yield CheckResult("topic", ok=True, detail="named by the objects, made when they come")
             continue
         info = connection.get_topic(iggy.stream, topic)
-        yield _topic(config, topic, partitions, info)
+        yield from _tried("topic", _topic(connection, config, topic, partitions, info))
         if info is None:
             rights += [Right("create", topic)] if iggy.create_topics else []
             rights += [Right("send", topic), Right("read", topic)]
         else:
             rights += [Right("send", topic, info.id), Right("read", topic, info.id)]
             rights += [Right("manage", topic, info.id)] if topic == config.offsets_topic else []
-    missing = connection.missing_rights(iggy.stream, rights)
+    missing, login = connection.missing_rights(iggy.stream, rights), connection.address.login
+    detail = f"{login} may do all that a run does"
     if missing is None:
         detail = "this server does not tell what its users may do"
-        yield CheckResult("permissions", ok=True, detail=detail)
     elif missing:
-        detail = f"{connection.address.login} may not: {', '.join(missing)}; grant that, or use another user"
-        yield CheckResult("permissions", ok=False, detail=detail)
+        detail = f"{login} may not: {', '.join(missing)}; grant that, or use another user"
+    yield CheckResult("permissions", ok=not missing, detail=detail)
+    if missing:
         return  # without them the positions cannot be read
-    else:
-        yield CheckResult("permissions", ok=True, detail=f"{connection.address.login} may do all that a run does")
-    yield _positions(connection, task_class, config)
+    yield from _tried("positions", _positions(connection, task_class, config))
 
 
 def _positions(
     connection: IggyConnection, task_class: type[AbstractSourceTask], config: SourceCommonConfig
-) -> CheckResult:
+) -> Iterator[CheckResult]:
     """Check that the topics hold what the positions count on, and the positions fit the configuration.
 
     A running instance checks that itself.
     """
-    from framework.cli.offsets_commands import moment  # noqa: PLC0415
+    from framework.cli.offsets_commands import saved_text  # noqa: PLC0415
     from framework.engine.dry_run import check_positions  # noqa: PLC0415
     from framework.engine.inspection import inspect  # noqa: PLC0415
 
-    try:
-        found = inspect(connection, config, check=True)
-    except SourceError as error:
-        return CheckResult.failed("positions", error)
-    saved_us = found.state.saved_us
-    saved = f"last saved at {moment(saved_us // 1000)}" if saved_us else "none yet"
+    found = inspect(connection, config, check=True)
+    detail, stop = saved_text(found), None
     if found.running:
-        detail = f"{saved}; the instance on {found.running[0].who} runs"
-    else:
-        detail = f"{saved}; the topics hold what they count" if saved_us else saved
-        if saved_us:
-            try:
-                stop = check_positions(task_class, config, found)
-            except PositionError as error:
-                return CheckResult.failed("positions", error)
-            except SourceError:  # of the store: its own lines say so
-                stop = None
-            if stop is not None:
-                return CheckResult("positions", ok=True, detail=stop, warning=True)
-    return CheckResult("positions", ok=True, detail=detail)
+        detail += f"; the instance on {found.running[0].who} runs"
+    elif found.state.saved_us:
+        detail += "; the topics hold what they count"
+        stop = check_positions(task_class, config, found)
+    yield CheckResult("positions", ok=True, detail=stop or detail, warning=stop is not None)
 
 
 def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
@@ -372,30 +337,24 @@ def _topics(config: SourceCommonConfig) -> Iterator[tuple[str | None, int]]:
         yield config.errors.dead_letter_topic, 1
 
 
-def _topic(config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None) -> CheckResult:
+def _topic(
+    connection: IggyConnection, config: SourceCommonConfig, topic: str, partitions: int, info: TopicInfo | None
+) -> Iterator[CheckResult]:
     from framework.engine.topic_checks import offsets_topic_refusal  # noqa: PLC0415
     from framework.iggy.dead_letters.writer import keeps_dead_letters  # noqa: PLC0415
-    from framework.iggy.topics import topic_warnings  # noqa: PLC0415
+    from framework.iggy.topics import ensure_topic  # noqa: PLC0415
 
     iggy = config.iggy
     place = f'"{topic}" of stream "{iggy.stream}"'
     if info is None:
         detail = f"{place} is missing, " + ("it will be made" if iggy.create_topics else "make it first")
-        return CheckResult("topic", ok=iggy.create_topics, detail=detail)
-    if len(info.partitions) != partitions:
-        detail = f"{place} has {counted(len(info.partitions), 'partition')}"
-        if topic not in {config.offsets_topic, config.errors.dead_letter_topic}:
-            detail += f", the configuration says {partitions:,}: set [iggy] partitions = {len(info.partitions)}, or "
-        else:
-            detail += ", and needs exactly 1: delete the others, or "
-        detail += "name another topic"
-        return CheckResult("topic", ok=False, detail=detail)
+        yield CheckResult("topic", ok=iggy.create_topics, detail=detail)
+        return
+    own = topic in {config.offsets_topic, config.errors.dead_letter_topic}
+    advice = "it needs exactly 1; delete the others, or name another topic" if own else None
+    _, warnings = ensure_topic(connection, iggy.stream, topic, partitions, create=False, advice=advice)
     refusal = offsets_topic_refusal(info) if topic == config.offsets_topic else None
-    if refusal is not None:
-        return CheckResult("topic", ok=False, detail=refusal)
     if topic == config.errors.dead_letter_topic and not keeps_dead_letters(info):
-        detail = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
-        return CheckResult("topic", ok=False, detail=detail)
-    warnings = topic_warnings(info)
-    detail = f"{place} has {counted(partitions, 'partition')}, as configured"
-    return CheckResult("topic", ok=True, detail="; ".join([detail, *warnings]), warning=bool(warnings))
+        refusal = f"{place} may lose what it confirmed, which a dead letter must not: name another one"
+    detail = "; ".join([f"{place} has {counted(partitions, 'partition')}, as configured", *warnings])
+    yield CheckResult("topic", ok=refusal is None, detail=refusal or detail, warning=bool(warnings))

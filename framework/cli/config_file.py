@@ -1,8 +1,7 @@
-"""The options `--config` and `--set`, which every command has, and the flags of a run."""
+"""The options that several commands have, such as `--config` and `--set`, and the flags of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +35,10 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, and change nothing.")]
 
 
 @attrs.frozen(kw_only=True)
@@ -73,21 +76,13 @@ class Flags:
         return tuple(f"--{name.replace('_', '-')}" for name, given in attrs.asdict(self).items() if given)
 
 
-Choose = Callable[[Path | None, list[str] | None], ConfigFile]
-"""Returns the configuration that the options of a command name, or those before the command."""
+def objects_option(help: str) -> Any:  # noqa: A002 - as typer calls it
+    """Return an option that selects objects. An empty one, of an unset variable of a script, would select all."""
+    return typer.Option(help=help, show_default=False, callback=_not_empty)
 
 
-def refuse_empty(*, key: str | None, prefix: str | None, more: str = "") -> None:
-    """Check that an option that selects objects names some: an unset variable of a script would select all.
-
-    Args:
-        key: the value of `--key`.
-        prefix: the value of `--prefix`.
-        more: another way to select, for the message.
-
-    Raises:
-        ConfigError: an option is empty.
-    """
-    for name, value in (("--key", key), ("--prefix", prefix)):
-        if value == "":
-            raise ConfigError(f"{name} is empty: name the objects, or leave the option out{more}")
+def _not_empty(context: typer.Context, parameter: typer.CallbackParam, value: str | None) -> str | None:
+    if value == "":
+        more = "; --all selects every object" if context.command.name == "reset" else ""
+        raise ConfigError(f"{parameter.opts[0]} is empty: name the objects, or leave the option out{more}")
+    return value

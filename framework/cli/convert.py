@@ -8,40 +8,46 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from framework.cli.run import config_class_of
 from framework.cli.text import in_columns, printable
 from framework.config.files import read_file
 from framework.config.java_properties import parse_properties
 from framework.config.kafka_connect import Converted, convert_properties, shown
 from framework.config.loading import structure
 from framework.config.sections import ordered_sections
-from framework.config.substitution import REFERENCE
 from framework.config.toml_text import table_lines
 from framework.errors import EXIT_DONE, ConfigError
 
 if TYPE_CHECKING:
-    from framework.task import AbstractSourceTask
+    from framework.cli.program import Program
 
 _MAX_BYTES = 1 << 20
 _LATER = "LATER"
+_REFERENCE_LATER = re.compile(r"(?<!\$)\$\{(?:env|file):[^}]+\}")
 _PLACES = re.compile(r"\[([\w.]+)\] (\w+(?:, \w+)*)")
 
 
-def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path) -> int:
-    """Write a configuration to stdout, with a table of all properties as comments; warnings go to stderr.
-
-    Raises:
-        ConfigError: the file cannot be read, or has no properties.
-    """
-    root = task_class.config_class
+def convert(
+    context: typer.Context,
+    file: Annotated[
+        Path, typer.Argument(help="Properties of a connector, or its JSON.", metavar="FILE", readable=False)
+    ],
+) -> int:
+    """Convert the properties of a Kafka connector, such as Aiven's. Writes a configuration to stdout."""
+    program: Program = context.obj
+    task_class = program.task_class
+    root = config_class_of(task_class)
     section: str | None = getattr(task_class, "section", None)
-    if root is None or section is None:
+    if section is None:
         raise ConfigError(f"{task_class.__name__} has no section for its store, so nothing can be converted for it")
-    properties, repeated = _read(path)
+    properties, repeated = _read(file)
     own = getattr(task_class, "connector_options", {})
     converted = convert_properties(properties, own, section=section)
-    sys.stdout.write("".join(f"{line}\n" for line in _lines(command, root, path, converted)))
+    sys.stdout.write("".join(f"{line}\n" for line in _lines(program.command, root, file, converted)))
     sys.stdout.flush()
     if not any(name in own for name in properties):
         _warn(f"no property is one of a connector whose store is [{section}]: is it the connector of another store?")
@@ -61,18 +67,16 @@ def convert_file(command: str, task_class: type[AbstractSourceTask], path: Path)
 
 def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Iterator[str]:
     """Yield the mistakes, except those that depend on a value behind a reference: it is known where the source runs."""
-    later = {
-        (section, name)
-        for section, options in sections.items()
-        for name, value in options.items()
-        if isinstance(value, str) and any(map(_is_known_later, REFERENCE.finditer(value)))
-    }
-    values = {
-        section: {
-            name: _without_references(value) if isinstance(value, str) else value for name, value in options.items()
-        }
-        for section, options in sections.items()
-    }
+    later: set[tuple[str, str]] = set()
+    values: dict[str, dict[str, object]] = {}
+    for section, options in sections.items():
+        values[section] = dict(options)
+        for name, value in options.items():
+            if isinstance(value, str) and _REFERENCE_LATER.search(value):
+                later.add((section, name))
+                values[section][name] = _REFERENCE_LATER.sub(
+                    f"${{env:{_LATER}}}", value
+                )  # reads nothing of this machine
     try:
         structure(values, root, environment={_LATER: "set-later"})
     except ConfigError as exc:
@@ -80,16 +84,6 @@ def _mistakes(sections: Mapping[str, Mapping[str, object]], root: type) -> Itera
             named = {(found[1], name) for found in _PLACES.finditer(mistake) for name in found[2].split(", ")}
             if not named & later:
                 yield mistake
-
-
-def _without_references(text: str) -> str:
-    """Return the text with one variable in place of each reference: no file and no variable of this machine is read."""
-    return REFERENCE.sub(lambda found: f"${{env:{_LATER}}}" if _is_known_later(found) else found[0], text)
-
-
-def _is_known_later(found: re.Match[str]) -> bool:
-    provider, _, name = (found[1] or "").partition(":")
-    return provider in {"env", "file"} and name != ""
 
 
 def _read(path: Path) -> tuple[dict[str, str], list[str]]:

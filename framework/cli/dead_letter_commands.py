@@ -3,38 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
-import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
+import typer
 
-from framework.cli.config_file import ConfigFile
-from framework.cli.run import reached, read_config
-from framework.cli.text import column_widths, confirmed, in_width, printable, write_json_lines, write_lines
+from framework.cli.config_file import ConfigOption, DryRunOption, SetOption, YesOption, objects_option, path_option
+from framework.cli.run import reached
+from framework.cli.text import confirmed, write_json_lines, write_lines
 from framework.config.values import InvalidValueError, parse_duration, parse_moment
-from framework.engine.inspection import inspect
-from framework.errors import EXIT_DONE, EXIT_PERSON, ConfigError
-from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_of
-from framework.iggy.dead_letters.writer import IggyDeadLetters, StoredDeadLetter
+from framework.errors import EXIT_DONE, EXIT_PERSON, EXIT_TRY_AGAIN, ConfigError
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
-from framework.offsets.manager import OffsetManager
-from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.connection import IggyConnection
-    from framework.task import AbstractSourceTask
+    from framework.iggy.dead_letters.reader import DeadLetterLog
+    from framework.iggy.dead_letters.writer import StoredDeadLetter
+    from framework.offsets.manager import OffsetManager
 
 log = logging.getLogger(__name__)
 
+KeyOption = Annotated[str | None, objects_option("Only dead letters of the object with this key.")]
+PrefixOption = Annotated[str | None, objects_option("Only dead letters of objects whose keys have this prefix.")]
+KindOption = Annotated[
+    str | None, typer.Option(help="Only dead letters with this error, for example RecordError.", show_default=False)
+]
+DeadLetterOption = Annotated[
+    int | None, typer.Option("--letter", help="Only the dead letter with this number.", min=0, show_default=False)
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option(
+        help='Only dead letters stored since: "2h", "7d", or a date with or without a time, UTC.',
+        show_default=False,
+    ),
+]
+
+dead_letter_app = typer.Typer(
+    help="Show, replay and discard skipped records and failed objects.", rich_markup_mode=None
+)
+
 State = Literal["waiting", "replayed", "discarded"]
+
+_ROW = "{:<9} {:<20} {:>11}  {:<10} {:<22} {}"
 
 NONE_SELECTED = "no dead letter was selected: those that are replayed or discarded do not count"
 
@@ -91,6 +109,8 @@ def read_selected(connection: IggyConnection, config: SourceCommonConfig, choice
         ConfigError: `--since` is not a time, or no dead letter has the number.
         IggyTopicError: the topic is missing.
     """
+    from framework.iggy.dead_letters.reader import DeadLetterLog, topic_of  # noqa: PLC0415 - loads what a run does
+
     dead_letters = DeadLetterLog.read(connection, config, choice.selects())
     number, first = choice.dead_letter, dead_letters.first_offset
     if number is None and first:
@@ -110,35 +130,50 @@ def read_selected(connection: IggyConnection, config: SourceCommonConfig, choice
     return dead_letters
 
 
-def show_dead_letters(
-    task_class: type[AbstractSourceTask],
-    file: ConfigFile,
-    choice: DeadLetterChoice,
-    *,
-    with_replayed: bool,
-    limit: int,
-    as_json: bool,
-    payload: Path | None,
+@dead_letter_app.command()
+def show(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    kind: KindOption = None,
+    letter: DeadLetterOption = None,
+    since: SinceOption = None,
+    replayed: Annotated[bool, typer.Option("--replayed", help="Include replayed and discarded dead letters.")] = False,
+    limit: Annotated[int, typer.Option(help="Only the newest, up to this number; 0 = all.", min=0)] = 0,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for programs.")] = False,
+    payload: Annotated[
+        Path | None, path_option(help="Write the record's bytes to this file; for a single dead letter.")
+    ] = None,
 ) -> int:
-    """Write dead letters to stdout, as a table or JSON lines.
-
-    Raises:
-        ConfigError: mistakes in the file or the options; `--payload` without exactly one dead letter.
-        IggyTopicError: the topic is missing.
-    """
-    config = read_config(task_class, file)
-    topic_of(config)
-    with reached(config) as connection:
-        dead_letters = read_selected(connection, config, choice)
-        found = dead_letters.stored if with_replayed or choice.dead_letter is not None else dead_letters.waiting
+    """List dead letters: place, reason, length, state. Safe while the source is running."""
+    choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
+    options = _read_config(context, config, settings)
+    with reached(options) as connection:
+        dead_letters = read_selected(connection, options, choice)
+        found = dead_letters.stored if replayed or letter is not None else dead_letters.waiting
         found = found[-limit:] if limit else found
         if payload is not None:
-            return _write_payload(connection, config, found, payload)
-    if as_json:
+            return _write_payload(connection, options, found, payload)
+    if json:
         write_json_lines(as_line(each, _state_of(each, dead_letters)) for each in found)
     else:
         _write_table(found, dead_letters)
-    return 0
+    return EXIT_DONE
+
+
+def _read_config(context: typer.Context, config: Path | None, settings: list[str] | None) -> SourceCommonConfig:
+    """Return the configuration of a source with dead letters.
+
+    Raises:
+        ConfigError: mistakes in it, or it names no topic for them.
+    """
+    from framework.iggy.dead_letters.reader import topic_of  # noqa: PLC0415 - loads what a run does
+
+    options: SourceCommonConfig = context.obj.read(config, settings)
+    topic_of(options)
+    return options
 
 
 def _state_of(dead_letter: StoredDeadLetter, dead_letters: DeadLetterLog) -> State:
@@ -177,6 +212,9 @@ def _write_payload(
     if len(found) != 1:
         chosen = f"{len(found):,} were selected: select one with --letter" if found else "none was selected"
         raise ConfigError(f"--payload writes the bytes of one dead letter, and {chosen}")
+    from framework.iggy.dead_letters.reader import topic_of  # noqa: PLC0415 - loads what a run does
+    from framework.iggy.dead_letters.writer import IggyDeadLetters  # noqa: PLC0415
+
     raw = IggyDeadLetters(connection, config, topic_of(config)).raw(found[0])
     if not raw:
         reason = "holds no bytes: the bounds of its record are unknown"
@@ -188,29 +226,18 @@ def _write_payload(
     except OSError as exc:
         raise ConfigError(f"--payload {path}: cannot be written: {exc.strerror}") from None
     write_lines([f"wrote {counted(len(raw), 'byte')} to {path}"])
-    return 0
+    return EXIT_DONE
 
 
 def _write_table(found: Sequence[StoredDeadLetter], dead_letters: DeadLetterLog) -> None:
     """Write a line at a time: a table of a million dead letters takes no memory beside them."""
-    names = ("letter", "stored (UTC)", "bytes", "state", "error", "place")
-    widths = column_widths(itertools.chain([names], (_row(each, dead_letters) for each in found)))
-    sys.stdout.write(f"{in_width(names, widths)}\n")
+    write_lines([_ROW.format("letter", "stored (UTC)", "bytes", "state", "error", "place")])
     for each in found:
-        sys.stdout.write(f"{in_width(_row(each, dead_letters), widths)}\n    {printable(each.text)}\n")
-    sys.stdout.write(f"{counted(len(found), 'dead letter')}\n")
-
-
-def _row(dead_letter: StoredDeadLetter, dead_letters: DeadLetterLog) -> tuple[str, ...]:
-    stored = datetime.fromtimestamp(dead_letter.timestamp_us / 1e6, tz=timezone.utc)
-    return (
-        str(dead_letter.offset),
-        stored.strftime("%Y-%m-%d %H:%M:%S"),
-        "" if dead_letter.length is None else f"{dead_letter.length:,}",
-        _state_of(dead_letter, dead_letters),
-        printable(dead_letter.error),
-        printable(_where(dead_letter)),
-    )
+        stored = datetime.fromtimestamp(each.timestamp_us / 1e6, tz=timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+        length = "" if each.length is None else f"{each.length:,}"
+        row = _ROW.format(each.offset, stored, length, _state_of(each, dead_letters), each.error, _where(each))
+        write_lines([row, f"    {each.text}"])
+    write_lines([counted(len(found), "dead letter")])
 
 
 def _division_fields(division: Split | KeyPart | None) -> dict[str, int]:
@@ -231,51 +258,57 @@ def _where(dead_letter: StoredDeadLetter) -> str:
     )
 
 
-def replay_dead_letters(
-    task_class: type[AbstractSourceTask],
-    file: ConfigFile,
-    choice: DeadLetterChoice,
-    *,
-    dry_run: bool,
-    may_be_lost: bool = False,
+@dead_letter_app.command()
+def replay(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    kind: KindOption = None,
+    letter: DeadLetterOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the dead letters that would be replayed, and change nothing.")
+    ] = False,
+    may_be_lost: Annotated[
+        bool,
+        typer.Option(
+            "--may-be-lost", help="Also send to a topic that can lose confirmed messages when the server is killed."
+        ),
+    ] = False,
 ) -> int:
-    """Replay the selected dead letters; return 3 when some records are still bad.
-
-    Raises:
-        ConfigError: mistakes in the file.
-        SourceRunningError: the source, or another replay, is running.
-        SourceError: the error of the store or of Iggy.
-    """
-    from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415
+    """Send skipped records again, read with the current configuration. The source must not be running."""
+    from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415 - loads what a run does
+    from framework.engine.inspection import inspect  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
+    from framework.offsets.manager import OffsetManager  # noqa: PLC0415
+    from framework.task import SourceContext, iterator_of  # noqa: PLC0415
 
-    config = read_config(task_class, file)
-    topic_of(config)
-    with reached(config) as connection:
+    choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
+    options = _read_config(context, config, settings)
+    with reached(options) as connection:
         if dry_run:
-            state = inspect(connection, config).state
+            state = inspect(connection, options).state
             offsets = OffsetManager(positions=state.positions, watermark=state.watermark)
-            dead_letters = read_selected(connection, config, choice)
+            dead_letters = read_selected(connection, options, choice)
             _write_table(_waiting(dead_letters, offsets), dead_letters)
-            return 0
-        session = Session.begin(connection, config)
-        dead_letters = read_selected(connection, config, choice)  # after the fence: no process adds to them now
+            return EXIT_DONE
+        session = Session.begin(connection, options)
+        dead_letters = read_selected(connection, options, choice)  # after the fence: no process adds to them now
         found = _waiting(dead_letters, session.offsets)
-        with iterator_of(task_class, SourceContext(config=config, offsets=session.offsets)) as iterator:
+        task_class = context.obj.task_class
+        with iterator_of(task_class, SourceContext(config=options, offsets=session.offsets)) as iterator:
             counts = DeadLetterReplay(session, iterator, may_be_lost=may_be_lost).run(found, dead_letters.notes)
     lines = [f"sent again: {counted(counts.sent + counts.found, 'record')}"]
     if counts.found:
         lines[0] += f", {counts.found:,} of them by an earlier replay that was interrupted"
-    if counts.delivered:
-        lines.append(
-            f"not sent, because the source has sent them as good records since: {counted(counts.delivered, 'record')}"
-        )
-    if counts.filtered:
-        lines.append(f"filtered by the transforms: {counted(counts.filtered, 'record')}")
     superseded = counts.superseded + len(dead_letters.waiting) - len(found)
-    if superseded:
-        earlier = counted(superseded, "dead letter")
-        lines.append(f"not sent, because the object was reset or overwritten and read since: {earlier}")
+    for number, unit, reason in (
+        (counts.delivered, "record", "not sent, because the source has sent them as good records since"),
+        (counts.filtered, "record", "filtered by the transforms"),
+        (superseded, "dead letter", "not sent, because the object was reset or overwritten and read since"),
+    ):
+        lines += [f"{reason}: {counted(number, unit)}"] if number else []
     if counts.reopened:
         objects = counted(counts.reopened, "object")
         lines.append(f"the next run resumes {objects}, each from its first missing record")
@@ -288,21 +321,27 @@ def replay_dead_letters(
     return EXIT_PERSON if counts.stayed else EXIT_DONE
 
 
-def discard_selected(
-    task_class: type[AbstractSourceTask], file: ConfigFile, choice: DeadLetterChoice, *, yes: bool, dry_run: bool
+@dead_letter_app.command()
+def discard(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    kind: KindOption = None,
+    letter: DeadLetterOption = None,
+    since: SinceOption = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
 ) -> int:
-    """Ask for confirmation, and close the selected dead letters without sending them. The source may be running.
+    """Close dead letters for good. Their records are never sent, and failed objects stay failed."""
+    from framework.iggy.dead_letters.reader import topic_of  # noqa: PLC0415 - loads what a run does
+    from framework.iggy.dead_letters.writer import IggyDeadLetters  # noqa: PLC0415
 
-    Dead letters of earlier versions are among them, which no replay takes.
-
-    Raises:
-        ConfigError: mistakes in the file or the options; no terminal to ask on, and no --yes.
-        SourceError: an error of Iggy.
-    """
-    config = read_config(task_class, file)
-    topic_of(config)
-    with reached(config) as connection:
-        dead_letters = read_selected(connection, config, choice)
+    choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter, since=since)
+    options = _read_config(context, config, settings)
+    with reached(options) as connection:
+        dead_letters = read_selected(connection, options, choice)
         found = dead_letters.waiting
         if dry_run:
             _write_table(found, dead_letters)
@@ -315,12 +354,14 @@ def discard_selected(
             yes=yes,
             dry_run=True,
         ):
-            return 1
-        IggyDeadLetters(connection, config, topic_of(config)).discarded(found)
+            return EXIT_TRY_AGAIN
+        IggyDeadLetters(connection, options, topic_of(options)).discarded(found)
     write_lines([f"discarded: {counted(len(found), 'dead letter')}"])
     return EXIT_DONE
 
 
 def _waiting(dead_letters: DeadLetterLog, offsets: OffsetManager) -> list[StoredDeadLetter]:
     """Return the selected dead letters that a replay takes."""
+    from framework.iggy.dead_letters.reader import is_current  # noqa: PLC0415 - loads what a run does
+
     return [dead_letter for dead_letter in dead_letters.waiting if is_current(dead_letter, offsets)]

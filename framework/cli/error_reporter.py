@@ -7,13 +7,16 @@ import logging
 import sys
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-from typing_extensions import override
 
-from framework.engine.python_messages import log_python_messages, unwritable
+from framework.cli import trace as traces
+from framework.cli.line_writer import LineWriter
+from framework.cli.terminal import JsonFormatter, LineHandler
+from framework.cli.text import error_text, printable
+from framework.engine.log_forwarding import text_of
+from framework.engine.python_messages import log_python_messages
 from framework.errors import (
     EXIT_CONFIGURATION,
     EXIT_PERSON,
@@ -26,8 +29,6 @@ from framework.errors import (
 from framework.model.secret_masking import without_secrets
 
 if TYPE_CHECKING:
-    from framework.config.layers import Layer
-    from framework.config.sections import LogSection
     from framework.runtime.child_channel import ChildChannel
 
 _MORE_MEMORY = (
@@ -52,46 +53,21 @@ def _ways_out(text: str) -> str:
     return "".join(f"; {way}" for way in ways)
 
 
-class _ReportedLines(logging.Handler):
-    """Writes the log of a command that opens no output: warnings and errors, as the reporter writes its own."""
-
-    def __init__(self, reporter: ErrorReporter) -> None:
-        super().__init__(logging.WARNING)
-        self._reporter = reporter
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._reporter.repeat(record)
-        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
-            self._reporter.repeat(unwritable(record))
-
-
 @attrs.define
 class ErrorReporter:
     """Reports the error that ends the program, as text or as a JSON line.
 
     Attributes:
-        config: the configuration's file.
-        settings: overrides that stand before the command.
-        layers: the content of the configuration, from the worker that started this process.
         json: the last error is a JSON line.
         channel: the line to the worker that started this process.
         source: the source's key, on each line; empty outside of a worker.
         file_as_command: a configuration that stands where a command does.
     """
 
-    config: Path | None = None
-    settings: tuple[str, ...] = ()
-    layers: tuple[Layer, ...] | None = None
     json: bool = False
     channel: ChildChannel | None = None
     source: str = ""
     file_as_command: str = ""
-
-    def follow(self, section: LogSection) -> None:
-        """Report in the form of the log."""
-        self.json = section.format == "json"
 
     def ended(self, error: BaseException) -> int:
         """Report what ended the program; return the exit code."""
@@ -106,15 +82,15 @@ class ErrorReporter:
 
     def failed(self, error: BaseException) -> int:
         """Report the error in one sentence; return the exit code."""
-        from framework.cli.text import error_text  # noqa: PLC0415 - only for a failure
-
         if isinstance(error, ReaderFailedError) and error.unexpected:
             return self._unexpected(error.unexpected, str(error), error.trace)
         if sentence := missing_package(error):
             self._report(sentence, error=type(error).__name__, code=EXIT_PERSON)
             return EXIT_PERSON
         if not isinstance(error, SourceError):
-            return self._foreign(error)
+            name, text = type(error).__name__, str(error)
+            trace = "".join(traceback.format_exception(error))
+            return self._unexpected(name, f"{name}: {text}" if text else name, trace)
         # a reader's error only carries another one
         cause = error.__cause__ if isinstance(error, ReaderFailedError) and error.__cause__ is not None else error
         shown_error = cause if isinstance(cause, ConfigError) else error
@@ -124,14 +100,8 @@ class ErrorReporter:
         )
         return error.exit_code
 
-    def _foreign(self, error: BaseException) -> int:
-        name, text = type(error).__name__, str(error)
-        return self._unexpected(name, f"{name}: {text}" if text else name, "".join(traceback.format_exception(error)))
-
     def _unexpected(self, name: str, text: str, trace: str) -> int:
         """Report an error that is not a `SourceError`; keep its traceback."""
-        from framework.cli import trace as traces  # noqa: PLC0415 - only for a failure
-
         trace = without_secrets(trace)
         sentence = f"unexpected {without_secrets(text)}{_ways_out(text)}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
@@ -139,12 +109,13 @@ class ErrorReporter:
 
     def warn(self, text: str) -> None:
         """Write a warning."""
-        self._write(logging.WARNING, text)
+        self._write(self.line_of(_record(logging.WARNING, text)))
 
     @contextlib.contextmanager
     def log_written(self) -> Iterator[None]:
         """Write the log's warnings and errors as `warn` does. An output that is open in between has its own lines."""
-        handler = _ReportedLines(self)
+        handler = LineHandler(self.line_of, self._write)
+        handler.setLevel(logging.WARNING)
         root = logging.getLogger()
         root.addHandler(handler)
         try:
@@ -153,37 +124,30 @@ class ErrorReporter:
         finally:
             root.removeHandler(handler)
 
-    def repeat(self, record: logging.LogRecord) -> None:
-        """Write a line of the log."""
-        from framework.cli import trace as traces  # noqa: PLC0415 - only for a warning
-        from framework.engine.log_forwarding import text_of  # noqa: PLC0415
-
+    def line_of(self, record: logging.LogRecord, shown: str = "") -> str:
+        """Return a record as a line. `shown`: its text for people, when that has several lines."""
+        if self.source:
+            record.source = self.source
+        if self.json:
+            return JsonFormatter().format(record)
         text, error = text_of(record), record.exc_info[1] if record.exc_info else None
         if error is not None:
             text = f"{text} ({traces.keep(''.join(traceback.format_exception(error)))})"
-        self._write(record.levelno, text)
+        place = f"{self.source}: " if self.source else ""
+        return f"{record.levelname.lower()}: {place}{shown or printable(text)}"
 
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
         if self.channel is not None:
             self.channel.failed(text, code)
-        self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
+        self._write(self.line_of(_record(logging.ERROR, text, error=error, exit_code=code, **fields), shown))
 
-    def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:
-        from framework.cli.line_writer import LineWriter  # noqa: PLC0415
-        from framework.cli.terminal import JsonFormatter  # noqa: PLC0415
-        from framework.cli.text import printable  # noqa: PLC0415
-
-        name = logging.getLevelName(level)
-        if self.source:
-            fields["source"] = self.source
-        if self.json:
-            record = logging.makeLogRecord(
-                {"name": __name__, "levelno": level, "levelname": name, "msg": text, **fields}
-            )
-            line = JsonFormatter().format(record)
-        else:
-            place = f"{self.source}: " if self.source else ""
-            line = f"{name.lower()}: {place}{shown or printable(text)}"
+    def _write(self, line: str) -> None:
         with contextlib.suppress(OSError):  # the exit code still tells
-            LineWriter(sys.stderr).write(f"{line}\n")
+            LineWriter(sys.stderr).write_line(line)
+
+
+def _record(level: int, text: str, **fields: str | int) -> logging.LogRecord:
+    return logging.makeLogRecord(
+        {"name": __name__, "levelno": level, "levelname": logging.getLevelName(level), "msg": text, **fields}
+    )

@@ -11,7 +11,8 @@ import os
 import select
 import stat
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable
 from typing import TextIO
 
 from framework.engine.process_exit import LAST_SECONDS
@@ -24,8 +25,8 @@ class LineWriter:
 
     A file takes a line at once. A pipe, socket or terminal takes it in pieces for which it has room, under a lock that all
     processes share that write lines to it. Where the system has no such lock, a line above 4,096 bytes may contain others.
-    A terminal is ready when it has room for one byte: it is opened again for each line, so that a write never waits. If
-    it cannot be opened, as after `su`, it takes one byte at a time.
+    A terminal is ready when it has room for one byte: it is opened again, so that a write never waits. If it cannot be
+    opened, as after `su`, it takes one byte at a time.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -33,20 +34,31 @@ class LineWriter:
         self._stream = stream
         self._seconds_left = LAST_SECONDS
         self._descriptor = -1
-        self._room = None
-        self._terminal = False
+        self._room = select.poll()
         with contextlib.suppress(AttributeError, OSError, ValueError):  # no file: it takes everything at once
             descriptor = stream.fileno()
             if _may_be_full(descriptor):
-                self._descriptor = descriptor
-                self._terminal = os.isatty(descriptor)
+                self._descriptor, self._piece = descriptor, select.PIPE_BUF
                 self._encode = codecs.getincrementalencoder(stream.encoding)(stream.errors or "strict").encode
-                self._room = select.poll()
-                self._room.register(descriptor, select.POLLOUT)
+                if os.isatty(descriptor):
+                    self._open_terminal(descriptor)
+                self._room.register(self._descriptor, select.POLLOUT)
+
+    def _open_terminal(self, descriptor: int) -> None:
+        """Write by a descriptor that does not wait: that of the stream is shared with other processes."""
+        self._piece = 1
+        with contextlib.suppress(OSError):
+            self._descriptor = os.open(os.ttyname(descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+            self._piece = select.PIPE_BUF
+            weakref.finalize(self, os.close, self._descriptor)
+
+    def write_line(self, text: str) -> bool:
+        """Write a text and the end of its line; return whether the stream took all of it."""
+        return self.write(f"{text}\n")
 
     def write(self, line: str) -> bool:
         """Write a line, which has its end; return whether the stream took all of it."""
-        if self._room is None:
+        if self._descriptor < 0:
             self._stream.write(line)
             self._stream.flush()
             return True
@@ -54,38 +66,21 @@ class LineWriter:
         if not self._wait(self._begins):
             return False
         try:
-            with self._opened() as (descriptor, length):
-                while data:
-                    written = self._wait(functools.partial(self._write_piece, descriptor, data[:length]))
-                    if not written:
-                        return False
-                    data = data[written:]
+            while data:
+                written = self._wait(functools.partial(self._write_piece, data[: self._piece]))
+                if not written:
+                    return False
+                data = data[written:]
             return True
         finally:
             self._unlock()
 
-    @contextlib.contextmanager
-    def _opened(self) -> Iterator[tuple[int, int]]:
-        """Yield the descriptor to write to, and how many bytes it takes at once without a wait."""
-        if not self._terminal:
-            yield self._descriptor, select.PIPE_BUF
-            return
-        try:
-            descriptor = os.open(os.ttyname(self._descriptor), os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
-        except OSError:
-            yield self._descriptor, 1
-            return
-        try:
-            yield descriptor, select.PIPE_BUF
-        finally:
-            os.close(descriptor)
-
-    def _write_piece(self, descriptor: int, piece: bytes, seconds: float) -> int:
+    def _write_piece(self, piece: bytes, seconds: float) -> int:
         """Return how many bytes of the piece were written; 0 without room for any."""
         if not self._has_room(seconds):
             return 0
         try:
-            return os.write(descriptor, piece)
+            return os.write(self._descriptor, piece)
         except BlockingIOError:
             time.sleep(seconds)
             return 0
@@ -101,7 +96,7 @@ class LineWriter:
 
     def _has_room(self, seconds: float) -> bool:
         """Return whether the stream takes a piece, of `PIPE_BUF` bytes at most, without a wait."""
-        return self._room is not None and bool(self._room.poll(seconds * 1000))
+        return bool(self._room.poll(seconds * 1000))
 
     def _begins(self, seconds: float) -> bool:
         """Return whether the stream has room and the lock is taken: who waits for a reader does not hold it between lines."""

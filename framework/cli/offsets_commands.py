@@ -5,128 +5,197 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import attrs
 import orjson
+import typer
 
-from framework.cli.config_file import ConfigFile
-from framework.cli.run import bucket_of, reached, read_config
+from framework.cli.config_file import ConfigOption, DryRunOption, JsonOption, SetOption, YesOption, objects_option
+from framework.cli.run import bucket_of, reached
 from framework.cli.text import confirmed, write_json, write_json_lines, write_lines
-from framework.engine.inspection import inspect
-from framework.engine.positions_admin import accept_changes, reset_positions, set_position
-from framework.iggy.dead_letters.reader import dead_letters_of
+from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError
 from framework.model.text import counted
+from framework.offsets.position_filter import PositionFilter
+from framework.offsets.set_position import SetPosition
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.engine.inspection import Inspection
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.position_filter import PositionFilter
-    from framework.offsets.set_position import SetPosition
-    from framework.task import AbstractSourceTask
 
 
-def show_offsets(
-    task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter | None, *, as_json: bool
+KeyOption = Annotated[str | None, objects_option("Only the object of this key.")]
+PrefixOption = Annotated[str | None, objects_option("Only objects whose keys begin so.")]
+
+offsets_app = typer.Typer(help="Show and change the positions of the source.", rich_markup_mode=None)
+
+
+@offsets_app.command()
+def show(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    json: JsonOption = False,
 ) -> int:
-    """Write counts, or the selected positions, to stdout. Reads only; the source may be running.
-
-    Raises:
-        ConfigError: mistakes in the file.
-        SourceError: no connection, or an unreadable log.
-    """
-    found = read_log(task_class, file)
-    entries = sorted(_chosen(found, choice), key=_place) if choice is not None else None
-    if as_json:
+    """Count positions by state and partition. With --key or --prefix, shows each."""
+    choice = _choice(key, prefix)
+    found = _read_log(context, config, settings)
+    entries = (
+        sorted(_chosen(found, choice), key=attrgetter("bucket", "key", "split_number")) if choice is not None else None
+    )
+    if json:
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
         write_json({**summary(found), **more})
-        return 0
+        return EXIT_DONE
     write_lines(summary_lines(summary(found)) if entries is None else _entry_lines(entries))
-    saved_us = found.state.saved_us
-    saved = f", saved last at {moment(saved_us // 1000)}" if saved_us else ", never saved"
-    write_lines([f"as of {moment(found.as_of_ms)}{saved}"])
-    return 0
+    write_lines([f"as of {moment(found.as_of_ms)}, {saved_text(found)}"])
+    return EXIT_DONE
 
 
-def export_offsets(task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter | None) -> int:
-    """Write the positions as JSON lines, in no particular order.
-
-    Raises:
-        ConfigError, SourceError: as `show_offsets`.
-    """
-    write_json_lines(map(as_row, _chosen(read_log(task_class, file), choice)))
-    return 0
-
-
-def reset_offsets(
-    task_class: type[AbstractSourceTask], file: ConfigFile, choice: PositionFilter, *, yes: bool, dry_run: bool
+@offsets_app.command()
+def export(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
 ) -> int:
-    """Show what will be sent again, ask for confirmation, and delete the positions.
+    """Write every position to stdout, one JSON line each."""
+    choice = _choice(key, prefix)
+    write_json_lines(map(as_row, _chosen(_read_log(context, config, settings), choice)))
+    return EXIT_DONE
 
-    Raises:
-        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
-        SourceRunningError: the source is running.
-        SourceError: as `show_offsets`.
-    """
-    config = read_config(task_class, file)
-    with reached(config) as connection:
-        found = inspect(connection, config)
+
+@offsets_app.command()
+def reset(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: KeyOption = None,
+    prefix: PrefixOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All objects.")] = False,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
+) -> int:
+    """Delete positions, to read objects again. The next run sends them from their first record."""
+    from framework.engine.inspection import inspect  # noqa: PLC0415 - loads what a run does
+    from framework.engine.positions_admin import reset_positions  # noqa: PLC0415
+    from framework.iggy.dead_letters.reader import dead_letters_of  # noqa: PLC0415
+
+    if sum((key is not None, prefix is not None, everything)) != 1:
+        raise ConfigError("choose what to reset: one of --key KEY, --prefix PREFIX, --all")
+    choice = PositionFilter(key=key, prefix=prefix)
+    options = context.obj.read(config, settings)
+    with reached(options) as connection:
+        found = inspect(connection, options)
         objects, records, unfinished = count_entries(_chosen(found, choice))
         watermark = found.state.watermark
         opened = choice.removed_from(watermark) != watermark
-        if choice.everything:
+        if everything:
             objects, records = objects + watermark.objects, records + watermark.records
         # an end by kill -9 leaves records that were sent and not saved: only a start finds them in the topic
         least = "at least " if unfinished else ""
         what = f"after the reset the next run reads again: {counted(objects, 'object')}, {least}{counted(records, 'record')}"
-        if choice.everything and not objects:
+        if everything and not objects:
             what = f'no positions are stored in topic "{found.topic}": the next run reads every object whole'
-        elif opened and not choice.everything:
+        elif opened and not everything:
             what += ", and whatever else is there that was finished long ago and has no position of its own any more"
         write_lines([what])
         # a reset that was killed may have left dead letters, without positions: the same command finishes it
-        known = objects or opened or choice.everything or dead_letters_of(connection, config, choice.takes_object)
+        known = objects or opened or everything or dead_letters_of(connection, options, choice.takes_object)
         if not known:
             write_lines([f"nothing to reset: {unknown_text(choice)}"])
-            return 0
+            return EXIT_DONE
         if dry_run:
-            return 0
+            return EXIT_DONE
         if not confirmed("Forget these positions?", yes=yes, dry_run=True):
-            return 1
-        epoch = reset_positions(connection, config, choice).epoch
+            return EXIT_TRY_AGAIN
+        epoch = reset_positions(connection, options, choice).epoch
     write_lines([f"forgotten, in epoch {epoch}; what the topics hold stays there"])
-    return 0
+    return EXIT_DONE
 
 
-def set_offset(
-    task_class: type[AbstractSourceTask], file: ConfigFile, change: SetPosition, *, yes: bool, dry_run: bool
+@offsets_app.command("set")
+def set_(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    key: Annotated[str | None, objects_option("The object of this key.")] = None,
+    records: Annotated[
+        int | None, typer.Option(min=0, help="So many records count as sent.", show_default=False)
+    ] = None,
+    done: Annotated[bool, typer.Option("--done", help="Nothing more of it is read.")] = False,
+    version: Annotated[
+        str | None, typer.Option(help="Refuse unless the position is of this version.", show_default=False)
+    ] = None,
+    yes: YesOption = False,
+    dry_run: DryRunOption = False,
 ) -> int:
-    """Show what a position will be, ask for confirmation, and set it.
+    """Set the position of an object. The next run goes on behind that record, or leaves the object out."""
+    from framework.engine.inspection import inspect  # noqa: PLC0415 - loads what a run does
+    from framework.engine.positions_admin import set_position  # noqa: PLC0415
 
-    Raises:
-        ConfigError: mistakes in the file; no terminal to ask on, and no --yes.
-        SourceRunningError: the source is running.
-        PositionError: the position cannot be set.
-        SourceError: as `show_offsets`.
-    """
-    config = read_config(task_class, file)
-    change = attrs.evolve(
-        change,
-        numbering_options=_numbering_options(config),
-        bucket=bucket_of(config),
-        partitions=config.iggy.partitions,
+    if key is None:
+        raise ConfigError("choose which object: --key KEY")
+    if (records is None) is not done:
+        raise ConfigError("choose its position: one of --records NUMBER, --done")
+    options = context.obj.read(config, settings)
+    change = SetPosition(
+        key=key,
+        records=records,
+        version=version,
+        numbering_options=_numbering_options(options),
+        bucket=bucket_of(options),
+        partitions=options.iggy.partitions,
     )
-    with reached(config) as connection:
-        entry = change.find(inspect(connection, config).state.positions.view())
+    with reached(options) as connection:
+        entry = change.find(inspect(connection, options).state.positions.view())
         write_lines([_outcome(entry, change)])
         if dry_run:
-            return 0
+            return EXIT_DONE
         if not confirmed("Set this position?", yes=yes, dry_run=True):
-            return 1
-        epoch = set_position(connection, config, change).epoch
+            return EXIT_TRY_AGAIN
+        epoch = set_position(connection, options, change).epoch
     write_lines([f"set, in epoch {epoch}; what the topics hold stays there"])
-    return 0
+    return EXIT_DONE
+
+
+@offsets_app.command()
+def accept_data_loss(
+    context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
+) -> int:
+    """Continue after topics were purged or recreated. Finished objects stay done and are not sent again."""
+    from framework.engine.positions_admin import accept_changes  # noqa: PLC0415 - loads what a run does
+
+    options = context.obj.read(config, settings)
+    with reached(options) as connection:
+        if not confirmed(
+            "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
+        ):
+            return EXIT_TRY_AGAIN
+        done = accept_changes(connection, options, numbering_options=_numbering_options(options))
+    again = f"; {counted(done.restarting, 'partly read object')} will be sent again, whole" if done.restarting else ""
+    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before{again}"])
+    return EXIT_DONE
+
+
+@offsets_app.command(hidden=True)
+def accept(
+    context: typer.Context, config: ConfigOption = None, settings: SetOption = None, yes: YesOption = False
+) -> int:
+    """Former name of `accept-data-loss`."""
+    context.obj.reporter.warn("offsets accept: now called offsets accept-data-loss")
+    return accept_data_loss(context, config, settings, yes)
+
+
+def _choice(key: str | None, prefix: str | None) -> PositionFilter | None:
+    if key is not None and prefix is not None:
+        raise ConfigError("--key and --prefix together choose nothing: give one of them")
+    return PositionFilter(key=key, prefix=prefix) if key is not None or prefix is not None else None
 
 
 def _outcome(entry: OffsetManagerEntry, change: SetPosition) -> str:
@@ -141,35 +210,19 @@ def _outcome(entry: OffsetManagerEntry, change: SetPosition) -> str:
     return f"{place}: the next run {then}, and goes on with record {count + 1:,}"
 
 
-def accept_topics(task_class: type[AbstractSourceTask], file: ConfigFile, *, yes: bool) -> int:
-    """Accept the topics as they are; finished objects stay done.
-
-    Raises:
-        ConfigError, SourceRunningError, SourceError: as `reset_offsets`.
-    """
-    config = read_config(task_class, file)
-    with reached(config) as connection:
-        if not confirmed(
-            "Go on with the topics as they are? Records that were taken away are not sent again.", yes=yes
-        ):
-            return 1
-        done = accept_changes(connection, config, numbering_options=_numbering_options(config))
-    again = f"; {counted(done.restarting, 'partly read object')} will be sent again, whole" if done.restarting else ""
-    write_lines([f"accepted, in epoch {done.epoch}: kept {counted(done.positions, 'position')} as before{again}"])
-    return 0
-
-
 def _numbering_options(config: SourceCommonConfig) -> str:
     from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
     return config.numbering_options(make_transformer(config.input.options()).numbering_options())
 
 
-def read_log(task_class: type[AbstractSourceTask], file: ConfigFile) -> Inspection:
-    """Return the offsets log of the source that a file describes."""
-    config = read_config(task_class, file)
-    with reached(config) as connection:
-        return inspect(connection, config)
+def _read_log(context: typer.Context, config: Path | None, settings: list[str] | None) -> Inspection:
+    """Return the offsets log of the source; it may be running."""
+    from framework.engine.inspection import inspect  # noqa: PLC0415 - loads what a run does
+
+    options = context.obj.read(config, settings)
+    with reached(options) as connection:
+        return inspect(connection, options)
 
 
 def _chosen(found: Inspection, choice: PositionFilter | None) -> Iterator[OffsetManagerEntry]:
@@ -182,10 +235,6 @@ def unknown_text(choice: PositionFilter) -> str:
     which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"
     more = "; give what follows the bucket's name" if "://" in given else ""
     return f"no object {which} has a position{more}"
-
-
-def _place(entry: OffsetManagerEntry) -> tuple[str, str, int]:
-    return entry.bucket, entry.key, entry.split_number
 
 
 def count_entries(entries: Iterable[OffsetManagerEntry]) -> tuple[int, int, int]:
@@ -271,6 +320,12 @@ def _division_text(entry: OffsetManagerEntry) -> str:
     if entry.part is not None:
         return f"  part {entry.part.number} of {entry.part.parts} by key"
     return f"  split {entry.split_number}" if entry.split_number else ""
+
+
+def saved_text(found: Inspection) -> str:
+    """Return when the positions were saved last, as text."""
+    saved_us = found.state.saved_us
+    return f"saved last at {moment(saved_us // 1000)}" if saved_us else "never saved"
 
 
 def moment(milliseconds: int) -> str:

@@ -3,101 +3,103 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
+import typer
 
-from framework.cli.config_file import ConfigFile
-from framework.cli.offsets_commands import moment, summary, summary_lines
-from framework.cli.run import is_new, reached, read_config
+from framework.cli.config_file import ConfigOption, JsonOption, SetOption
+from framework.cli.offsets_commands import moment, saved_text, summary, summary_lines
+from framework.cli.run import is_new, reached
 from framework.cli.text import write_json, write_lines
-from framework.engine.dry_run import DryRun, ObjectTotals, dry_run
-from framework.engine.inspection import inspect
+from framework.errors import EXIT_DONE
 from framework.model.text import counted
 
 if TYPE_CHECKING:
+    from framework.cli.program import Program
+    from framework.engine.dry_run import DryRun, ObjectTotals
     from framework.engine.inspection import Inspection
-    from framework.task import AbstractSourceTask
 
 MAX_ROWS = 20
 """Maximum of partitions and folders in the text table; `--json` shows all."""
 
 
-@attrs.frozen(kw_only=True)
-class Prices:
-    """Prices in US dollars.
-
-    Attributes:
-        list_per_1000: for 1,000 LIST requests.
-        get_per_1000: for 1,000 GET requests.
-        transfer_per_gb: for 1,000,000,000 bytes read.
-    """
-
-    list_per_1000: float
-    get_per_1000: float
-    transfer_per_gb: float
-
-    def cost(self, plan: DryRun) -> dict[str, float]:
-        """Return the approximate cost of a listing and its reads: `list`, `get`, `transfer`, `total`."""
-        parts = {
-            "list": plan.list_requests / 1000 * self.list_per_1000,
-            "get": plan.get_requests / 1000 * self.get_per_1000,
-            "transfer": plan.total.size_bytes / 1e9 * self.transfer_per_gb,
-        }
-        return {**parts, "total": sum(parts.values())}
+FORMER_IGNORE_OFFSETS = "--afresh"  # codespell:ignore afresh
 
 
-def show_plan(
-    task_class: type[AbstractSourceTask], file: ConfigFile, *, prices: Prices, ignore_offsets: bool, as_json: bool
+def plan(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    ignore_offsets: Annotated[
+        bool,
+        typer.Option("--ignore-offsets", help="Plan as if nothing had been read, without a connection to Iggy."),
+    ] = False,
+    former: Annotated[bool, typer.Option(FORMER_IGNORE_OFFSETS, hidden=True)] = False,
+    # Amazon S3 Standard in us-east-1, to a machine in the same region: others have other prices
+    list_price: Annotated[float, typer.Option(help="US dollars for 1,000 LIST requests.", min=0)] = 0.005,
+    get_price: Annotated[float, typer.Option(help="US dollars for 1,000 GET requests.", min=0)] = 0.0004,
+    transfer_price: Annotated[float, typer.Option(help="US dollars for 10^9 bytes read.", min=0)] = 0.0,
+    json: JsonOption = False,
 ) -> int:
-    """Write to stdout the objects that the next listing would give, and their approximate cost.
+    """Show what a run would read: objects, bytes, requests, cost. Lists the bucket, and changes nothing."""
+    from framework.engine.dry_run import dry_run  # noqa: PLC0415 - loads what a run does
+    from framework.engine.inspection import inspect  # noqa: PLC0415
 
-    Raises:
-        ConfigError: mistakes in the file.
-        SourceError: the bucket's error, or positions made with other options.
-    """
-    config = read_config(task_class, file)
+    program: Program = context.obj
+    if former:
+        program.reporter.warn(f"plan {FORMER_IGNORE_OFFSETS}: now called plan --ignore-offsets")
+    options = program.read(config, settings)
     found = None
-    if not ignore_offsets and not is_new(config):
-        with reached(config) as connection:
-            found = inspect(connection, config, check=True)
-    plan = dry_run(task_class, config, found)
-    cost = prices.cost(plan)
-    if as_json:
-        write_json({**_plan_json(plan), "cost_usd": cost, "prices": attrs.asdict(prices)})
-        return 0
-    write_lines(_plan_lines(plan))
-    parts = ", ".join(f"${cost[name]:.4f} for {name.upper()}" for name in ("list", "get", "transfer"))
-    write_lines([f"about ${cost['total']:.4f}: {parts}; prices by --list-price, --get-price, --transfer-price"])
-    return 0
+    if not (ignore_offsets or former or is_new(options)):
+        with reached(options) as connection:
+            found = inspect(connection, options, check=True)
+    planned = dry_run(program.task_class, options, found)
+    cost = {
+        "list": planned.list_requests / 1000 * list_price,
+        "get": planned.get_requests / 1000 * get_price,
+        "transfer": planned.total.size_bytes / 1e9 * transfer_price,
+    }
+    total = sum(cost.values())
+    if json:
+        prices = {"list_per_1000": list_price, "get_per_1000": get_price, "transfer_per_gb": transfer_price}
+        write_json({**_plan_json(planned), "cost_usd": {**cost, "total": total}, "prices": prices})
+        return EXIT_DONE
+    write_lines(_plan_lines(planned))
+    parts = ", ".join(f"${dollars:.4f} for {name.upper()}" for name, dollars in cost.items())
+    write_lines([f"about ${total:.4f}: {parts}; prices by --list-price, --get-price, --transfer-price"])
+    return EXIT_DONE
 
 
-def show_status(task_class: type[AbstractSourceTask], file: ConfigFile, *, no_list: bool, as_json: bool) -> int:
-    """Write to stdout how far the source is and which processes run it. The source may be running.
+def status(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    no_list: Annotated[bool, typer.Option("--no-list", help="Do not list the bucket; the lag is not shown.")] = False,
+    json: JsonOption = False,
+) -> int:
+    """Show progress, lag, running instance and last save. Objects count as done, reading or failed."""
+    from framework.engine.dry_run import dry_run  # noqa: PLC0415 - loads what a run does
+    from framework.engine.inspection import inspect  # noqa: PLC0415
 
-    Raises:
-        ConfigError: mistakes in the file.
-        SourceError: as `show_plan`.
-    """
-    config = read_config(task_class, file)
-    with reached(config) as connection:
-        found = inspect(connection, config)
+    program: Program = context.obj
+    options = program.read(config, settings)
+    with reached(options) as connection:
+        found = inspect(connection, options)
     counts = summary(found)
-    if not as_json:
+    if not json:
         write_lines([*summary_lines(counts), *_log_lines(found)])  # also when the bucket cannot be listed
-    plan = None if no_list else dry_run(task_class, config, found)  # it takes the positions
-    if as_json:
-        lag = {"objects": plan.total.objects, "bytes": plan.total.size_bytes} if plan is not None else None
-        unselected = len(plan.unselected) if plan is not None else None
+    planned = None if no_list else dry_run(program.task_class, options, found)  # it takes the positions
+    if json:
+        lag = {"objects": planned.total.objects, "bytes": planned.total.size_bytes} if planned is not None else None
+        unselected = len(planned.unselected) if planned is not None else None
         write_json({**counts, **_log_json(found), "lag": lag, "unselected": unselected})
-        return 0
-    if plan is not None:
-        objects, size = counted(plan.total.objects, "object"), counted(plan.total.size_bytes, "byte")
-        write_lines([f"lag: {objects}, {size} listed and not done"])
-        write_lines(_filtered(plan))
-        if plan.unselected:
-            write_lines([_unselected(plan.unselected)])
-    return 0
+    elif planned is not None:
+        objects, size = counted(planned.total.objects, "object"), counted(planned.total.size_bytes, "byte")
+        write_lines([f"lag: {objects}, {size} listed and not done", *_filtered(planned)])
+        if planned.unselected:
+            write_lines([_unselected(planned.unselected)])
+    return EXIT_DONE
 
 
 def _unselected(names: Sequence[str]) -> str:
@@ -131,10 +133,8 @@ def _log_lines(found: Inspection) -> Iterator[str]:
         yield f"running on {claim.who}" + (f", with {counted(workers, 'more connection')}" if workers else "")
     if not runners:
         yield "not running"
-    saved_us = found.state.saved_us
-    saved = f"saved last at {moment(saved_us // 1000)}" if saved_us else "never saved"
     yield (
-        f"{saved}; as of {moment(found.as_of_ms)}; the log: {counted(found.log_messages, 'message')}, "
+        f"{saved_text(found)}; as of {moment(found.as_of_ms)}; the log: {counted(found.log_messages, 'message')}, "
         f"{counted(found.log_bytes, 'byte')}"
     )
 

@@ -5,68 +5,60 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
+import typer
 
-from framework.cli.config_file import ConfigFile
-from framework.cli.run import reached, read_config
-from framework.errors import ConfigError, IggyTopicError, RecordError
+from framework.cli.config_file import ConfigOption, SetOption
+from framework.cli.run import reached
+from framework.cli.text import json_text
+from framework.errors import EXIT_DONE, ConfigError, IggyTopicError, RecordError
 from framework.model.json_limits import check_json
 
 if TYPE_CHECKING:
     from framework.iggy.values import StoredMessage
-    from framework.task import AbstractSourceTask
 
 # what a line says of its message; a header of such a name would stand in its place
 _NOT_HEADERS = frozenset({"topic", "partition", "offset", "id", "timestamp_us", "record", "payload", "payload_base64"})
 
 
-def read_records(
-    task_class: type[AbstractSourceTask],
-    file: ConfigFile,
-    *,
-    topic: str,
-    partition: int | None,
-    offset: int,
-    limit: int,
+def read(
+    context: typer.Context,
+    config: ConfigOption = None,
+    settings: SetOption = None,
+    topic: Annotated[str, typer.Option(help="A topic other than the configured one.")] = "",
+    partition: Annotated[
+        int | None, typer.Option(help="Only this partition.", min=0, max=2**32 - 1, show_default=False)
+    ] = None,
+    offset: Annotated[int, typer.Option(help="First offset to read in each partition.", min=0, max=2**64 - 1)] = 0,
+    limit: Annotated[int, typer.Option(help="Maximum number of records; 0 = all.", min=0)] = 0,
 ) -> int:
-    """Write the records to stdout, partition after partition, each from `offset` to its present end.
-
-    A line: `{"topic", "partition", "offset", "id", "timestamp_us", "bucket", "key", "version", "record",
-    "payload"}`, with `share` and `split_size` when the object was split. A payload that is not JSON is a
-    string; bytes that are not UTF-8 are `"payload_base64"`.
-
-    Raises:
-        ConfigError: mistakes in the file; no topic to read.
-        IggyTopicError: the topic or partition is missing.
-    """
+    """Write the records of the topic to stdout. One JSON line each: place, provenance, payload."""
     from framework.discovery.routing import Router  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
 
-    config = read_config(task_class, file)
-    name = topic or Router(config).fixed_topic
+    options = context.obj.read(config, settings)
+    name = topic or Router(options).fixed_topic
     if name is None:
         raise ConfigError("the topic comes from the objects' names: say which one to read with --topic NAME")
-    with reached(config) as connection:
-        info = connection.get_topic(config.iggy.stream, name)
+    with reached(options) as connection:
+        info = connection.get_topic(options.iggy.stream, name)
         if info is None:
-            raise IggyTopicError(f'there is no topic "{name}" in stream "{config.iggy.stream}": run the source first')
+            raise IggyTopicError(f'there is no topic "{name}" in stream "{options.iggy.stream}": run the source first')
         chosen = [found.id for found in info.partitions if partition in {None, found.id}]
         if not chosen:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(info.partitions) - 1}, no {partition}')
-        messages = read_topic(connection, config.iggy.stream, name, chosen, start=offset)
+        messages = read_topic(connection, options.iggy.stream, name, chosen, start=offset)
         if not _write(name, messages, limit):
             where = f" from offset {offset:,} on" if offset else ""
             which = f"partition {partition} of topic" if partition is not None else "topic"
             sys.stderr.write(f'{which} "{name}" has no record{where}\n')
-    return 0
+    return EXIT_DONE
 
 
 def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int) -> bool:
     """Write the messages; return whether there are any."""
-    from framework.cli.text import json_text  # noqa: PLC0415
-
     out, number = sys.stdout.buffer, 0
     for number, (partition, message) in enumerate(messages, 1):
         line = as_json(topic, partition, message)
@@ -82,7 +74,12 @@ def _write(topic: str, messages: Iterator[tuple[int, StoredMessage]], limit: int
 
 
 def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any]:
-    """Return a message as `read` writes it; headers with the name of one of its own fields are omitted."""
+    """Return a message as `read` writes it; headers with the name of one of its own fields are omitted.
+
+    `{"topic", "partition", "offset", "id", "timestamp_us", "bucket", "key", "version", "record", "payload"}`, with `share`
+    and `split_size` when the object was split. A payload that is not JSON is a string; bytes that are not UTF-8 are
+    `"payload_base64"`.
+    """
     from framework.iggy.header_decoding import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-from typing_extensions import Self
 
 from framework.cli.config_file import ConfigFile, Flags
 from framework.cli.signals import stopped_by_signals
@@ -20,6 +19,7 @@ from framework.cli.terminal import Output
 from framework.config.bucket import BucketConfig
 from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted
+from framework.discovery.filters import FilterReason
 from framework.engine.process_setup import set_up_process
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError
@@ -67,11 +67,8 @@ def load_checked(
     """
     from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
 
-    root = task_class.config_class
-    if root is None:
-        raise ConfigError(f"{task_class.__name__} names no config_class, so no file can be read for it")
     loaded: Loaded[SourceCommonConfig] = load(
-        file.path, root, settings=file.settings, may_wait=may_wait, layers=file.layers
+        file.path, config_class_of(task_class), settings=file.settings, may_wait=may_wait, layers=file.layers
     )
     try:
         make_transformer(loaded.config.input.options())
@@ -79,6 +76,17 @@ def load_checked(
         mistakes = [noted(f"[input] {mistake.removeprefix('input.')}", loaded.merged) for mistake in exc.mistakes]
         raise ConfigError(mistakes, origin=str(file.path)) from exc
     return loaded
+
+
+def config_class_of(task_class: type[AbstractSourceTask]) -> type[SourceCommonConfig]:
+    """Return the root class of a source's configuration.
+
+    Raises:
+        ConfigError: the source names none.
+    """
+    if task_class.config_class is None:
+        raise ConfigError(f"{task_class.__name__} names no config_class, so it has no configuration")
+    return task_class.config_class
 
 
 def is_new(config: SourceCommonConfig) -> bool:
@@ -118,17 +126,16 @@ def wants_json(
     root = task_class.config_class
     if root is None:
         return False
-    overrides = (*environment_layers(os.environ, root, _ignore), *setting_layers(settings, root, _ignore))
-    try:
-        if layers is None:
-            layers = file_layers(path) if path is not None and not path.is_fifo() else ()
-    except (ConfigError, OSError):  # the loader says what is wrong with the file
-        layers = ()
-    return bool(value_at(merge([*layers, *overrides]).values, ("log", "format")) == "json")
-
-
-def _ignore(_mistake: str) -> None:
-    """Leave a mistake to the loader."""
+    found: list[Layer] = []
+    with contextlib.suppress(ConfigError, OSError):  # the loader says what is wrong with the file
+        if layers is not None:
+            found += layers
+        elif path is not None and not path.is_fifo():
+            found += file_layers(path)
+    ignored: list[str] = []
+    found += environment_layers(os.environ, root, ignored.append)
+    found += setting_layers(settings, root, ignored.append)
+    return bool(value_at(merge(found).values, ("log", "format")) == "json")
 
 
 def run_source(
@@ -196,7 +203,7 @@ def run_engine(
     if channel is not None:
         channel.on_stop(stop)
     log.info('source "%s": %s', config.source.name, "everything there is now" if flags.once else "until stopped")
-    with stopped_by_signals(stop), metrics:
+    with stopped_by_signals(stop), contextlib.closing(metrics):
         try:
             last = engine.run()
         except SourceError:
@@ -246,12 +253,12 @@ def require_pyspark() -> None:
         )
 
 
+@attrs.define
 class EmptyWatch:
     """Warns once when the first complete listing finds nothing to read: probably a wrong prefix or filter."""
 
-    def __init__(self, config: SourceCommonConfig) -> None:
-        self._config = config
-        self._done = False
+    _config: SourceCommonConfig
+    _done: bool = False
 
     def observe(self, progress: RunStatistics) -> None:
         """Observe the figures. For one thread."""
@@ -262,23 +269,16 @@ class EmptyWatch:
         if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
             return
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
-        if not progress.listed:
-            why = f" ({reasons})" if reasons else ""  # rows of a list of keys
-            log.warning("nothing to read: %s%s; %s", nothing_at(self._config), why, empty_advice(self._config))
-            return
-        from framework.discovery.filters import FilterReason  # noqa: PLC0415 - only for a warning
-
         place = place_of(self._config)
         many = f"all of the {counted(progress.listed, 'object')} below {place} are"
         found = many if progress.listed > 1 else f"the only object below {place} is"
-        if set(progress.filtered) == {FilterReason.EMPTY.value}:
-            log.warning("nothing to read: %s empty", found)
-            return
-        log.warning(
-            "nothing to read: %s filtered (%s); check [naming] template and [discovery]",
-            found,
-            reasons,
-        )
+        text = f"{found} filtered ({reasons}); check [naming] template and [discovery]"
+        if not progress.listed:
+            why = f" ({reasons})" if reasons else ""  # rows of a list of keys
+            text = f"{nothing_at(self._config)}{why}; {empty_advice(self._config)}"
+        elif set(progress.filtered) == {FilterReason.EMPTY.value}:
+            text = f"{found} empty"
+        log.warning("nothing to read: %s", text)
 
 
 def _bucket_section(config: SourceCommonConfig) -> tuple[str, BucketConfig | None]:
@@ -353,13 +353,13 @@ def _summary(progress: RunStatistics, config: SourceCommonConfig) -> None:
         log.info("filtered, %s: %s", reason, counted(count, "object"))
 
 
+@attrs.define
 class _Metrics:
-    """The port for Prometheus, open from the time when this instance owns the source. A context manager."""
+    """The port for Prometheus, open from the time when this instance owns the source."""
 
-    def __init__(self, config: SourceCommonConfig, *, take_over: bool) -> None:
-        self._config = config
-        self._take_over = take_over
-        self._server: MetricsServer | None = None
+    _config: SourceCommonConfig
+    _take_over: bool
+    _server: MetricsServer | None = None
 
     def open(self, engine: Engine, *, standby: bool = False) -> None:
         """Open the port, if an address is configured; once.
@@ -384,9 +384,6 @@ class _Metrics:
                 raise
             log.warning("%s; it is opened when this instance takes over", error)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         if self._server is not None:
             self._server.close()

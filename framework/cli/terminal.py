@@ -10,6 +10,7 @@ bar, the progress is logged as a line every few seconds, when it changed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import sys
@@ -24,8 +25,15 @@ from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.line_writer import LineWriter
-from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
-from framework.cli.stall_watch import StallWatch, stacks
+from framework.cli.progress_text import (
+    Rate,
+    StallWatch,
+    figures,
+    filters_everything,
+    progress_text,
+    seconds_left,
+    stacks,
+)
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of, message_of, text_of
 from framework.engine.process_exit import LAST_SECONDS
@@ -38,7 +46,6 @@ from framework.model.text import counted
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as Bar
-    from rich.progress import TaskID
 
 _LINE_EVERY_SECONDS = 10.0
 _BAR_REFRESHES_PER_SECOND = 8
@@ -81,10 +88,9 @@ class Output:
         self._clock = clock
         self._rate = Rate()
         self._console: Console | None = None
-        self._lines: LineWriter | None = None
+        self._lines = LineWriter(self._stream)
         self._queue: _LineQueue | None = None
         self._bar: Bar | None = None
-        self._task: TaskID | None = None
         self._last: RunStatistics | None = None
         self._lined = figures(RunStatistics())  # a run that did nothing has nothing to show
         self._line_at = clock() + _LINE_EVERY_SECONDS
@@ -102,8 +108,7 @@ class Output:
 
     def stopping(self) -> None:
         """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
-        if self._lines is not None:
-            self._lines.stopping = True
+        self._lines.stopping = True
 
     def close(self) -> None:
         """Leave the bar as it is and restore logging. Idempotent."""
@@ -146,19 +151,20 @@ class Output:
             )
 
     def _handler(self) -> logging.Handler:
-        handler: logging.Handler
-        self._lines = LineWriter(self._stream)
         if self._with_bar:
             from rich.console import Console  # noqa: PLC0415  loaded for a terminal only
 
             stream = cast("TextIO", _BarStream(self._lines, self._stream))
             self._console = Console(file=stream, force_terminal=True, highlight=False)
-            handler = _ConsoleHandler(self._console)
+            write: Callable[[str], object] = functools.partial(
+                self._console.print, markup=False, highlight=False, soft_wrap=True
+            )
         elif self._waits:
-            handler = _LineHandler(self._lines)
+            write = self._lines.write_line
         else:
-            handler = self._queue = _LineQueue(self._lines)
-        handler.setFormatter(self._formatter)
+            self._queue = _LineQueue(self._lines, self._formatter)
+            write = self._queue.write
+        handler = LineHandler(self._formatter.format, write)
         if self._source:
             handler.addFilter(self._add_source)
         return handler
@@ -182,7 +188,7 @@ class Output:
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._task = self._bar.add_task("", total=None, text="")
+            self._bar.add_task("", total=None, text="")
             self._bar.start()
             self._bar.console.show_cursor()  # a second Ctrl-C ends the process without a word
         done, total = progress.bytes_done, progress.bytes_total
@@ -191,8 +197,8 @@ class Output:
             text = state_text(progress)
         elif progress.state != "sending":
             text = f"{progress.state}  {text}"
-        if self._task is not None:
-            self._bar.update(self._task, completed=done, total=total or None, text=text)
+        (task,) = self._bar.task_ids
+        self._bar.update(task, completed=done, total=total or None, text=text)
 
     def _write_line(self, progress: RunStatistics) -> None:
         self._lined = figures(progress)
@@ -261,106 +267,84 @@ def _trace(formatter: logging.Formatter, record: logging.LogRecord, fields: dict
     )
 
 
-class _OneSentence:
-    """Logs a failure to write a line as one sentence, where logging would print a traceback."""
+class LineHandler(logging.Handler):
+    """Passes on each record as a line; one that cannot be formatted or written is replaced by a sentence that says so."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
-        """Handle a failed write; `emit` calls it while the error is being handled."""
-        with contextlib.suppress(Exception):
-            sys.stderr.write(f"{self.format(unwritable(record))}\n")  # type: ignore[attr-defined] # of a handler
-
-
-class _LineHandler(_OneSentence, logging.Handler):
-    """Writes each line before `emit` returns."""
-
-    def __init__(self, lines: LineWriter) -> None:
+    def __init__(self, form: Callable[[logging.LogRecord], str], write: Callable[[str], object]) -> None:
         super().__init__()
-        self._lines = lines
+        self._form = form
+        self._write = write
+
+    @override
+    def format(self, record: logging.LogRecord) -> str:
+        return self._form(record)
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.write(f"{self.format(record)}\n")
+            self._write(self.format(record))
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
-            self.handleError(record)
+            with contextlib.suppress(Exception):
+                self._write(self.format(unwritable(record)))
 
 
-class _LineQueue(logging.Handler):
+class _LineQueue:
     """Hands lines to a thread that writes them: whoever logs, perhaps under a lock, never waits for the reader of the log."""
 
-    def __init__(self, lines: LineWriter) -> None:
-        super().__init__()
+    def __init__(self, lines: LineWriter, formatter: logging.Formatter) -> None:
         self._lines = lines
-        self._texts: deque[tuple[str, int]] = deque()
-        """Each with the number of lines that are lost with it."""
+        self._formatter = formatter
+        self._texts: deque[tuple[int, str]] = deque()
+        """Each with the number of lines that were lost before it."""
         self._characters = 0
         self._lost = 0
-        self._refused = False
-        """Whether the stream failed, or took no more during a stop: the number of lost lines waits for the next line."""
         self._ended = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
         self._thread.start()
 
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            text = self.format(record)
-        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
-            text = self.format(unwritable(record))
+    def write(self, text: str) -> None:
+        """Take a line; lose it while too much waits."""
         with self._changed:
             if self._texts and self._characters + len(text) > _QUEUED_CHARACTERS:
                 self._lost += 1
                 return
-            self._say_lost()
-            self._put(text)
-            self._refused = False
+            self._texts.append((self._lost, text))
+            self._characters += len(text)
+            self._lost = 0
             self._changed.notify()
 
-    @override
     def close(self) -> None:
         """Write what waits, for `LAST_SECONDS` at most."""
         with self._changed:
             self._ended = True
             self._changed.notify()
         self._thread.join(1.5 * LAST_SECONDS)
-        super().close()
-
-    def _put(self, text: str, stands_for: int = 1) -> None:
-        self._texts.append((text, stands_for))
-        self._characters += len(text)
-
-    def _say_lost(self) -> None:
-        if self._lost:
-            said = f"lost here, because this log took no more: {counted(self._lost, 'line')}"
-            record = log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None)
-            self._put(self.format(record), self._lost)
-            self._lost = 0
-
-    def _next(self) -> tuple[str, int] | None:
-        """Wait for a line and take it; None at the end."""
-        with self._changed:
-            while True:
-                if not self._texts and not self._refused:
-                    self._say_lost()
-                if self._texts:
-                    taken = self._texts.popleft()
-                    self._characters -= len(taken[0])
-                    return taken
-                if self._ended:
-                    return None
-                self._changed.wait()
 
     def _write_all(self) -> None:
-        while (taken := self._next()) is not None:
-            text, stands_for = taken
-            written = False
+        # the stream failed, or took no more during a stop: the number of lost lines waits for the next line
+        refused = False
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._texts or self._ended or (self._lost and not refused))  # noqa: B023
+                if self._texts:
+                    lost, text = self._texts.popleft()
+                    self._characters -= len(text)
+                elif self._lost and not refused:
+                    lost, text, self._lost = self._lost, "", 0
+                else:
+                    return
+            lines = [*([self._lost_text(lost)] if lost else ()), *([text] if text else ())]
+            refused = True
             with contextlib.suppress(Exception):  # the disk is full, or the reader is gone
-                written = self._lines.write(f"{text}\n")
-            if not written:
+                refused = not self._lines.write_line("\n".join(lines))
+            if refused:
                 with self._changed:
-                    self._lost += stands_for
-                    self._refused = True
+                    self._lost += lost + bool(text)
+
+    def _lost_text(self, lost: int) -> str:
+        said = f"lost here, because this log took no more: {counted(lost, 'line')}"
+        return self._formatter.format(log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None))
 
 
 class _BarStream:
@@ -377,21 +361,6 @@ class _BarStream:
 
     def flush(self) -> None:
         """Do nothing: `write` keeps nothing back."""
-
-
-class _ConsoleHandler(_OneSentence, logging.Handler):
-    """Prints lines above the bar."""
-
-    def __init__(self, console: Console) -> None:
-        super().__init__()
-        self._console = console
-
-    @override
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            self._console.print(self.format(record), markup=False, highlight=False, soft_wrap=True)
-        except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
-            self.handleError(record)
 
 
 def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitStack:

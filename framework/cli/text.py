@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 
-import orjson
 import typer
 
 from framework.errors import ConfigError
@@ -19,22 +18,8 @@ def write_lines(lines: Iterable[str]) -> None:
 
 def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a line for each row, its cells in columns as wide as their widest cell."""
-    widths = column_widths(rows)
-    return [in_width(row, widths) for row in rows]
-
-
-def column_widths(rows: Iterable[Sequence[str]]) -> list[int]:
-    """Return the length of the widest cell of each column."""
-    rows = iter(rows)
-    widths = [len(cell) for cell in next(rows)]
-    for row in rows:
-        widths = list(map(max, widths, map(len, row)))
-    return widths
-
-
-def in_width(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return a row as a line, its cells in columns of these widths."""
-    return "  ".join(map(str.ljust, row, widths)).rstrip()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def write_json(value: object) -> None:
@@ -72,10 +57,9 @@ def json_text(value: object, *, indent: bool = False) -> str:
     Raises:
         RecursionError: it is nested too deeply.
     """
-    try:
-        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
-    except TypeError:  # numbers of more than 64 bits, text that is no valid Unicode, deep nesting: of others
-        text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
+    text = json.dumps(
+        value, ensure_ascii=False, indent=2 if indent else None, separators=(",", ": " if indent else ":")
+    )
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib.util
 import logging
 import os
 import warnings
@@ -28,10 +30,11 @@ from framework.runtime.worker import Worker
 if TYPE_CHECKING:
     from framework.config.http_sections import HttpSection
     from framework.config.sections import LogSection, SourceCommonConfig
-    from framework.runtime.server import ApiServer
     from framework.task import AbstractSourceTask
 
 log = logging.getLogger(__name__)
+
+API_LIBRARIES = ("fastapi", "psutil", "uvicorn")
 
 
 def read_worker_config(path: Path | None, settings: Sequence[str]) -> WorkerConfig:
@@ -106,10 +109,7 @@ def run_with_api(
     """
     allow_open_files()
     state = state_folder(file, config.http)
-
-    def load(task: type[AbstractSourceTask], path: Path, layers: Sequence[Layer]) -> Loaded[SourceCommonConfig]:
-        return _load(task, path, layers, file.settings)
-
+    load = functools.partial(_load, settings=file.settings)
     with _logged(config.log) as output, StateFolder(state, option="[http] state_dir") as kept:
         kinds = Kinds(program, task_class)
         worker = Worker(file.path, kept, kinds, load, arguments=tuple(flags), settings=file.settings, single=True)
@@ -165,7 +165,13 @@ def _serve(worker: Worker, http: HttpSection, output: Output) -> int:
         worker.supervisor.stop()
 
     with contextlib.ExitStack() as stack:
-        server = _server(worker, http) if http.enabled else None
+        server = None
+        if http.enabled:
+            require_api()
+            from framework.runtime.api import make_api  # noqa: PLC0415 - only when it is switched on
+            from framework.runtime.server import ApiServer  # noqa: PLC0415
+
+            server = ApiServer(make_api(worker, http), http)
         stack.enter_context(stopped_by_signals(stop))
         worker.supervisor.tick()  # the first answer already shows the sources
         if server is not None:
@@ -175,14 +181,15 @@ def _serve(worker: Worker, http: HttpSection, output: Output) -> int:
         return worker.supervisor.run()
 
 
-def _server(worker: Worker, http: HttpSection) -> ApiServer:
-    try:
-        from framework.runtime.api import make_api  # noqa: PLC0415 - only when it is switched on
-        from framework.runtime.server import ApiServer  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise FatalError(
-            f'the HTTP API needs the Python package "{error.name}", which is not installed: install this project with '
-            'the extra `worker`, pip install ".[worker]"'
-        ) from error
+def require_api() -> None:
+    """Check that the packages of the HTTP API are installed.
 
-    return ApiServer(make_api(worker, http), http)
+    Raises:
+        FatalError: they are not.
+    """
+    for name in API_LIBRARIES:
+        if importlib.util.find_spec(name) is None:
+            raise FatalError(
+                f'the HTTP API needs the Python package "{name}", which is not installed: install this project with the '
+                'extra `worker`, pip install ".[worker]"'
+            )

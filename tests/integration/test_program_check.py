@@ -8,7 +8,7 @@ import time
 import pytest
 from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, TopicPermissions
 
-from framework.cli import check
+from framework.cli import check, worker
 from framework.engine.spark import spark_context
 from framework.iggy.rights import Right, missing_rights
 from framework.testing.servers.ports import free_port
@@ -143,7 +143,6 @@ def test_a_topic_of_another_number_of_partitions_is_told_the_ways_out(program, m
 
 
 def test_nothing_chosen_so_far_of_a_large_bucket_is_a_warning(program, moto_bucket, monkeypatch):
-    from framework.cli import check
 
     monkeypatch.setattr(check, "LOOKED_AT", 3)
     for number in range(40):
@@ -191,13 +190,11 @@ def test_a_port_that_is_taken_fails(program, moto_bucket, section):
 
 def test_the_libraries_of_the_http_api_are_missing(program, moto_bucket, monkeypatch):
     moto_bucket.put("a.jsonl", LINE)
-    monkeypatch.setattr(check, "API_LIBRARIES", ("uvicorn", "no_such_library"))
+    monkeypatch.setattr(worker, "API_LIBRARIES", ("uvicorn", "no_such_library"))
     ended = program.configure(http={"enabled": True, "address": f"127.0.0.1:{free_port()}"}).run("check")
     assert ended.code == 3
-    assert only(ended, "http") == (
-        "FAIL",
-        "[http] enabled: no_such_library must be installed: the extra worker brings it",
-    )
+    missing = 'the HTTP API needs the Python package "no_such_library", which is not installed: install this project'
+    assert only(ended, "http") == ("FAIL", f'{missing} with the extra `worker`, pip install ".[worker]"')
 
 
 def test_what_the_http_api_cannot_use_fails_as_the_run_does(program, moto_bucket, tmp_path):

@@ -12,7 +12,7 @@ from framework.cli.app import make_app
 from framework.config.option import options_of, sections_of
 from gcs_source.task import GcsSourceConfig
 from s3_source.demo import demo
-from s3_source.task import S3SourceConfig, S3SourceTask
+from s3_source.task import S3SourceConfig
 
 ROOT = Path(__file__).parents[2]
 OTHERS = {
@@ -42,7 +42,7 @@ def commands():
         for child, found in getattr(command, "commands", {}).items():
             yield from walk(found, f"{name} {child}".strip())
 
-    return dict(walk(typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo)), ""))
+    return dict(walk(typer.main.get_command(make_app(demo)), ""))
 
 
 @cache

@@ -8,13 +8,14 @@ pandas.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.metadata
 import io
 import json
 import shutil
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,26 +26,18 @@ if TYPE_CHECKING:
 
 FLIGHTS = 336_776
 FORMATS = ("jsonl", "csv", "avro", "parquet")
-SUFFIXES = {"jsonl": "jsonl.gz", "csv": "csv", "avro": "avro", "parquet": "parquet"}
-
-_LAYOUT = 1
-"""Increased when the same rows give other objects: the data of an older version is then generated again."""
 
 _FRACTIONS = ("dep_delay", "arr_delay", "air_time", "distance")
 """Measured in minutes and miles; the survey keeps them as floating point numbers."""
 
 _ROW_GROUP = 2000
-_AVRO_TYPES = {"Int64": "long", "Float64": "double", "String": "string"}
-_AVRO_TIME = {"type": "long", "logicalType": "timestamp-millis"}
 
 
 def prepared_rows(folder: Path) -> int | None:
     """Return the number of flights per format in `folder`; None when nothing was prepared there."""
-    try:
-        mark = json.loads((folder / "prepared.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return int(mark["rows"]) if mark.get("layout") == _LAYOUT else None
+    with contextlib.suppress(OSError, ValueError):
+        return int(json.loads((folder / "prepared.json").read_text())["rows"])
+    return None
 
 
 def load(folder: Path) -> dict[str, list[Path]]:
@@ -52,29 +45,25 @@ def load(folder: Path) -> dict[str, list[Path]]:
     return {name: sorted((folder / name).iterdir()) for name in FORMATS}
 
 
-def prepare(folder: Path, rows: int, *, done: Callable[[str, list[Path]], None]) -> None:
+def prepare(folder: Path, rows: int) -> None:
     """Write the first `rows` flights in every format. The folder is complete or absent, even after an interruption.
 
     Args:
         folder: created, or replaced.
         rows: maximum number of flights.
-        done: called after each format, with its files.
 
     Raises:
         FatalError: the package with the data is not installed.
     """
-    weeks = list(_weeks(rows))
     partial = folder.with_name(folder.name + ".partial")
     for old in (partial, folder):
         shutil.rmtree(old, ignore_errors=True)
-    encoders = {"jsonl": _jsonl, "csv": _csv, "avro": _avro, "parquet": _parquet}
     for name in FORMATS:
         (partial / name).mkdir(parents=True)
-        files = {partial / name / f"2013-week-{week:02d}.{SUFFIXES[name]}": part for week, part in weeks}
-        for file, part in files.items():
-            file.write_bytes(encoders[name](part))
-        done(name, list(files))
-    (partial / "prepared.json").write_text(json.dumps({"layout": _LAYOUT, "rows": rows}))
+    for week, flights in _weeks(rows):
+        for name, suffix, encode in _ENCODERS:
+            (partial / name / f"2013-week-{week:02d}.{suffix}").write_bytes(encode(flights))
+    (partial / "prepared.json").write_text(json.dumps({"rows": rows}))
     partial.rename(folder)
 
 
@@ -111,15 +100,8 @@ def _csv(flights: pl.DataFrame) -> bytes:
 
 
 def _avro(flights: pl.DataFrame) -> bytes:
-    import fastavro  # noqa: PLC0415 - polars would write local times, which name no zone
-
-    kinds = [(name, _AVRO_TYPES.get(str(kind), _AVRO_TIME)) for name, kind in flights.schema.items()]
-    fields = [{"name": name, "type": ["null", kind], "default": None} for name, kind in kinds]
-    schema = fastavro.parse_schema({"type": "record", "name": "flight", "fields": fields})
-    # As a number already: one datetime a row costs more than all the rest.
-    rows = flights.with_columns(flights["time_hour"].dt.epoch("ms")).iter_rows(named=True)
     out = io.BytesIO()
-    fastavro.writer(out, schema, rows, codec="deflate")
+    _with_time_text(flights).write_avro(out, compression="deflate", name="flight")
     return out.getvalue()
 
 
@@ -127,3 +109,12 @@ def _parquet(flights: pl.DataFrame) -> bytes:
     out = io.BytesIO()
     flights.write_parquet(out, compression="zstd", row_group_size=_ROW_GROUP)
     return out.getvalue()
+
+
+_ENCODERS = (
+    ("jsonl", "jsonl.gz", _jsonl),
+    ("csv", "csv", _csv),
+    ("avro", "avro", _avro),
+    ("parquet", "parquet", _parquet),
+)
+"""Format, suffix of its files, and the function that writes one."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.cli.demo.data import FLIGHTS, FORMATS
+from framework.cli.demo.data import FORMATS
 
 if TYPE_CHECKING:
     from framework.cli.demo.demo_store import DemoStore
@@ -30,14 +30,12 @@ class Demo:
         folder: holds all files.
         rows: flights in each format.
         engine: engine of the four sources, `spark` or `local`.
-        asked: whether the engine was named on the command line.
     """
 
     store: DemoStore
     folder: Path
     rows: int
     engine: str = "spark"
-    asked: bool = False
 
     @property
     def objects(self) -> Path:
@@ -86,23 +84,35 @@ def held(connection: IggyConnection, name: str) -> dict[int, int]:
 
 
 def count(demo: Demo, iggy: EmbeddedServer) -> bool:
-    """Read every topic to its end and count; report errors, if any."""
+    """Read every topic to its end, count, and write the first record of each; report errors, if any."""
+    from framework.iggy.header_decoding import join_provenance  # noqa: PLC0415
     from framework.iggy.reader import read_topic  # noqa: PLC0415
 
     say("", "4. Counted: every topic read back to its end; a flight that came twice would count in one column only")
     say(f"   {'topic':<16} {'records':>9} {'different':>10} {'flights':>9}")
-    ok = True
+    width = shutil.get_terminal_size((110, 24)).columns
+    ok, examples = True, []
     with connected(iggy) as connection:
         for name in FORMATS:
-            records = 0
-            ids = set()
-            for _, message in read_topic(connection, STREAM, topic_of(name), list(held(connection, name))):
-                records += 1
+            topic, records, ids = topic_of(name), 0, set()
+            for records, (partition, message) in enumerate(
+                read_topic(connection, STREAM, topic, list(held(connection, name))), 1
+            ):
                 ids.add(message.message_id)
+                if records == 1:
+                    origin = join_provenance(message.headers)
+                    place = f"{demo.store.scheme}://{origin['bucket']}/{origin['key']}"
+                    payload = message.payload.decode("utf-8", "replace")
+                    examples += [
+                        f"   {topic}, partition {partition}, offset {message.offset}: from {place}",
+                        f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
+                    ]
             right = records == len(ids) == demo.rows
-            say(f"   {topic_of(name):<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
+            say(f"   {topic:<16} {records:>9,} {len(ids):>10,} {demo.rows:>9,}   {'ok' if right else 'WRONG'}")
             ok = ok and right
-    if not ok:
+    if ok:
+        say("", "A record of each topic: where it came from, and what Iggy stores", *examples)
+    else:
         say(
             "",
             "A topic does not hold each flight once. If no other program wrote to it, this is a bug: please report it.",
@@ -110,64 +120,31 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
     return ok
 
 
-def show_records(demo: Demo, iggy: EmbeddedServer) -> None:
-    """Write the first record of each topic."""
-    from framework.iggy.header_decoding import join_provenance  # noqa: PLC0415
-    from framework.iggy.reader import read_partition  # noqa: PLC0415
-
-    width = shutil.get_terminal_size((110, 24)).columns
-    say("", "A record of each topic: where it came from, and what Iggy stores")
-    with connected(iggy) as connection:
-        for name in FORMATS:
-            partition = next(number for number, size in held(connection, name).items() if size)
-            messages = read_partition(connection, STREAM, topic_of(name), partition)
-            message = next(messages)
-            origin = join_provenance(message.headers)
-            payload = message.payload.decode("utf-8", "replace")
-            say(
-                f"   {topic_of(name)}, partition {partition}, offset {message.offset}: "
-                f"from {demo.store.scheme}://{origin['bucket']}/{origin['key']}",
-                f"      {payload if len(payload) <= width - 7 else payload[: width - 8] + '…'}",
-            )
-
-
-def how_to_go_on(demo: Demo, *, keep: bool) -> None:
-    """Write the commands to try next; `keep`: the servers stay up."""
-    python = shlex.quote(_python())
+def how_to_go_on(demo: Demo) -> None:
+    """Write the commands to try next."""
+    source = f"{shlex.quote(_python())} -m {demo.store.program}"
     config = shlex.quote(str(demo.config("csv")))
     say(
         "",
         "How to go on",
         "   Read a topic, a record on each line:",
-        f"      {python} -m {demo.store.program} read --config {config} --limit 5",
+        f"      {source} read --config {config} --limit 5",
         "   Run the demo again: it sends nothing, for Iggy also keeps which objects are done:",
         f"      {again(demo)}",
         "   Stop it in the middle: empty the topics, press Ctrl-C in step 3, run it again; it goes on, and the counts are right:",
         f"      {again(demo, '--fresh')}",
         f"      {again(demo)}",
-    )
-    if keep:
-        say("   Run one of the four sources alone, in another terminal while this one waits:")
-    else:
-        say(
-            "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
-            f"      {again(demo, '--keep')}",
-        )
-    say(
-        f"      {python} -m {demo.store.program} --config {config} --once",
+        "   Run one of the four sources alone: leave the servers running, and in another terminal start the source:",
+        f"      {again(demo, '--keep')}",
+        f"      {source} --config {config} --once",
         f"   Then write a configuration of your own; {config} is a start, examples/{demo.store.short}.toml explains more.",
     )
 
 
-def again(demo: Demo, option: str = "") -> str:
+def again(demo: Demo, *options: str) -> str:
     """Return the command that runs this demo again."""
-    options = [*(["--folder", str(demo.folder)] if demo.folder != demo.store.folder else ())]
-    options += [*(["--rows", str(demo.rows)] if demo.rows != FLIGHTS else ())]
-    options += [*(["--engine", demo.engine] if demo.asked else ()), *([option] if option else ())]
-    if _python() == ".venv/bin/python" and Path("Makefile").is_file():
-        store = "" if demo.store.short == "s3" else f" STORE={demo.store.short}"
-        return f"make demo{store}" + (f" ARGS={shlex.quote(shlex.join(options))}" if options else "")
-    return f"{shlex.quote(_python())} -m {demo.store.program} demo {shlex.join(options)}".rstrip()
+    same = ("--folder", str(demo.folder), "--rows", str(demo.rows), "--engine", demo.engine)
+    return shlex.join([_python(), "-m", demo.store.program, "demo", *same, *options])
 
 
 def _python() -> str:

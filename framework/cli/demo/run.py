@@ -17,7 +17,6 @@ import json
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,10 +36,16 @@ from framework.cli.demo.result import (
     held,
     how_to_go_on,
     say,
-    show_records,
     topic_of,
 )
-from framework.errors import FatalError, IggyUnavailableError, SourceError, StoreUnavailableError
+from framework.errors import (
+    EXIT_DONE,
+    EXIT_TRY_AGAIN,
+    FatalError,
+    IggyUnavailableError,
+    SourceError,
+    StoreUnavailableError,
+)
 from framework.model.text import counted
 
 if TYPE_CHECKING:
@@ -48,10 +53,6 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.embedded.launcher import EmbeddedServer
 
-
-EXIT_FAILED = 1
-EXIT_STOPPED = 0
-"""Exit code of a stop, as of any run."""
 
 _LOOK_SECONDS = 1.0
 """Interval at which `--keep` looks whether both servers are still there."""
@@ -102,14 +103,14 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
         ] = None,
     ) -> int:
         """Run a demo on this machine. Real flights go from a local server into a small Iggy server."""
+        _interrupt_on_signals()
         try:
-            with _interrupted_by_signals(), _alone_in(folder):
-                chosen = engine or _default_engine()
-                demo = Demo(store=store, folder=folder, rows=rows, engine=chosen, asked=engine is not None)
+            with _alone_in(folder):
+                demo = Demo(store=store, folder=folder, rows=rows, engine=engine or _default_engine())
                 return _run(demo, keep=keep, fresh=fresh)
         except KeyboardInterrupt:
             say("", "Stopped. The same command goes on where this one was.")
-            return EXIT_STOPPED
+            return EXIT_DONE
         except SourceError:  # some are OSErrors, too: the store or Iggy is away
             raise
         except OSError as error:
@@ -121,14 +122,18 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
 def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
     began = time.monotonic()
     say(
-        f"{demo.rows:,} real flights, as objects in {_a(demo.store.title)} bucket, become records in topics of Apache Iggy.",
+        f"{demo.rows:,} real flights, as objects in a bucket of {demo.store.title}, become records in topics of Apache Iggy.",
         f"All of it runs on this machine and is kept in the folder {demo.folder}.",
         "",
     )
     _make_room(demo, fresh=fresh)
     with contextlib.ExitStack() as stack:
         objects = _prepare(demo)
-        stack.enter_context(_spark(demo))
+        if demo.engine == "spark":
+            from framework.config.sections import SparkSection  # noqa: PLC0415
+            from framework.engine.spark.spark_context import spark_context  # noqa: PLC0415
+
+            stack.enter_context(spark_context(SparkSection(), name="iggy-cloud-sources demo"))  # for all four sources
         server = _fill(demo, stack, objects)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
@@ -138,16 +143,14 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
                 "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
                 f"    {again(demo)}",
             )
-            return EXIT_STOPPED
-        ok = count(demo, iggy)
-        if not ok:
-            return EXIT_FAILED
-        show_records(demo, iggy)
+            return EXIT_DONE
+        if not count(demo, iggy):
+            return EXIT_TRY_AGAIN
         say("", f"That took {time.monotonic() - began:.0f} seconds.")
-        how_to_go_on(demo, keep=keep)
+        how_to_go_on(demo)
         if keep:
             _wait(demo, server, iggy)
-    return 0
+    return EXIT_DONE
 
 
 # ---- preparing
@@ -155,10 +158,11 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
 
 def _make_room(demo: Demo, *, fresh: bool) -> None:
     before = prepared_rows(demo.objects)
+    changed = before not in (None, demo.rows)
     if fresh:
-        for part in (demo.iggy, *((demo.server,) if before not in (None, demo.rows) else ())):
+        for part in (demo.iggy, demo.server) if changed else (demo.iggy,):
             shutil.rmtree(part, ignore_errors=True)
-    elif before not in (None, demo.rows):
+    elif changed:
         raise FatalError(
             f"the folder {demo.folder} holds a demo with {before:,} flights: add --fresh to begin again with "
             f"{demo.rows:,}, or name another folder with --folder"
@@ -169,16 +173,13 @@ def _prepare(demo: Demo) -> dict[str, list[Path]]:
     say("1. Objects: the flights in four formats, an object for each week")
     if prepared_rows(demo.objects) == demo.rows:
         say("   (prepared by an earlier run)")
-        for name, files in load(demo.objects).items():
-            _say_prepared(name, files)
     else:
-        prepare(demo.objects, demo.rows, done=_say_prepared)
-    return load(demo.objects)
-
-
-def _say_prepared(name: str, files: list[Path]) -> None:
-    size = sum(file.stat().st_size for file in files)
-    say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
+        prepare(demo.objects, demo.rows)
+    objects = load(demo.objects)
+    for name, files in objects.items():
+        size = sum(file.stat().st_size for file in files)
+        say(f"   {name + '/':<9} {counted(len(files), 'object'):>11}  {size / 1e6:>5.1f} MB   {_WHAT[name]}")
+    return objects
 
 
 def _end_server(mark: str) -> None:
@@ -209,19 +210,6 @@ def _default_engine() -> str:
     return "spark"
 
 
-@contextlib.contextmanager
-def _spark(demo: Demo) -> Iterator[None]:
-    """Yield one context for all four sources."""
-    if demo.engine != "spark":
-        yield
-        return
-    from framework.config.sections import SparkSection  # noqa: PLC0415
-    from framework.engine.spark.spark_context import spark_context  # noqa: PLC0415
-
-    with spark_context(SparkSection(), name="iggy-cloud-sources demo"):
-        yield
-
-
 def _fill(demo: Demo, stack: contextlib.ExitStack, objects: dict[str, list[Path]]) -> Any:
     store = demo.store
     say("", f"2. A bucket: a local {store.title} server ({store.server_title}) holds them")
@@ -235,10 +223,6 @@ def _fill(demo: Demo, stack: contextlib.ExitStack, objects: dict[str, list[Path]
         + (f"{sent} uploaded now" if sent else "all of them there from an earlier run")
     )
     return server
-
-
-def _a(title: str) -> str:
-    return f"an {title}" if title[0] in "AEFHILMNORSX" else f"a {title}"  # as the letter is spoken
 
 
 def _start_iggy(demo: Demo, stack: contextlib.ExitStack) -> EmbeddedServer:
@@ -331,19 +315,11 @@ def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
 # ---- the process
 
 
-@contextlib.contextmanager
-def _interrupted_by_signals() -> Iterator[None]:
+def _interrupt_on_signals() -> None:
     """End the demo as on Ctrl-C, servers included, on SIGTERM, and on SIGHUP when its terminal is closed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    with contextlib.ExitStack() as before:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            handler = signal.getsignal(number)
-            if number != signal.SIGHUP or handler != signal.SIG_IGN:  # else it is under nohup, and is to go on
-                before.callback(signal.signal, number, handler)
-                signal.signal(number, signal.default_int_handler)
-        yield
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # else it is under nohup, and is to go on
+            signal.signal(number, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.cli.check import _selection
+from framework.cli.check import _selection, _tried
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
@@ -30,7 +30,7 @@ def task_that_lists(listing):
     ],
 )
 def test_a_listing_that_is_none_fails_as_in_a_run(listing, said):
-    (result,) = _selection(task_that_lists(listing), source_config())
+    (result,) = _tried("selection", _selection(task_that_lists(listing), source_config()))
     assert (result.step, result.ok, result.detail, result.exit_code) == ("selection", False, said, 3)
 
 
@@ -42,7 +42,7 @@ def test_a_task_without_an_iterator_is_named():
         def get_iterator(self, context):
             return None
 
-    (result,) = _selection(Task, source_config())
+    (result,) = _tried("selection", _selection(Task, source_config()))
     assert not result.ok
     assert result.detail == "Task.get_iterator returned NoneType, not an AbstractSourceRecordIterator"
 
@@ -60,6 +60,6 @@ def test_an_input_that_is_none_fails_as_in_a_run():
             iterator.get_input_stream = lambda native: None
             return iterator
 
-    *_, result = _selection(Task, source_config())
+    *_, result = _tried("selection", _selection(Task, source_config()))
     assert (result.step, result.ok, result.exit_code) == ("records", False, 1)
     assert result.detail.endswith("a: StoreRecordIterator.get_input_stream returned NoneType, not an ObjectInput")

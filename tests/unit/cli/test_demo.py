@@ -93,7 +93,7 @@ def test_with_keep_the_demo_ends_when_a_server_has_ended(tmp_path, store, iggy, 
 
 
 def test_the_objects_of_each_format_hold_the_same_flights(tmp_path):
-    prepare(tmp_path / "objects", 6200, done=lambda _name, _files: None)  # two weeks
+    prepare(tmp_path / "objects", 6200)  # two weeks
     assert prepared_rows(tmp_path / "objects") == 6200
     flights = {}
     for name, files in load(tmp_path / "objects").items():

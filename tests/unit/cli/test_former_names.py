@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import logging
 import types
@@ -9,10 +11,10 @@ import warnings
 
 import pytest
 
-from framework.cli import offsets_commands, plan
-from framework.cli import run as runs
+from framework.cli import offsets_commands, plan, program
 from framework.cli.app import run
 from framework.config.loading import ConfigWarning
+from framework.engine import dry_run, inspection, positions_admin
 from s3_source.task import S3SourceTask
 
 FILE = """
@@ -41,47 +43,61 @@ USED = [
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What the commands would do, in place of it."""
+    """What the commands would do, in place of it: each with the file, and whether the positions were read."""
     made = []
 
-    def note(_task, path, **options):
-        made.append((str(path), options))
-        return 0
+    def plan_of(_task, file, found):
+        made.append((str(file.path), found))
+        return dry_run.DryRun()
 
-    monkeypatch.setattr(plan, "show_plan", note)
-    monkeypatch.setattr(offsets_commands, "accept_topics", note)
+    def accept(_connection, file, *, numbering_options):
+        made.append((str(file.path), numbering_options))
+        return positions_admin.AdminResult(epoch=2, positions=3)
+
+    monkeypatch.setattr(program, "read_config", lambda _task, file: file)
+    monkeypatch.setattr(plan, "is_new", lambda _config: False)
+    monkeypatch.setattr(offsets_commands, "_numbering_options", lambda _config: "options")
+    for module in (plan, offsets_commands):
+        monkeypatch.setattr(module, "reached", contextlib.nullcontext)
+    monkeypatch.setattr(inspection, "inspect", lambda *_, **__: "positions")
+    monkeypatch.setattr(dry_run, "dry_run", plan_of)
+    monkeypatch.setattr(positions_admin, "accept_changes", accept)
     return made
 
 
-def told(capsys, *arguments):
+def answer(capsys, *arguments):
     code = run("s3_source", S3SourceTask, arguments)
     out, err = capsys.readouterr()
-    assert (code, out) == (0, "")
-    return err
+    assert code == 0
+    return out, err
+
+
+def told(capsys, *arguments):
+    return answer(capsys, *arguments)[1]
 
 
 @pytest.mark.parametrize(
-    ("former", "new", "options"),
+    ("former", "new", "call"),
     [
-        (("plan", "--afresh", "--json"), ("plan", "--ignore-offsets", "--json"), {"ignore_offsets": True}),
-        (("offsets", "accept", "--yes"), ("offsets", "accept-data-loss", "--yes"), {"yes": True}),
+        (("plan", "--afresh", "--json"), ("plan", "--ignore-offsets", "--json"), ("a.toml", None)),
+        (("offsets", "accept", "--yes"), ("offsets", "accept-data-loss", "--yes"), ("a.toml", "options")),
     ],
     ids=["plan", "offsets"],
 )
-def test_a_command_under_its_former_name_does_the_same_and_warns(capsys, calls, former, new, options):
-    assert told(capsys, *new, "--config", "a.toml") == ""
+def test_a_command_under_its_former_name_does_the_same_and_warns(capsys, calls, former, new, call):
+    out, err = answer(capsys, *new, "--config", "a.toml")
+    assert out
+    assert err == ""
     old, name = " ".join(former[:2]), " ".join(new[:2])
-    assert told(capsys, *former, "--config", "a.toml") == f"warning: {old}: now called {name}\n"
-    assert calls[0] == calls[1]
-    assert calls[0][1].items() >= options.items()
+    assert answer(capsys, *former, "--config", "a.toml") == (out, f"warning: {old}: now called {name}\n")
     # the file may also stand before the command
-    assert told(capsys, "--config", "a.toml", *former) == f"warning: {old}: now called {name}\n"
-    assert calls[0] == calls[2]
+    assert answer(capsys, "--config", "a.toml", *former) == (out, f"warning: {old}: now called {name}\n")
+    assert calls == [call] * 3
 
 
 def test_a_plan_takes_the_offsets_into_account_unless_told(capsys, calls):
     assert told(capsys, "plan", "--config", "a.toml") == ""
-    assert calls[0][1]["ignore_offsets"] is False
+    assert calls == [("a.toml", "positions")]
 
 
 def test_help_names_the_new_names_only(capsys):
@@ -95,7 +111,8 @@ def test_help_names_the_new_names_only(capsys):
 @pytest.mark.filterwarnings("default::framework.config.loading.ConfigWarning")
 @pytest.mark.parametrize("log", ["plain", "json"])
 def test_a_former_name_in_a_file_is_a_line_on_stderr(capsys, monkeypatch, tmp_path, log):
-    monkeypatch.setattr(runs, "run_engine", lambda *_, **__: types.SimpleNamespace(state="done"))
+    ended = types.SimpleNamespace(state="done")
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", lambda *_, **__: ended)
     file = tmp_path / "a.toml"
     file.write_text(FILE.format(log=log))
     lines = told(capsys, "--once", "--config", str(file)).splitlines()
@@ -112,9 +129,9 @@ def test_other_warnings_are_lines_too(capsys, calls, monkeypatch):
     def note(*_, **__):
         warnings.warn("something else", UserWarning, stacklevel=1)
         warnings.warn("[s3] kind: now called style.", ConfigWarning, stacklevel=1)
-        return 0
+        return dry_run.DryRun()
 
-    monkeypatch.setattr(plan, "show_plan", note)
+    monkeypatch.setattr(dry_run, "dry_run", note)
     before = warnings.showwarning
     lines = told(capsys, "plan", "--config", "a.toml").splitlines()
     assert lines == ["warning: UserWarning: something else", "warning: [s3] kind: now called style."]
@@ -131,9 +148,9 @@ def test_what_a_command_logs_is_a_line_that_says_how_grave_it_is(capsys, calls, 
             int("x")
         except ValueError:
             logging.getLogger("a_library").exception("it failed at iggy://user:secret@host")
-        return 0
+        return dry_run.DryRun()
 
-    monkeypatch.setattr(plan, "show_plan", note)
+    monkeypatch.setattr(dry_run, "dry_run", note)
     before = logging.getLogger().handlers[:]
     first, second = told(capsys, "plan", "--config", "a.toml").splitlines()
     assert first == r"warning: 3 messages\nare gone"

@@ -1,5 +1,6 @@
 """Options of the command `worker`: its own file, the environment, `--set`, and options that stand before a command."""
 
+import importlib
 import os
 import resource
 import sys
@@ -78,7 +79,7 @@ def test_the_file_of_a_source_may_be_a_pipe(piped, monkeypatch, capsys, json):
     def fail(_class, config, *_, **__):
         raise FatalError(config.source.name)
 
-    monkeypatch.setattr("framework.cli.run.run_engine", fail)
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
     content = text() + ('[log]\nformat = "json"\n' if json else "")
     assert run("s3_source", S3SourceTask, ["--config", piped(content)]) == 3
     said = capsys.readouterr().err
@@ -117,7 +118,7 @@ def test_a_run_and_a_worker_allow_as_many_open_files_as_they_can(begin, tmp_path
         seen.append(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         raise FatalError("enough")
 
-    monkeypatch.setattr("framework.cli.run.run_engine", fail)
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
     monkeypatch.setattr(worker, "_serve", fail)
     (tmp_path / "orders.toml").write_text(text())
     for start in (lambda: run("s3_source", S3SourceTask, ["--config", str(tmp_path / "orders.toml")]), begin):

@@ -120,10 +120,9 @@ def test_every_command_and_each_of_its_options_is_in_the_reference(generate):
 
     from framework.cli.app import make_app
     from s3_source.demo import demo
-    from s3_source.task import S3SourceTask
 
     text = reference("command-line.md")
-    root = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
+    root = typer.main.get_command(make_app(demo))
     assert {"check", "read", "demo"} <= set(root.commands)
     for name, command in root.commands.items():
         part = text.partition(f"## `python -m s3_source {name}`")[2].partition("\n## ")[0]
@@ -138,9 +137,8 @@ def test_commands_that_pages_show_exist_with_their_options():
 
     from framework.cli.app import make_app
     from s3_source.demo import demo
-    from s3_source.task import S3SourceTask
 
-    root = typer.main.get_command(make_app("s3_source", S3SourceTask, demo=demo))
+    root = typer.main.get_command(make_app(demo))
     count = 0
     for page in pages():
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
