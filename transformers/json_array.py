@@ -53,11 +53,8 @@ class JsonArrayTransformer(ShippedTransformer):
     name: ClassVar[str] = "json"
 
     @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        problem = _problem(self._fitting(raw))
-        if problem is not None:
-            raise RecordError(problem)
-        return raw
+    def _problem(self, record: bytes) -> str | None:
+        return _problem(record)
 
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
@@ -252,7 +249,7 @@ def _without_end(part: bytes, *, is_value_over: bool) -> tuple[bytes, bytes]:
 
 
 def _is_whole(element: bytes, problem: str) -> bool:
-    """Return whether an element that is no valid JSON ends where one ends for Python's scanner, which knows NaN and half surrogate pairs."""
+    """Return whether an element with this problem ends where Python's scanner, which knows NaN and half pairs, finds its end."""
     if len(element) > _LONG_BYTES:
         return problem == _NOT_UTF8
     text = element.decode("utf-8", "surrogateescape")

@@ -223,18 +223,6 @@ class LineTransformer(SplittableTransformer):
         del ascii_only
         return lines if none_blank(lines) else None
 
-    def _problem(self, line: bytes) -> str | None:
-        """Return the fault of a line that is not blank; called for each line of a block with bad lines."""
-        del line
-        return None
-
-    @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        problem = self._problem(self._fitting(raw))
-        if problem is not None:
-            raise RecordError(problem)
-        return raw
-
     @override
     def read_whole(self, data: bytes, *, key: str, limits: BatchLimits) -> PayloadBatch | None:
         options, size = self.options, len(data)
