@@ -16,6 +16,8 @@ from typing import Any, cast
 
 import attrs
 
+from framework.model.varints import signed, varint_at
+
 MEMORY_BYTES = 1 << 27
 """What a batch of data, and so a single datum, may take in memory when it is decoded."""
 
@@ -227,7 +229,7 @@ class Walker:
         self._depth = 0
         try:
             end = self._walk(at)
-        except IndexError:
+        except (IndexError, OverflowError):
             end = len(self._data) + 1
         except RecursionError:
             raise UnusableDatumError(_TOO_DEEP) from None
@@ -236,15 +238,8 @@ class Walker:
         return end
 
     def _long(self, at: int) -> tuple[int, int]:
-        data, value, shift = self._data, 0, 0
-        while (byte := data[at]) > 0x7F:  # noqa: PLR2004
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-            if shift > 63:  # noqa: PLR2004
-                raise IndexError
-        value |= byte << shift
-        return value >> 1 ^ -(value & 1), at + 1
+        number, at = varint_at(self._data, at)
+        return signed(number), at
 
     def _take(self, memory: int) -> None:
         self._taken += memory
