@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from transformers.parquet.arrow_sizes import RowSizes
     from transformers.parquet.row_encoder import RowEncoder
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,6 @@ class RowReader:
         self._builder = builder
         self._split = split
         self._encoder: RowEncoder | None = None
-        self._sizes: RowSizes | None = None
         self._json_bytes = 0  # of all rows so far
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
@@ -200,11 +198,9 @@ class RowReader:
         group = parquet.metadata.row_group(index)
         for batch, seconds in self._batches(parquet, index, rows):
             if self._encoder is None:
-                from transformers.parquet.arrow_sizes import RowSizes  # noqa: PLC0415 - imports pyarrow
-                from transformers.parquet.row_encoder import RowEncoder  # noqa: PLC0415
+                from transformers.parquet.row_encoder import RowEncoder  # noqa: PLC0415 - imports pyarrow
 
                 self._encoder = RowEncoder(batch.schema, parquet.schema, self._leaves)
-                self._sizes = RowSizes(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             json_before = self._json_bytes
@@ -261,8 +257,9 @@ class RowReader:
 
     def _pieces(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
         """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
-        assert self._sizes is not None
-        takes = self._sizes.of(batch)
+        from transformers.parquet.arrow_sizes import row_sizes  # noqa: PLC0415 - imports pyarrow
+
+        takes = row_sizes(batch)
         if batch.num_rows == 1 or not (
             batch.nbytes > _MAX_ROW_BYTES
             or takes.values > _MAX_VALUES
@@ -277,10 +274,9 @@ class RowReader:
 
     def _is_too_large(self, row: pa.RecordBatch) -> bool:
         """Return whether a row is too large to become values of Python, each of which takes far more than in Arrow, and JSON."""
-        from transformers.parquet.arrow_sizes import text_bytes  # noqa: PLC0415 - imports pyarrow
+        from transformers.parquet.arrow_sizes import row_sizes, text_bytes  # noqa: PLC0415 - imports pyarrow
 
-        assert self._sizes is not None
-        takes = self._sizes.of(row)
+        takes = row_sizes(row)
         if max(row.nbytes, takes.dictionary_bytes) > _MAX_ROW_BYTES or takes.values > _MAX_VALUES:
             return True
         # What stands in a null record may count, though it is not written: that is never so much.
