@@ -281,7 +281,7 @@ class _RowReader:
             fields = [Field(name, nothing_inside) for name in names]
             chosen = list(choose(self._options.columns, fields, listed=False))
             names = [names[place] for place in chosen]
-            self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
+            self._chosen = itemgetter(*chosen) if len(chosen) > 1 else itemgetter(slice(chosen[0], chosen[0] + 1))
         self._make = row_maker(tuple(names))
         self._encoded_rows = max(1, min(_ROWS_AT_ONCE, NAMES_BYTES // name_bytes(names)))
         if _Frames.fit(self._delimiter, self._width, len(names)):
@@ -421,10 +421,6 @@ class _Frames:
             text = text.replace(_MARKS[at : at + 1], name)
         text = b"".join((self._first, text.replace(b"\n", _ROW_END + self._first), _ROW_END))
         return PayloadColumn(text, ends + self._gain * np.arange(1, len(ends) + 1))
-
-
-def _single(place: int) -> Callable[[list[str]], tuple[str]]:
-    return lambda row: (row[place],)
 
 
 def _needs_quotes(field: str, options: InputOptions) -> bool:
