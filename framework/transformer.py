@@ -93,6 +93,9 @@ class InputOptions:
             found.append(f"input.compression: {self.compression!r} is none of {', '.join(COMPRESSIONS)}")
         for name, least, most in (
             ("max_record_bytes", 1, MAX_MESSAGE_BYTES),
+            ("max_block_bytes", 1, 1 << 62),
+            ("max_expansion", 0, 1 << 62),
+            ("max_temporary_bytes", 1, 1 << 62),
             ("chunk_size", 1, MAX_MESSAGE_BYTES),
             ("max_page_bytes", 1 << 20, 1 << 62),
             ("max_window_bytes", MIN_WINDOW_BYTES, MAX_WINDOW_BYTES),
@@ -100,12 +103,6 @@ class InputOptions:
             value = getattr(self, name)
             if not least <= value <= most:
                 found.append(f"input.{name}: {value} is not between {least} and {most}")
-        if self.max_block_bytes < 1:
-            found.append(f"input.max_block_bytes: {self.max_block_bytes} is less than 1")
-        if self.max_expansion < 0:
-            found.append(f"input.max_expansion: {self.max_expansion} is less than 0")
-        if self.max_temporary_bytes < 1:
-            found.append(f"input.max_temporary_bytes: {self.max_temporary_bytes} is less than 1")
         if not _is_csv_character(self.csv_delimiter):
             found.append("input.csv_delimiter: must be one ASCII character and no line end")
         if self.csv_quote and not _is_csv_character(self.csv_quote):

@@ -267,14 +267,18 @@ class ShippedTransformer(Transformer):
                 failure.record_number = failure.record_number or done + 1
             raise
 
-    def _fitting(self, raw: bytes) -> bytes:
-        """The bytes of a letter, unless they are too long for a record.
+    def _problem(self, record: bytes) -> str | None:
+        """Return the fault of a record by its bytes alone; None, the default, without one."""
+        del record
+        return None
 
-        Raises:
-            RecordTooLargeError: they are.
-        """
+    @override
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
+        """Return the bytes of a dead letter: those of a record as it was sent, or as it would have been."""
         if len(raw) > self.options.max_record_bytes:
             raise too_large(self.options.max_record_bytes)
+        if (problem := self._problem(raw)) is not None:
+            raise RecordError(problem)
         return raw
 
     @abc.abstractmethod

@@ -20,8 +20,7 @@ when the object is shorter than listed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from framework.errors import CorruptObjectError
@@ -276,20 +275,25 @@ class UnpackedStream:
         if self._compression != "none":
             pieces = _bounded(_UNPACKERS[self._compression](pieces, self._window), self._expansion, self._source.size)
         if self._text and not self._start:
-            pieces = _checked_text(pieces, list(self._text_checks()))
+            pieces = self._checked_text(pieces)
         self._pieces = pieces
         return pieces
 
-    def _text_checks(self) -> Iterator[tuple[int, Callable[[bytes], None]]]:
-        """Yield how many of the first bytes a check needs, and the check."""
-        key, compression = self._source.key, self._compression
-        if compression != "none":
-            yield MAX_MAGIC_BYTES, partial(_check_packed_once, compression=compression)
-            if key.lower().endswith(_TAR_SUFFIXES):
-                yield _TAR_MAGIC_AT + len(_TAR_MAGIC), _check_no_tar
-        elif self._may_be_packed and _suffix(key) in _NAMED:
-            yield _TEXT_BYTES, partial(_check_not_packed, key=key)
-        yield WIDE_BYTES, _check_not_wide
+    def _checked_text(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """Yield the pieces, if they begin as text does, wherever their borders are."""
+        is_packed = self._compression != "none"
+        is_named = _suffix(self._source.key) in _NAMED
+        head, pieces = _beginning(pieces, _TEXT_BYTES if is_packed or is_named else WIDE_BYTES)
+        if is_packed:
+            _check_packed_once(head, self._source.key, self._compression)
+        elif self._may_be_packed and is_named:
+            _check_not_packed(head[:_TEXT_BYTES], self._source.key)
+        if is_wide(head):
+            raise CorruptObjectError(
+                "it begins as text in UTF-16 or UTF-32, which is not supported; upload it in UTF-8, or set "
+                'input.format = "bytes"'
+            )
+        yield from pieces
 
 
 def most_expanded(factor: int, stored_bytes: int) -> float:
@@ -312,14 +316,6 @@ def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterato
         raise CorruptObjectError(str(exc)) from None
 
 
-def _checked_text(pieces: Iterator[bytes], checks: Sequence[tuple[int, Callable[[bytes], None]]]) -> Iterator[bytes]:
-    """Yield the pieces, if their first bytes pass the checks, wherever the borders of the pieces are."""
-    head, pieces = _beginning(pieces, max(size for size, _ in checks))
-    for size, check in checks:
-        check(head[:size])
-    yield from pieces
-
-
 def _beginning(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[bytes]]:
     """Return at least the first `size` bytes, or all there are, and all pieces again; an error comes after the former."""
     head = b""
@@ -331,27 +327,16 @@ def _beginning(pieces: Iterator[bytes], size: int) -> tuple[bytes, Iterator[byte
     return head, chain((head,), pieces)
 
 
-def _check_no_tar(head: bytes) -> None:
-    if head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
-        raise CorruptObjectError(
-            "its name says tar, an archive of files, which is not supported; upload the files that are in it"
-        )
-
-
-def _check_packed_once(head: bytes, compression: str) -> None:
-    """Refuse text that is packed again inside: its bytes would be taken for lines."""
+def _check_packed_once(head: bytes, key: str, compression: str) -> None:
+    """Refuse files that are packed together, and text that is packed again inside: its bytes would be taken for lines."""
     inner = next((name for name, magics in _MAGIC.items() if head.startswith(magics)), None)
     if inner is not None:
         raise CorruptObjectError(
             f"it is packed twice: inside of the {compression} data there is {inner} data; upload it packed once"
         )
-
-
-def _check_not_wide(head: bytes) -> None:
-    if is_wide(head):
+    if key.lower().endswith(_TAR_SUFFIXES) and head.startswith(_TAR_MAGIC, _TAR_MAGIC_AT):
         raise CorruptObjectError(
-            "it begins as text in UTF-16 or UTF-32, which is not supported; upload it in UTF-8, or set "
-            'input.format = "bytes"'
+            "its name says tar, an archive of files, which is not supported; upload the files that are in it"
         )
 
 

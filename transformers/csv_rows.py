@@ -29,7 +29,7 @@ from framework.errors import CorruptObjectError, RecordError, RecordTooLargeErro
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, longest
 from framework.model.utf8 import check_utf8
-from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput
+from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, Transformer
 from transformers.batches import CSV_OPTIONS, RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, too_large
 from transformers.columns import Field, choose, nothing_inside
 from transformers.compression import UnpackedStream
@@ -73,6 +73,10 @@ class CsvTransformer(ShippedTransformer):
             self._dialect["quotechar"] = options.csv_quote
         else:
             self._dialect |= {"quotechar": None, "quoting": csv.QUOTE_NONE}
+
+    @override
+    def decode_record(self, raw: bytes, *, key: str) -> bytes:
+        return Transformer.decode_record(self, raw, key=key)  # fails: the names of fields are not in a row
 
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
@@ -277,7 +281,7 @@ class _RowReader:
             fields = [Field(name, nothing_inside) for name in names]
             chosen = list(choose(self._options.columns, fields, listed=False))
             names = [names[place] for place in chosen]
-            self._chosen = itemgetter(*chosen) if len(chosen) > 1 else _single(chosen[0])
+            self._chosen = itemgetter(*chosen) if len(chosen) > 1 else itemgetter(slice(chosen[0], chosen[0] + 1))
         self._make = row_maker(tuple(names))
         self._encoded_rows = max(1, min(_ROWS_AT_ONCE, NAMES_BYTES // name_bytes(names)))
         if _Frames.fit(self._delimiter, self._width, len(names)):
@@ -417,10 +421,6 @@ class _Frames:
             text = text.replace(_MARKS[at : at + 1], name)
         text = b"".join((self._first, text.replace(b"\n", _ROW_END + self._first), _ROW_END))
         return PayloadColumn(text, ends + self._gain * np.arange(1, len(ends) + 1))
-
-
-def _single(place: int) -> Callable[[list[str]], tuple[str]]:
-    return lambda row: (row[place],)
 
 
 def _needs_quotes(field: str, options: InputOptions) -> bool:

@@ -78,18 +78,18 @@ class JsonlTransformer(LineTransformer):
         return lines if rows is None else lines.with_parsed(ParsedRows(decoder, rows))
 
     @override
-    def _problem(self, line: bytes) -> str | None:
+    def _problem(self, record: bytes) -> str | None:
         if not self._validate:
             return None
         try:
-            check_utf8(line)
+            check_utf8(record)
         except UnicodeDecodeError as exc:
             return f"not UTF-8 from byte {exc.start} of the line on; is this really jsonl? See input.format"
         try:
-            _check(line)
+            _check(record)
         except msgspec.DecodeError as exc:
             # as text: a name for the exception in its own frame would keep frame and lines until cycles are looked for
-            cause = "a CR alone in it, which ends no line" if _begins_with_line_of_cr(line) else str(exc)
+            cause = "a CR alone in it, which ends no line" if _begins_with_line_of_cr(record) else str(exc)
             return f"not JSON ({cause}); is this really jsonl? See input.format and input.validate"
         except RecursionError:
             return "JSON that is nested too deeply to check (about 1,000 levels)"

@@ -141,39 +141,19 @@ def _giants_apart(span: Span, lines: list[bytes], max_bytes: int, quote: bytes) 
         yield Span(span.data[begin:], span.start + begin, ended=span.ended)
 
 
-@attrs.frozen(slots=True)
-class LineBlock:
-    """Consecutive lines.
+def split_lines(span: Span) -> tuple[Sequence[bytes], int | None]:
+    """Return the lines of a span without their ends, and how many bytes each end takes; None when these differ.
 
-    Attributes:
-        lines: without their ends, as a column when there are many; some may be blank. Of a line that is too long, its
-            beginning.
-        start: offset of the first in the unpacked stream.
-        overhead: bytes that each line's end takes, when all take the same; else None.
-        ascii: whether all of them are ASCII.
-        too_long: this is one line, longer than allowed.
-        length: of a line that is too long, how many bytes it has.
+    Many lines are a column; some may be blank. Of a line that is too long it is the beginning.
     """
-
-    lines: Sequence[bytes]
-    start: int
-    overhead: int | None
-    ascii: bool = False
-    too_long: bool = False
-    length: int = 0
-
-
-def split_lines(span: Span) -> LineBlock:
-    """The lines of a span."""
     data = span.data
     if span.too_long or not span.ended:
-        return LineBlock([data], span.start, None, data.isascii(), span.too_long, span.length)
+        return [data], None
     returns = data.count(b"\r\n") if b"\r" in data else 0
     if returns:
         data = data.replace(b"\r\n", b"\n")
     lines: Sequence[bytes] = PayloadColumn(data) if len(data) >= _COLUMN_BYTES else data.split(b"\n")[:-1]
-    overhead = 2 if returns == len(lines) else None if returns else 1
-    return LineBlock(lines, span.start, overhead, data.isascii())
+    return lines, 2 if returns == len(lines) else None if returns else 1
 
 
 def whole_block(data: bytes) -> Sequence[bytes] | None:
@@ -223,18 +203,6 @@ class LineTransformer(SplittableTransformer):
         del ascii_only
         return lines if none_blank(lines) else None
 
-    def _problem(self, line: bytes) -> str | None:
-        """Return the fault of a line that is not blank; called for each line of a block with bad lines."""
-        del line
-        return None
-
-    @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        problem = self._problem(self._fitting(raw))
-        if problem is not None:
-            raise RecordError(problem)
-        return raw
-
     @override
     def read_whole(self, data: bytes, *, key: str, limits: BatchLimits) -> PayloadBatch | None:
         options, size = self.options, len(data)
@@ -276,38 +244,46 @@ class LineTransformer(SplittableTransformer):
         for span in whole_lines(stream, start, _piece_bytes(builder.limits), self.options.max_record_bytes):
             if span.data.isspace():
                 continue  # at once: each blank line would take as long as a record
-            block = split_lines(span)
+            lines, overhead = split_lines(span)
             drop = 0
             if drop_records:
-                here = 1 if block.too_long else sum(map(bool, map(bytes.strip, block.lines)))
+                here = 1 if span.too_long else sum(map(bool, map(bytes.strip, lines)))
                 if here <= drop_records:
                     drop_records -= here
                     continue
                 drop, drop_records = drop_records, 0
-            yield from self._take(block, drop, builder, stream)
+            yield from self._take(span, lines, overhead, drop, builder, is_packed=stream.packed)
 
     def _take(
-        self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream
+        self,
+        span: Span,
+        lines: Sequence[bytes],
+        overhead: int | None,
+        drop: int,
+        builder: RunBuilder,
+        *,
+        is_packed: bool,
     ) -> Iterable[PayloadBatch | SkippedRecord]:
-        """Add a block without its first `drop` records; return the runs that are full."""
-        lines = block.lines
-        good = None if drop or block.too_long else self._good_lines(lines, ascii_only=block.ascii)
-        if not drop and not stream.packed:
-            builder.border(block.start, overhead=block.overhead if good is not None else None)
-        if block.too_long:
-            offset = None if stream.packed else block.start
+        """Add the lines of a span without its first `drop` records; return the runs that are full."""
+        ascii_only = span.data.isascii()
+        good = None if drop or span.too_long else self._good_lines(lines, ascii_only=ascii_only)
+        if not drop and not is_packed:
+            builder.border(span.start, overhead=overhead if good is not None else None)
+        offset = None if is_packed else span.start
+        if span.too_long:
             error = too_large(self.options.max_record_bytes, byte_offset=offset)
-            return builder.bad(error, lines[0], block.length)
+            return builder.bad(error, span.data, span.length)
         if good is None:
-            good = self._good_lines(list(filter(bytes.strip, lines))[drop:], ascii_only=block.ascii)
+            good = self._good_lines(list(filter(bytes.strip, lines))[drop:], ascii_only=ascii_only)
         if good is not None:
             return builder.add(good, size_of(good))
-        return self._take_one_by_one(block, drop, builder, stream)
+        return self._take_one_by_one(lines, overhead, drop, builder, offset)
 
-    def _take_one_by_one(self, block: LineBlock, drop: int, builder: RunBuilder, stream: UnpackedStream) -> Runs:
-        offset = None if stream.packed else block.start
+    def _take_one_by_one(
+        self, lines: Sequence[bytes], overhead: int | None, drop: int, builder: RunBuilder, offset: int | None
+    ) -> Runs:
         good: list[bytes] = []
-        for line in block.lines:
+        for line in lines:
             if line.strip():
                 if drop:
                     drop -= 1
@@ -319,6 +295,6 @@ class LineTransformer(SplittableTransformer):
                         good = []
                     yield from builder.bad(RecordError(problem, byte_offset=offset), line, len(line))
             if offset is not None:
-                offset = None if block.overhead is None else offset + len(line) + block.overhead
+                offset = None if overhead is None else offset + len(line) + overhead
         if good:
             yield from builder.add(good, size_of(good))

@@ -28,10 +28,6 @@ class BytesTransformer(ShippedTransformer):
         return {"format": self.name, "compression": self.options.compression, "chunk_size": size}
 
     @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        return self._fitting(raw)
-
-    @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         if self.options.whole_object:
             yield from self._whole(source, skip, builder)

@@ -12,9 +12,11 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import attrs
+
+from framework.model.varints import signed, varint_at
 
 MEMORY_BYTES = 1 << 27
 """What a batch of data, and so a single datum, may take in memory when it is decoded."""
@@ -158,74 +160,6 @@ def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-class _Weights:
-    def __init__(self) -> None:
-        self._named: dict[str, Weight | None] = {}  # None: under way
-
-    def of(self, schema: Any) -> Weight:
-        if isinstance(schema, list):
-            names = [_json_bytes(branch_name(branch)) for branch in schema]
-            return self._union([self.of(branch) for branch in schema], max(names, default=0))
-        kind = type_of(schema)
-        if kind == "array":
-            item = self.of(schema["items"])
-            return self._many(item, _LIST, item.least, _SLOT + item.fixed)
-        if kind == "map":
-            value = self.of(schema["values"])
-            return self._many(value, _DICT, 1 + value.least, _ENTRY + value.fixed, _TEXT)
-        if kind in _PRIMITIVES:
-            least, fixed = _PRIMITIVES[kind]
-            return Weight(least, fixed + _extra(schema), _TEXT if kind in {"bytes", "string"} else 0)
-        if kind not in NAMED:
-            return self._reference(kind)
-        name = schema["name"]
-        self._named[name] = None
-        if kind == "enum":
-            weight = Weight(1, _symbol_bytes(schema))
-        elif kind == "fixed":
-            size = schema["size"]
-            if not isinstance(size, int) or size < 0:
-                raise UnusableSchemaError("the size of a fixed type is no number of bytes")
-            weight = Weight(size, 56 + _extra(schema), _TEXT)
-        else:
-            _refuse_twins(name, schema["fields"])
-            weight = self._record([self.of(field["type"]) for field in schema["fields"]], _names_bytes(schema))
-        self._named[name] = weight
-        return weight
-
-    def _reference(self, name: str) -> Weight:
-        if name not in self._named:
-            raise UnusableSchemaError(f"it has no type {name}")
-        return self._named[name] or Weight(0, 0, math.inf, recursive=True)
-
-    @staticmethod
-    def _many(inner: Weight, own: int, least: int, fixed: int, dense: float = 0) -> Weight:
-        each = fixed / least if least else math.inf
-        return Weight(1, own, max(inner.dense, dense) + each, inner.depth + 1, inner.recursive)
-
-    @staticmethod
-    def _record(fields: list[Weight], names: int) -> Weight:
-        return Weight(
-            sum(field.least for field in fields),
-            _DICT + names + sum(_ENTRY + field.fixed for field in fields),
-            max((field.dense for field in fields), default=0),
-            1 + max((field.depth for field in fields), default=0),
-            any(field.recursive for field in fields),
-        )
-
-    @staticmethod
-    def _union(branches: list[Weight], name: int) -> Weight:
-        own = _ENTRY + _DICT + name if len(branches) > 1 else 0
-        return Weight(
-            1 + min((branch.least for branch in branches), default=0),
-            0,
-            # a branch takes its least bytes and one more for its number
-            max((branch.dense + (own + branch.fixed) / (1 + branch.least) for branch in branches), default=0),
-            max((branch.depth for branch in branches), default=0),
-            any(branch.recursive for branch in branches),
-        )
-
-
 def _refuse_twins(record: str, fields: Any) -> None:
     names = Counter(field["name"] for field in fields)
     if len(names) < len(fields):
@@ -233,20 +167,6 @@ def _refuse_twins(record: str, fields: Any) -> None:
         raise UnusableSchemaError(
             f"two fields of the record {record} have the same name, {twice}: as JSON one of them would be lost"
         )
-
-
-def weigh(schema: Any) -> Weight:
-    """Return the memory of a datum of a schema, whose names are resolved.
-
-    Raises:
-        UnusableSchemaError: more than is allowed, whatever its bytes.
-    """
-    weight = _Weights().of(schema)
-    if weight.depth > DEEPEST:
-        raise UnusableSchemaError(f"its types stand more than {DEEPEST} levels deep in each other")
-    if weight.fixed > MEMORY_BYTES:
-        raise UnusableSchemaError(f"a datum without any content takes more than {MEMORY_BYTES} bytes of memory")
-    return weight
 
 
 def _extra(schema: Any) -> int:
@@ -261,15 +181,8 @@ def _json_bytes(name: str) -> int:
     return 2 * len(json.dumps(name))
 
 
-def _names_bytes(record: Any) -> int:
-    return sum(_json_bytes(field["name"]) for field in record["fields"])
-
-
-def _symbol_bytes(enum: Any) -> int:
-    return max(map(_json_bytes, enum["symbols"]), default=0)
-
-
 Walk = Callable[[int], int]
+_Built = tuple[Weight, Walk]
 
 
 class Walker:
@@ -277,6 +190,9 @@ class Walker:
 
     Args:
         schema: with names resolved.
+
+    Attributes:
+        weight: of a datum.
     """
 
     def __init__(self, schema: Any) -> None:
@@ -284,9 +200,8 @@ class Walker:
         self._at = 0
         self._taken = 0
         self._depth = 0
-        self._named: dict[str, Walk] = {}
-        self._weights = _Weights()
-        self._walk = self._build(schema)
+        self._named: dict[str, _Built | None] = {}  # None: under way
+        self.weight, self._walk = self._build(schema)
 
     def put(self, data: bytes) -> None:
         """The data of the next block."""
@@ -314,7 +229,7 @@ class Walker:
         self._depth = 0
         try:
             end = self._walk(at)
-        except IndexError:
+        except (IndexError, OverflowError):
             end = len(self._data) + 1
         except RecursionError:
             raise UnusableDatumError(_TOO_DEEP) from None
@@ -323,15 +238,8 @@ class Walker:
         return end
 
     def _long(self, at: int) -> tuple[int, int]:
-        data, value, shift = self._data, 0, 0
-        while (byte := data[at]) > 0x7F:  # noqa: PLR2004
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            at += 1
-            if shift > 63:  # noqa: PLR2004
-                raise IndexError
-        value |= byte << shift
-        return value >> 1 ^ -(value & 1), at + 1
+        number, at = varint_at(self._data, at)
+        return signed(number), at
 
     def _take(self, memory: int) -> None:
         self._taken += memory
@@ -345,60 +253,69 @@ class Walker:
         if self._depth > DEEPEST:
             raise UnusableDatumError(_TOO_DEEP)
 
-    def _build(self, schema: Any) -> Walk:
+    def _build(self, schema: Any) -> _Built:
         if isinstance(schema, list):
-            names = [_json_bytes(branch_name(branch)) for branch in schema]
-            return self._union([self._build(branch) for branch in schema], names)
+            return self._union([self._build(branch) for branch in schema], list(map(branch_name, schema)))
         kind = type_of(schema)
         if kind in {"array", "map"}:
-            inner = schema["items" if kind == "array" else "values"]
-            weight = self._weights.of(inner)
-            return self._many(self._build(inner), weight, keyed=kind == "map")
+            return self._many(*self._build(schema["items" if kind == "array" else "values"]), keyed=kind == "map")
         if kind in _PRIMITIVES:
             return self._primitive(kind, _PRIMITIVES[kind][1] + _extra(schema))
         if kind not in NAMED:
-            named = self._named
-            return lambda at: named[kind](at)  # noqa: PLW0108 - it may hold itself: known when it is met
-        self._weights.of(schema)
+            return self._reference(kind)
+        name = schema["name"]
+        self._named[name] = None
         if kind == "enum":
-            walk = self._enum(len(schema["symbols"]), _symbol_bytes(schema))
+            built = self._enum(schema["symbols"])
         elif kind == "fixed":
-            walk = self._fixed(schema["size"], 56 + _extra(schema))
+            size = schema["size"]
+            if not isinstance(size, int) or size < 0:
+                raise UnusableSchemaError("the size of a fixed type is no number of bytes")
+            built = Weight(size, 56 + _extra(schema), _TEXT), self._fixed(size, 56 + _extra(schema))
         else:
-            fields = [self._build(field["type"]) for field in schema["fields"]]
-            walk = self._record(fields, _names_bytes(schema))
-        self._named[schema["name"]] = walk
-        return walk
+            _refuse_twins(name, schema["fields"])
+            names = sum(_json_bytes(field["name"]) for field in schema["fields"])
+            built = self._record([self._build(field["type"]) for field in schema["fields"]], names)
+        self._named[name] = built
+        return built
 
-    def _primitive(self, kind: str, memory: int) -> Walk:
+    def _reference(self, name: str) -> _Built:
+        if name not in self._named:
+            raise UnusableSchemaError(f"it has no type {name}")
+        named = self._named
+        if (built := named[name]) is not None:
+            return built
+        # it holds itself: known when it is met
+        return Weight(0, 0, math.inf, recursive=True), lambda at: cast("_Built", named[name])[1](at)  # noqa: PLW0108
+
+    def _primitive(self, kind: str, memory: int) -> _Built:
+        def text(at: int) -> int:
+            size, at = self._long(at)
+            if size < 0 or at + size > len(self._data):
+                raise IndexError
+            self._take(memory + _TEXT * size)
+            return at + size
+
+        def number(at: int) -> int:
+            self._take(memory)
+            return self._long(at)[1]
+
+        least = _PRIMITIVES[kind][0]
         if kind in {"bytes", "string"}:
+            return Weight(least, memory, _TEXT), text
+        return Weight(least, memory), number if kind in {"int", "long"} else self._fixed(least, memory)
 
-            def text(at: int) -> int:
-                size, at = self._long(at)
-                if size < 0 or at + size > len(self._data):
-                    raise IndexError
-                self._take(memory + _TEXT * size)
-                return at + size
+    def _enum(self, symbols: list[str]) -> _Built:
+        memory, count = max(map(_json_bytes, symbols), default=0), len(symbols)
 
-            return text
-        if kind in {"int", "long"}:
-
-            def number(at: int) -> int:
-                self._take(memory)
-                return self._long(at)[1]
-
-            return number
-        return self._fixed({"null": 0, "boolean": 1, "float": 4, "double": 8}[kind], memory)
-
-    def _enum(self, symbols: int, memory: int) -> Walk:
         def enum(at: int) -> int:
             number, at = self._long(at)
-            if not 0 <= number < symbols:
+            if not 0 <= number < count:
                 raise UnusableDatumError(not_there(number))
             self._take(memory)
             return at
 
-        return enum
+        return Weight(1, memory), enum
 
     def _fixed(self, size: int, memory: int) -> Walk:
         memory += _TEXT * size
@@ -409,34 +326,53 @@ class Walker:
 
         return fixed
 
-    def _record(self, fields: list[Walk], names: int) -> Walk:
+    def _record(self, fields: list[_Built], names: int) -> _Built:
         memory = _DICT + names + _ENTRY * len(fields)
+        weights, walks = [weight for weight, _ in fields], [walk for _, walk in fields]
 
         def record(at: int) -> int:
             self._take(memory)
             self._deeper()
-            for field in fields:
-                at = field(at)
+            for walk in walks:
+                at = walk(at)
             self._depth -= 1
             return at
 
-        return record
+        weight = Weight(
+            sum(field.least for field in weights),
+            memory + sum(field.fixed for field in weights),
+            max((field.dense for field in weights), default=0),
+            1 + max((field.depth for field in weights), default=0),
+            any(field.recursive for field in weights),
+        )
+        return weight, record
 
-    def _union(self, branches: list[Walk], names: list[int]) -> Walk:
+    def _union(self, branches: list[_Built], names: list[str]) -> _Built:
+        memory = [_ENTRY + _DICT + _json_bytes(name) for name in names]
+        weights, walks = [weight for weight, _ in branches], [walk for _, walk in branches]
+
         def union(at: int) -> int:
             number, at = self._long(at)
-            if not 0 <= number < len(branches):
+            if not 0 <= number < len(walks):
                 raise UnusableDatumError(not_there(number))
-            self._take(_ENTRY + _DICT + names[number])
-            return branches[number](at)
+            self._take(memory[number])
+            return walks[number](at)
 
-        return union
+        own = max(memory) if len(branches) > 1 else 0
+        weight = Weight(
+            1 + min((branch.least for branch in weights), default=0),
+            0,
+            # a branch takes its least bytes and one more for its number
+            max((branch.dense + (own + branch.fixed) / (1 + branch.least) for branch in weights), default=0),
+            max((branch.depth for branch in weights), default=0),
+            any(branch.recursive for branch in weights),
+        )
+        return weight, union
 
-    def _many(self, inner: Walk, weight: Weight, *, keyed: bool) -> Walk:
-        memory = _ENTRY if keyed else _SLOT
-        own = _DICT if keyed else _LIST
+    def _many(self, inner: Weight, walk: Walk, *, keyed: bool) -> _Built:
+        memory, own, least = (_ENTRY, _DICT, 1 + inner.least) if keyed else (_SLOT, _LIST, inner.least)
         # Items of no bytes are not gone through: there may be 2^60. What holds itself has bytes, or no end.
-        empty = not keyed and not weight.least and not weight.recursive
+        empty = not least and not inner.recursive
 
         def many(at: int) -> int:
             self._take(own)
@@ -449,7 +385,7 @@ class Walker:
                     count = -count
                     _, at = self._long(at)
                 if empty:
-                    self._take(count * (memory + weight.fixed))
+                    self._take(count * (memory + inner.fixed))
                     continue
                 for _ in range(count):
                     self._take(memory)
@@ -459,13 +395,29 @@ class Walker:
                             raise IndexError
                         self._take(_TEXT * size)
                         at += size
-                    at = inner(at)
+                    at = walk(at)
                     if at > len(self._data):
                         raise IndexError
             self._depth -= 1
             return at
 
-        return many
+        each = (memory + inner.fixed) / least if least else math.inf
+        dense = max(inner.dense, _TEXT if keyed else 0) + each
+        return Weight(1, own, dense, inner.depth + 1, inner.recursive), many
+
+
+def weigh(schema: Any) -> Weight:
+    """Return the memory of a datum of a schema, whose names are resolved.
+
+    Raises:
+        UnusableSchemaError: more than is allowed, whatever its bytes.
+    """
+    weight = Walker(schema).weight
+    if weight.depth > DEEPEST:
+        raise UnusableSchemaError(f"its types stand more than {DEEPEST} levels deep in each other")
+    if weight.fixed > MEMORY_BYTES:
+        raise UnusableSchemaError(f"a datum without any content takes more than {MEMORY_BYTES} bytes of memory")
+    return weight
 
 
 def branch_name(branch: Any) -> str:

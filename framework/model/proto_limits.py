@@ -13,6 +13,7 @@ import attrs
 
 from framework.errors import RecordError
 from framework.model.avro_limits import MEMORY_BYTES
+from framework.model.varints import varint_at
 
 _VALUE, _MESSAGE, _FIELD, _TEXT = 120, 200, 16, 2
 _ANY = 100
@@ -72,7 +73,7 @@ class ProtoLimit:
         if len(payload) * self._densest <= MEMORY_BYTES:
             return
         self._taken = 0
-        with suppress(IndexError, _DamagedError):
+        with suppress(IndexError, OverflowError, _DamagedError):
             self._walk(memoryview(payload), 0, self._descriptor, 0)
 
     def _take(self, memory: int) -> None:
@@ -86,17 +87,17 @@ class ProtoLimit:
         """Add up what a message takes, and return the place behind it. A group ends within the data.
 
         Raises:
-            IndexError, _DamagedError: its bytes are wrong; what is before that was added up.
+            IndexError, OverflowError, _DamagedError: its bytes are wrong; what is before that was added up.
         """
         if depth > _DEEPEST:
             raise _DamagedError("too deep")
         own, fields = self._types[descriptor.full_name] if descriptor is not None else (0, {})
         self._take(own)
         while at < len(data):
-            tag, at = _number(data, at)
+            tag, at = varint_at(data, at)
             field, kind = fields.get(tag >> 3), tag & 7
             if kind == _BYTES:
-                size, at = _number(data, at)
+                size, at = varint_at(data, at)
                 if field is not None:
                     self._add(field, data[at : at + size], depth)
                 at += size
@@ -106,7 +107,7 @@ class ProtoLimit:
             if field is not None:
                 self._take(field.value + field.name)
             if kind == _VARINT:
-                _, at = _number(data, at)
+                _, at = varint_at(data, at)
             elif kind == _BEGIN:
                 at = self._walk(data, at, field and field.message, depth + 1)
             elif kind in {_FIXED32, _FIXED64}:
@@ -140,15 +141,3 @@ def _field_of(field: Any) -> _Field:
         width=widths.get(field.cpp_type) or fixed.get(field.type, 0),
         message=field.message_type,
     )
-
-
-def _number(data: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of varying length, and the place behind it."""
-    value = shift = 0
-    while (byte := data[at]) > 0x7F:  # noqa: PLR2004
-        value |= (byte & 0x7F) << shift
-        shift += 7
-        at += 1
-        if shift > 63:  # noqa: PLR2004
-            raise _DamagedError("too long")
-    return value | byte << shift, at + 1

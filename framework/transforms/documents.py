@@ -216,10 +216,6 @@ class DocumentSteps(DocumentTransform):
             if len(documents):
                 step.change(documents, context)
 
-    @override
-    def fused_with(self, following: Transform) -> Transform | None:
-        return DocumentSteps([*self._steps, following]) if isinstance(following, DocumentTransform) else None
-
 
 def raw_value(value: object) -> Raw:
     """Return a value as the bytes of a field."""

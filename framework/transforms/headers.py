@@ -99,7 +99,7 @@ class Headers(DocumentTransform):
         if not self._by_field and before is None:
             rows = [shared] * len(documents)  # one mapping for all: it is encoded once
         else:
-            rows = [{**(own or {}), **shared} for own in before] if before is not None else _copies(shared, documents)
+            rows = [{**(own or {}), **shared} for own in before or [None] * len(documents)]
             for name, field in self._by_field:
                 for row, value in zip(rows, documents.column(field), strict=True):
                     if value is not MISSING and value is not None:
@@ -117,10 +117,6 @@ class Headers(DocumentTransform):
                 raise RecordError(
                     f'header "{header.name}": its value is not known, because the object of the record is gone'
                 )
-
-
-def _copies(shared: Mapping[str, HeaderValue], documents: Documents) -> list[Mapping[str, HeaderValue]]:
-    return [dict(shared) for _ in range(len(documents))]
 
 
 _SCALARS = frozenset((str, bool, int, float))

@@ -216,15 +216,6 @@ _NUMBERS = frozenset({int, float})
 
 
 def _value_tests(name: str, wanted: Any) -> Callable[[Any], bool]:
-    kinds: dict[str, type | tuple[type, ...]] = {
-        "is_string": str,
-        "is_boolean": bool,
-        "is_object": dict,
-        "is_array": list,
-    }
-    if name in kinds:
-        kind = kinds[name]
-        return lambda value: isinstance(value, kind)
     if name == "regex":
         matches = _search("value_pattern", wanted)
         return lambda value: isinstance(value, str) and matches(value)
@@ -238,6 +229,10 @@ def _value_tests(name: str, wanted: Any) -> Callable[[Any], bool]:
         "is_null": lambda value: value is None,
         "is_not_null": lambda value: value is not None,
         "is_number": _is_number,
+        "is_string": lambda value: isinstance(value, str),
+        "is_boolean": lambda value: isinstance(value, bool),
+        "is_object": lambda value: isinstance(value, dict),
+        "is_array": lambda value: isinstance(value, list),
     }
     return tests[name]
 

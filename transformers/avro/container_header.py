@@ -9,6 +9,7 @@ import attrs
 
 from framework.errors import CorruptObjectError, TruncatedObjectError
 from framework.model.avro_limits import UnusableSchemaError, Weight, check_parts, resolve_names, weigh
+from framework.model.varints import signed
 from transformers.compression_codecs import ExactReader, ShortRead
 
 SYNC_BYTES = 16
@@ -97,7 +98,7 @@ def read_long(packed: ExactReader, raw: bytearray | None = None) -> int:
             raw.append(byte)
         value |= (byte & 0x7F) << shift
         if byte < 0x80:  # noqa: PLR2004
-            return value >> 1 ^ -(value & 1)
+            return signed(value)
         shift += 7
         if shift > 63:  # noqa: PLR2004
             return -1 << 63

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import IO, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import attrs
 from typing_extensions import override
@@ -45,7 +45,7 @@ from framework.model.objects import ResumePoint
 from framework.model.payloads import longest, size_of
 from framework.model.splits import Split
 from framework.transformer import InputOptions, ObjectInput
-from transformers.avro.codecs import Limits, unpack_block
+from transformers.avro.codecs import unpack_block
 from transformers.avro.columns import Pick, Projection, decode_chosen, decodes_chosen
 from transformers.avro.container_header import (
     SYNC_BYTES,
@@ -74,31 +74,15 @@ _WHOLE = "whole"
 """The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
 
 
-class _BlockSource:
-    """The file that fastavro reads: a header without a codec, then one checked block at a time, which is not copied."""
-
-    def __init__(self, schema: object) -> None:
-        self._around = io.BytesIO(file_header(schema))
-        self._block = b""
-        self.tell = self._around.tell
-
-    def read(self, size: int = -1) -> bytes:
-        """Return the bytes around the block, until the block itself is read."""
-        if self._block and size == len(self._block):
-            block, self._block = self._block, b""
-            return block
-        return self._around.read(size)
+class _BlockSource(io.BytesIO):
+    """The file that fastavro reads: a header without a codec, then one checked block at a time."""
 
     def put(self, count: int, data: bytes) -> None:
         """The next block; the one before must have been read."""
-        small = len(data) <= SYNC_BYTES  # as long as a sync marker or a number: its length does not distinguish it
-        self._block = b"" if small else data
-        self._around.seek(0)
-        self._around.truncate()
-        self._around.write(
-            b"".join((encode_long(count), encode_long(len(data)), data if small else b"", bytes(SYNC_BYTES)))
-        )
-        self._around.seek(0)
+        self.seek(0)
+        self.truncate()
+        self.write(b"".join((encode_long(count), encode_long(len(data)), data, bytes(SYNC_BYTES))))
+        self.seek(0)
 
 
 class AvroTransformer(SplittableTransformer):
@@ -107,10 +91,6 @@ class AvroTransformer(SplittableTransformer):
     name: ClassVar[str] = "avro"
     reads_columns: ClassVar[bool] = True
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "fastavro", "polars")
-
-    @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        return self._fitting(raw)  # a dead letter holds the JSON that was too long
 
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
@@ -194,7 +174,6 @@ class AvroTransformer(SplittableTransformer):
         end: int | None = None,
     ) -> Runs:
         """Yield the records of the blocks from here on, or of those whose marker before them begins before `end`."""
-        limits = Limits(self.options.max_block_bytes, self.options.max_window_bytes)
         decoder: _Decoder | None = None
         while not packed.at_end():
             byte = start + packed.taken
@@ -215,10 +194,10 @@ class AvroTransformer(SplittableTransformer):
             if end is not None:
                 builder.stored_bytes = packed.taken
             if not count:  # from every record to resume at: nothing else looks at its bytes
-                if unpack_block(header.codec, stored, limits):
+                if unpack_block(header.codec, stored, self.options):
                     raise CorruptObjectError(_EXCESS)
             elif done + count > skip:
-                data = unpack_block(header.codec, stored, limits)
+                data = unpack_block(header.codec, stored, self.options)
                 decoder = decoder or _Decoder(header, self.options)
                 drop = max(0, skip - done)
                 if not drop and not stream.packed:
@@ -280,8 +259,8 @@ class _Decoder:
                 name = "iggy_cloud_sources.datum"
                 plain = {"type": "record", "name": name, "fields": [{"name": _WHOLE, "type": plain}]}
             projection = Projection(self._schema, options.columns) if options.columns else None
-            self._encoder = JsonEncoder(self._schema, None if projection is None else projection.names)
-            self._source = _BlockSource(plain)
+            self._encoder = JsonEncoder(self._schema, partial=projection is not None)
+            self._source = _BlockSource(file_header(plain))
             chosen = None
             if projection is not None:
                 if isinstance(plain, dict) and plain["type"] == "record" and not self._wrapped and decodes_chosen():
@@ -289,9 +268,7 @@ class _Decoder:
                 if chosen is None or not projection.at_top:
                     self._pick = projection.pick
             # Strings that are not UTF-8 become half surrogate pairs and fail when encoded: one bad record, not the rest.
-            self._blocks = fastavro.block_reader(
-                cast("IO[bytes]", self._source), chosen, handle_unicode_errors="surrogateescape"
-            )
+            self._blocks = fastavro.block_reader(self._source, chosen, handle_unicode_errors="surrogateescape")
             refuse_indexes(self._blocks.writer_schema)
             if chosen is not None:
                 decode_chosen(self._blocks)

@@ -9,10 +9,8 @@ The schema is rewritten before fastavro sees it, without a change to what the by
 
 from __future__ import annotations
 
-import math
 from base64 import b64encode
-from collections.abc import Callable, Collection, Sequence
-from operator import itemgetter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from framework.model.avro_limits import NAMED, PRIMITIVES, branch_name, is_decimal, type_of
@@ -71,67 +69,32 @@ class JsonEncoder:
 
     Args:
         schema: the writer's.
-        chosen: the only fields at the top, in whose records members may be missing as well; None: data are whole.
+        partial: whether members of records may be missing.
     """
 
-    def __init__(self, schema: Any, chosen: Collection[str] | None = None) -> None:
-        partial = chosen is not None
+    def __init__(self, schema: Any, *, partial: bool = False) -> None:
         self._convert = _Converters(floats=False, partial=partial).build(schema)
         self._convert_floats = _Converters(floats=True, partial=partial).build(schema)
-        self._float_columns = _float_columns(schema, chosen)
 
     def encode_all(self, batch: list[Any]) -> Sequence[bytes]:
         """All or none: the first datum without a JSON form raises. May be called again with the same data."""
         convert, floats = self._convert, self._convert_floats
         if convert is not None:
             batch = list(map(convert, batch))
-        if floats is None or self._surely_finite(batch):
-            return encode_all(batch, len(batch))
-        payloads = list(map(encode, batch))
+        payloads = encode_all(batch, len(batch))
+        if floats is None:
+            return payloads
         # The encoder writes NaN and infinities as null; only a record with a null in it can hold one.
-        for index, payload in enumerate(payloads):
-            if b"null" in payload:
-                payloads[index] = encode(floats(batch[index]))
-        return payloads
-
-    def _surely_finite(self, batch: list[Any]) -> bool:
-        """A sum is finite only if all that it adds is."""
-        if self._float_columns is None:
-            return False
-        return all(math.isfinite(sum(filter(None, map(get, batch)))) for get in self._float_columns)
+        changed = {
+            place: named
+            for place, payload in enumerate(payloads)
+            if b"null" in payload and (named := encode(floats(batch[place]))) != payload
+        }
+        return [changed.get(place, payload) for place, payload in enumerate(payloads)] if changed else payloads
 
     def encode(self, datum: Any) -> bytes:
         """The JSON of one datum."""
         return self.encode_all([datum])[0]
-
-
-def _float_columns(schema: Any, chosen: Collection[str] | None) -> list[Convert] | None:
-    """Return getters of the floating-point fields, if all are at the top of the record and at most nullable."""
-    if not isinstance(schema, dict) or schema.get("type") != "record":
-        return None
-    columns: list[Convert] = []
-    for field in schema["fields"]:
-        if chosen is not None and field["name"] not in chosen:
-            continue
-        kind = field["type"]
-        branches = [branch for branch in kind if branch != "null"] if isinstance(kind, list) else [kind]
-        if len(branches) == 1 and type_of(branches[0]) in {"float", "double"}:
-            columns.append(itemgetter(field["name"]))
-        elif not _is_float_free(kind):
-            return None
-    return columns
-
-
-def _is_float_free(schema: Any) -> bool:
-    """Return whether surely no floating-point number is inside: made of primitive types alone."""
-    if isinstance(schema, list):
-        return all(map(_is_float_free, schema))
-    if isinstance(schema, dict):
-        kind = schema["type"]
-        if kind in {"array", "map"}:
-            return _is_float_free(schema["items" if kind == "array" else "values"])
-        return kind in {"enum", "fixed"} or _is_float_free(kind)
-    return schema in PRIMITIVES - {"float", "double"}
 
 
 class _Converters:

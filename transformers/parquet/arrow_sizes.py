@@ -27,22 +27,10 @@ class Sizes:
     name_bytes: int = 0
 
 
-class RowSizes:
-    """Measures the batches of one schema.
-
-    Args:
-        schema: of the batches.
-    """
-
-    def __init__(self, schema: pa.Schema) -> None:
-        self._names = name_bytes(schema.names)
-        self._compound = [place for place, kind in enumerate(schema.types) if _is_compound(kind)]
-
-    def of(self, batch: pa.RecordBatch) -> Sizes:
-        """Return what all rows take."""
-        rows = batch.num_rows
-        plain = Sizes(rows * (batch.num_columns - len(self._compound)), 0, rows * self._names)
-        return _sum([plain, *(_sizes(batch.column(place)) for place in self._compound)])
+def row_sizes(batch: pa.RecordBatch) -> Sizes:
+    """Return what all rows of a batch take."""
+    names = Sizes(0, 0, batch.num_rows * name_bytes(batch.schema.names))
+    return _sum([names, *map(_sizes, batch.columns)])
 
 
 def text_bytes(array: Any) -> int:
@@ -107,4 +95,4 @@ def _inside(array: Any) -> list[Any]:
     return [each.slice(begin, end - begin) for each in inner]
 
 
-__all__ = ["RowSizes", "Sizes", "text_bytes"]
+__all__ = ["Sizes", "row_sizes", "text_bytes"]

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FIRST_BYTES = 1 << 24
+_FIRST_BYTES = 1 << 24
 """What the first batch of a row group may take at most, if each of its rows held the longest value that there can be."""
 _BATCH_BYTES = 1 << 22
 _AGAIN_ROWS = 100
-_UNSURE_ROWS = 256
 _GROWTH = 16
-_USUAL = 1.5
 
 
 class BatchSizes:
@@ -29,17 +27,12 @@ class BatchSizes:
         self._limit = most
         stated = int(group.total_byte_size)
         self.unsized = stated <= 0
-        widest = FIRST_BYTES if self.unsized else stated  # no single value is longer than all of them
+        widest = _FIRST_BYTES if self.unsized else stated  # no single value is longer than all of them
         self.most: int = max(1, min(most, _BATCH_BYTES // max(1, widest // max(1, group.num_rows))))
-        self._size: int = max(1, min(self.most, FIRST_BYTES // widest))
+        self._size: int = max(1, min(self.most, _FIRST_BYTES // widest))
         # A small row group is no more than a batch may be, wherever in it the long values are.
         self._growth = _GROWTH if widest > _BATCH_BYTES else most
         self._seen = 0
-
-    def limit(self, row_bytes: int | None) -> None:
-        """Limit the rows by how long the strings of a row can be together; None: that cannot be told."""
-        self.most = min(self.most, _UNSURE_ROWS if row_bytes is None else max(1, FIRST_BYTES // max(1, row_bytes)))
-        self._size = min(self._size, self.most)
 
     def narrow(self, chunk_bytes: int, rows: int) -> int:
         """Take the size of the chosen columns in place of the row group's; return the average of a row."""
@@ -73,17 +66,3 @@ class OneByOne:
         """Count a batch that was read."""
         del json_bytes
         self._left -= batch.num_rows
-
-
-def usual_columns(chunks: list[Any], rows: int, first: pa.RecordBatch) -> set[str]:
-    """The columns of which the first rows take about as much as all of them do on the average."""
-    sizes: dict[str, int] = {}
-    for chunk in chunks:
-        name = chunk.path_in_schema.split(".")[0]
-        sizes[name] = sizes.get(name, 0) + chunk.total_uncompressed_size
-    found = set()
-    for name, array in zip(first.schema.names, first.columns, strict=True):
-        here, all_rows = array.nbytes / first.num_rows, sizes.get(name, 0) / rows
-        if all_rows / _USUAL < here < all_rows * _USUAL:
-            found.add(name)
-    return found

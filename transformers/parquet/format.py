@@ -47,10 +47,6 @@ class ParquetTransformer(SplittableTransformer):
     needs_modules: ClassVar[tuple[str, ...]] = (*SHARED_MODULES, "arro3.io", "pyarrow")
 
     @override
-    def decode_record(self, raw: bytes, *, key: str) -> bytes:
-        return self._fitting(raw)  # a dead letter holds the JSON that was too long
-
-    @override
     def prefetch_range(
         self, key: str, size: int, split: Split | None, mark: ResumePoint | None
     ) -> tuple[int, int | None] | None:
@@ -60,7 +56,8 @@ class ParquetTransformer(SplittableTransformer):
     @override
     def _read(self, source: ObjectInput, skip: int, mark: ResumePoint | None, builder: RunBuilder) -> Runs:
         with _open(source, self.options) as file:
-            if file.seek(0, io.SEEK_END) == 0:
+            file.seek(0, io.SEEK_END)
+            if file.tell() == 0:
                 return  # a compression with nothing in it
             file.seek(0)
             yield from self._read_rows(file, skip, builder, None)
@@ -105,7 +102,8 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
         return
     with ExitStack() as stack:
         stream = stack.enter_context(closing(UnpackedStream(source, attrs.evolve(options, compression=compression))))
-        file: BinaryIO = stack.enter_context(io.BytesIO())
+        # On disk it is without a name from the start, or deleted when closed: nothing stays behind.
+        file = cast("BinaryIO", stack.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
         for piece in iter(stream.read_some, b""):
             if file.tell() + len(piece) > most:
                 raise CorruptObjectError(
@@ -113,12 +111,6 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
                 )
             with temporary_for(source.location, made="unpacked"):
                 file.write(piece)
-                if isinstance(file, io.BytesIO) and file.tell() > _SPOOL_BYTES:
-                    # Without a name from the start, or deleted when closed: nothing stays behind.
-                    on_disk = stack.enter_context(tempfile.TemporaryFile())
-                    on_disk.write(file.getbuffer())
-                    file.close()
-                    file = cast("BinaryIO", on_disk)
         stream.close()
         file.seek(0)
         yield file
@@ -126,7 +118,8 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
 
 def _explain(failure: Exception, file: BinaryIO | RangedFile) -> CorruptObjectError:
     """Return the framework's error for an error of pyarrow."""
-    size = file.seek(0, io.SEEK_END)
+    file.seek(0, io.SEEK_END)  # that of a spooled file returns nothing in Python 3.10
+    size = file.tell()
     file.seek(0)
     head = file.read(4)
     file.seek(max(0, size - 4))

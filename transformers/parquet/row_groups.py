@@ -18,7 +18,7 @@ from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions
 from transformers.batches import Bad, RunBuilder, Runs, too_large
-from transformers.parquet.batch_sizes import FIRST_BYTES, BatchSizes, OneByOne, usual_columns
+from transformers.parquet.batch_sizes import BatchSizes, OneByOne
 from transformers.parquet.files import RangedFile
 from transformers.parquet.leaves import chosen_leaves, int96_leaves, read_leaves
 from transformers.row_json import NAMES_BYTES, encode
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from transformers.parquet.arrow_sizes import RowSizes
     from transformers.parquet.row_encoder import RowEncoder
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,6 @@ class RowReader:
         self._builder = builder
         self._split = split
         self._encoder: RowEncoder | None = None
-        self._sizes: RowSizes | None = None
         self._json_bytes = 0  # of all rows so far
         self._watched: dict[pq.ParquetFile, WatchedFile] = {}
         self._opened = False
@@ -200,11 +198,9 @@ class RowReader:
         group = parquet.metadata.row_group(index)
         for batch, seconds in self._batches(parquet, index, rows):
             if self._encoder is None:
-                from transformers.parquet.arrow_sizes import RowSizes  # noqa: PLC0415 - imports pyarrow
-                from transformers.parquet.row_encoder import RowEncoder  # noqa: PLC0415
+                from transformers.parquet.row_encoder import RowEncoder  # noqa: PLC0415 - imports pyarrow
 
                 self._encoder = RowEncoder(batch.schema, parquet.schema, self._leaves)
-                self._sizes = RowSizes(batch.schema)
             cut = min(max(0, drop - seen), batch.num_rows)
             seen += batch.num_rows
             json_before = self._json_bytes
@@ -215,11 +211,10 @@ class RowReader:
                         yield from self._builder.bad(too_large(self._limit))
                     else:
                         yield from self._encode(*piece, self._encoder)
-            if seen == batch.num_rows < group.num_rows and isinstance(rows, BatchSizes):
-                if self._leaves is not None or rows.unsized:
-                    leaves = range(group.num_columns) if self._leaves is None else self._leaves
-                    self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
-                rows.limit(self._longest_words(parquet, index, rows.most, batch))
+            is_first = seen == batch.num_rows < group.num_rows
+            if is_first and isinstance(rows, BatchSizes) and (self._leaves is not None or rows.unsized):
+                leaves = range(group.num_columns) if self._leaves is None else self._leaves
+                self._check_row(index, rows.narrow(self._chunk_bytes(group, leaves), group.num_rows))
             rows.observe(batch, self._json_bytes - json_before)
         if seen != group.num_rows:
             raise TruncatedObjectError(
@@ -230,32 +225,6 @@ class RowReader:
     def _chunk_bytes(group: Any, leaves: Sequence[int]) -> int:
         """Return the decompressed size of columns. Not before pyarrow has opened them: see `WatchedFile._prepare`."""
         return sum(max(0, group.column(leaf).total_uncompressed_size) for leaf in leaves)
-
-    def _longest_words(self, parquet: pq.ParquetFile, index: int, most: int, first: pa.RecordBatch) -> int | None:
-        """Return how long the strings of a row can be that stand in dictionaries; None when that cannot be told.
-
-        The footer counts a dictionary once, and a string in it may be in every row. The dictionaries were measured as
-        pyarrow read them for the first batch. They count where reading `most` rows at once could take too much; but not
-        where the first rows take as much as the footer says of all, because those are not made of a few long strings.
-        """
-        group, watched = parquet.metadata.row_group(index), self._watched[parquet]
-        leaves = range(group.num_columns) if self._leaves is None else self._leaves
-        chunks = [group.column(leaf) for leaf in leaves]
-        usual = usual_columns(chunks, group.num_rows, first)
-        takes = 0
-        for leaf, chunk in zip(leaves, chunks, strict=True):
-            delta = "DELTA_BYTE_ARRAY" in chunk.encodings  # a string may be all of the one before
-            if (
-                chunk.physical_type == "BYTE_ARRAY"
-                and chunk.total_uncompressed_size * most > FIRST_BYTES
-                and chunk.path_in_schema.split(".")[0] not in usual
-                and (chunk.has_dictionary_page or delta)
-            ):
-                longest = 0 if delta else watched.longest_word(leaf)
-                if not longest:
-                    return None
-                takes += longest * max(1, -(-chunk.num_values // max(1, group.num_rows)))
-        return takes
 
     def _batches(
         self, parquet: pq.ParquetFile, index: int, rows: BatchSizes | OneByOne
@@ -288,8 +257,9 @@ class RowReader:
 
     def _pieces(self, batch: pa.RecordBatch, seconds: pa.RecordBatch | None) -> Iterator[tuple[Any, Any]]:
         """The rows in parts that are no larger than one row may be, or are one. What comes from dictionaries is not there yet."""
-        assert self._sizes is not None
-        takes = self._sizes.of(batch)
+        from transformers.parquet.arrow_sizes import row_sizes  # noqa: PLC0415 - imports pyarrow
+
+        takes = row_sizes(batch)
         if batch.num_rows == 1 or not (
             batch.nbytes > _MAX_ROW_BYTES
             or takes.values > _MAX_VALUES
@@ -304,10 +274,9 @@ class RowReader:
 
     def _is_too_large(self, row: pa.RecordBatch) -> bool:
         """Return whether a row is too large to become values of Python, each of which takes far more than in Arrow, and JSON."""
-        from transformers.parquet.arrow_sizes import text_bytes  # noqa: PLC0415 - imports pyarrow
+        from transformers.parquet.arrow_sizes import row_sizes, text_bytes  # noqa: PLC0415 - imports pyarrow
 
-        assert self._sizes is not None
-        takes = self._sizes.of(row)
+        takes = row_sizes(row)
         if max(row.nbytes, takes.dictionary_bytes) > _MAX_ROW_BYTES or takes.values > _MAX_VALUES:
             return True
         # What stands in a null record may count, though it is not written: that is never so much.

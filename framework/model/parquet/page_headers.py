@@ -8,6 +8,8 @@ from contextlib import suppress
 import attrs
 from typing_extensions import override
 
+from framework.model.varints import signed, varint_at
+
 
 class PagesError(Exception):
     """Pages exceed the limit, or a page header is invalid. Never leaves this package."""
@@ -106,20 +108,15 @@ class Thrift:
 
     def unsigned(self) -> int:
         """Return the next number without a sign."""
-        value = shift = 0
-        while (byte := self._data[self.at]) >= 0x80:  # noqa: PLR2004
-            self.at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if shift > 63:  # noqa: PLR2004
-                raise PagesError("a page header holds a number that is too long")
-        self.at += 1
-        return value | byte << shift
+        try:
+            number, self.at = varint_at(self._data, self.at)
+        except OverflowError:
+            raise PagesError("a page header holds a number that is too long") from None
+        return number
 
     def signed(self) -> int:
         """Return the next number."""
-        value = self.unsigned()
-        return value >> 1 ^ -(value & 1)
+        return signed(self.unsigned())
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and type of each field of a struct. Read or skip each before the next."""

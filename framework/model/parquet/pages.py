@@ -6,7 +6,7 @@ each column of a row group forward, header before page, so the sum is known in t
 
 The sum has, of each column, its dictionary, its current page, and the pages read for a batch, whose values are
 copied. Values in lists count in addition, because all values of a page may belong to one row. So does the
-longest string of a dictionary, once per row of a batch.
+longest string of a dictionary, once per row of a batch: the footer counts it once, and it may be in every row.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ _BATCH_ROWS = 10_000
 """Usual maximum rows of a batch: a dictionary is small if its bytes in each of them stay within the limit."""
 _STRINGS_PART = 4
 """Dictionary strings of a batch may take at most 1/_STRINGS_PART of the limit."""
+WORDS_BYTES = 1 << 24
+"""The same in bytes, unless all are in one row: what a batch takes in each task, and its JSON on top."""
 _FOOTER_PART = 1 << 10
 """Memory of a part of a footer, at most: of a column of a row group. The smallest takes three bytes of the file."""
 _TAIL = struct.Struct("<I4s")
@@ -55,6 +57,7 @@ class _Column:
         repeated: whether it is in a list.
         strings: whether it has strings.
         codec: its compression.
+        row_values: number of values in a row, on the average.
         times: number of columns that claim its bytes.
         head: bytes of the next header so far.
         page: memory of the current page.
@@ -62,6 +65,7 @@ class _Column:
         reached: number of values in the counted pages.
         ahead: pages that were read early and are not counted yet.
         longest: length of the longest dictionary string.
+        longest_page: bytes of the longest page in which each string may repeat the one before it.
         words: bytes of a page of strings while it is collected, else None.
         collected: the header of that page.
         list_strings: what the strings of the batch's lists take, at most, beyond their bytes in the pages.
@@ -74,6 +78,7 @@ class _Column:
     repeated: bool
     strings: bool
     codec: str
+    row_values: int
     times: int = 1
     head: bytes = b""
     page: int = 0
@@ -81,6 +86,7 @@ class _Column:
     reached: int = 0
     ahead: deque[PageHeader] = attrs.field(factory=deque)
     longest: int = 0
+    longest_page: int = 0
     words: bytes | None = None
     collected: PageHeader | None = None
     list_strings: int = 0
@@ -110,13 +116,13 @@ class WatchedFile(SeekableFile):
         footer_fits: bool = False,
         keeps_dictionaries: bool = False,
     ) -> None:
-        super().__init__(file.seek(0, io.SEEK_END))
+        file.seek(0, io.SEEK_END)
+        super().__init__(file.tell())
         self._file = file
         self._limit = limit
         self._limit_name = limit_name
         self._starts: list[int] = []
         self._columns: list[_Column] = []
-        self._by_leaf: dict[int, _Column] = {}
         self._next: tuple[pq.ParquetFile, int, Sequence[int] | None] | None = None
         self._used = self._rows = self._until = 0
         self._footer_fits = footer_fits
@@ -126,7 +132,7 @@ class WatchedFile(SeekableFile):
     def begin(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None = None) -> None:
         """Begin the columns of row group `index`, or those of them at the places `leaves`."""
         self._next = parquet, index, leaves
-        self._starts, self._columns, self._by_leaf = [], [], {}
+        self._starts, self._columns = [], []
         self._used = self._rows = self._until = 0
         self.failure = None
 
@@ -136,7 +142,7 @@ class WatchedFile(SeekableFile):
         An earlier request for that metadata, for example of an encrypted column, would end the process.
         """
         group, schema = parquet.metadata.row_group(index), parquet.schema
-        by_leaf = {}
+        columns = []
         for at in range(group.num_columns) if leaves is None else leaves:
             chunk, leaf = group.column(at), schema.column(at)
             start = chunk.data_page_offset
@@ -144,9 +150,9 @@ class WatchedFile(SeekableFile):
                 start = chunk.dictionary_page_offset
             end = start + chunk.total_compressed_size
             strings, repeated = chunk.physical_type == "BYTE_ARRAY", leaf.max_repetition_level > 0
-            by_leaf[at] = _Column(chunk.path_in_schema, end, start, repeated, strings, chunk.compression)
-        columns = sorted(by_leaf.values(), key=lambda column: column.next)
-        self._by_leaf = by_leaf
+            row_values = -(-chunk.num_values // max(1, group.num_rows))
+            columns.append(_Column(chunk.path_in_schema, end, start, repeated, strings, chunk.compression, row_values))
+        columns.sort(key=lambda column: column.next)
         self._starts = [column.next for column in columns]
         self._columns = columns
         furthest = shared = 0
@@ -158,8 +164,11 @@ class WatchedFile(SeekableFile):
 
     def step(self, rows: int) -> int:
         """Begin a batch of at most `rows` rows; return the allowed number."""
-        longest = sum(column.longest for column in self._columns if not column.repeated)
-        self._rows = max(1, min(rows, self._limit // _STRINGS_PART // max(1, longest)))
+        strings_bytes = self._limit // _STRINGS_PART
+        words = sum(column.longest * column.row_values for column in self._columns)
+        repeats = sum(column.longest_page for column in self._columns)
+        rows = min(rows, min(strings_bytes, WORDS_BYTES) // max(1, words), strings_bytes // max(1, repeats))
+        self._rows = max(1, rows)
         self._until += self._rows
         self._used = sum((column.page + column.dictionary) * column.times for column in self._columns)
         for column in self._columns:
@@ -167,11 +176,6 @@ class WatchedFile(SeekableFile):
             while column.ahead and column.reached < self._until:
                 self._count(column, column.ahead.popleft())
         return self._rows
-
-    def longest_word(self, leaf: int) -> int:
-        """Return the length of the longest string in the dictionary of a column; 0 when no dictionary was read."""
-        column = self._by_leaf.get(leaf)
-        return 0 if column is None else column.longest
 
     @override
     def read(self, size: int = -1, /) -> bytes:
@@ -253,7 +257,7 @@ class WatchedFile(SeekableFile):
                 self._add_list_strings(column, header.values * column.longest)
             elif column.strings and header.encoding == DELTA_BYTE_ARRAY:
                 # each string may repeat the string before it
-                column.longest = max(column.longest, header.unpacked)
+                column.longest_page = max(column.longest_page, header.unpacked)
                 takes += header.unpacked * min(header.values, self._rows)
         self._used += takes * column.times
         self._check(self._used, column)

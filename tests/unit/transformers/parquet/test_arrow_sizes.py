@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from transformers.parquet.arrow_sizes import RowSizes, Sizes, text_bytes
+from transformers.parquet.arrow_sizes import Sizes, row_sizes, text_bytes
 
 NAMED = pa.struct([("abc", pa.int8()), ("d", pa.string())])
 UUIDS = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)] * 4, pa.binary(16)))
@@ -41,9 +41,9 @@ def views(items, *sizes):
     ],
 )
 def test_what_stands_in_an_array_is_counted(array, values, dictionary_bytes, names, texts):
-    found = RowSizes(pa.schema([("v", array.type)])).of(pa.RecordBatch.from_arrays([array], ["v"]))
+    found = row_sizes(pa.RecordBatch.from_arrays([array], ["v"]))
     assert found == Sizes(values, dictionary_bytes, names + OF_V * len(array))
     assert text_bytes(array) == texts
     around = pa.concat_arrays([array, array, array]).slice(len(array), len(array))
-    assert RowSizes(pa.schema([("v", array.type)])).of(pa.RecordBatch.from_arrays([around], ["v"])) == found
+    assert row_sizes(pa.RecordBatch.from_arrays([around], ["v"])) == found
     assert text_bytes(around) == texts

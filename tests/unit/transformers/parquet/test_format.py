@@ -618,7 +618,7 @@ NO_FOLDER = FileNotFoundError(errno.ENOENT, "No usable temporary directory found
     ids=["full", "a read-only container"],
 )
 def test_a_temporary_file_that_cannot_be_made_is_not_the_objects_fault(failure, folder, said, monkeypatch):
-    def fail(*_):
+    def fail(*_, **_options):
         raise failure
 
     monkeypatch.setattr(parquet, "_SPOOL_BYTES", 100)
@@ -705,8 +705,8 @@ def test_a_row_group_without_a_size_is_read_in_small_batches(sizes, columns):
 
 def test_memory_follows_what_rows_take_and_not_what_the_footer_says(monkeypatch, sizes):
     """A string of a dictionary counts once in the footer and may be in every row."""
-    monkeypatch.setattr(batch_sizes, "FIRST_BYTES", 1 << 20)
-    monkeypatch.setattr(row_groups, "FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr(batch_sizes, "_FIRST_BYTES", 1 << 20)
+    monkeypatch.setattr(pages, "WORDS_BYTES", 1 << 20)
     long = "x" * 20_000
     rows = [*map(str, range(600)), *[long] * 100]
     nested = [[{"s": row}] for row in rows]
@@ -805,8 +805,8 @@ def test_dictionaries_are_measured_where_they_are_read_the_first_time(monkeypatc
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr(row_groups, "WatchedFile", Counted)
-    monkeypatch.setattr(batch_sizes, "FIRST_BYTES", 1000)
-    monkeypatch.setattr(row_groups, "FIRST_BYTES", 1000)
+    monkeypatch.setattr(batch_sizes, "_FIRST_BYTES", 1000)
+    monkeypatch.setattr(pages, "WORDS_BYTES", 1000)
     data = write(
         pa.table({
             "s": [f"text {n % 7 * 111}" for n in range(500)], "n": range(500),
@@ -814,7 +814,7 @@ def test_dictionaries_are_measured_where_they_are_read_the_first_time(monkeypatc
         })
     )  # fmt: skip
     assert len(read(data)) == 500
-    assert [[watched.longest_word(leaf) for leaf in range(5)] for watched in opened] == [[8, 0, 40, 0, 0]]
+    assert [[column.longest for column in watched._columns] for watched in opened] == [[8, 0, 40, 0]]
 
 
 def test_reads_are_kept_up_to_a_limit_for_one_repetition(monkeypatch):
