@@ -95,8 +95,6 @@ class Supervisor:
     _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
     _exit_code: int | None = attrs.field(default=None, init=False)
-    started_us: int = attrs.field(factory=lambda: time.time_ns() // 1000, init=False)
-    _started_ns: int = attrs.field(factory=time.monotonic_ns, init=False)
 
     # ---- the loop
 
@@ -113,11 +111,6 @@ class Supervisor:
     def ended(self) -> bool:
         """Whether a single source has ended by itself, or was running when `stop` came."""
         return self._exit_code is not None
-
-    @property
-    def run_time_us(self) -> int:
-        """Microseconds since its creation, whatever the time of day did meanwhile."""
-        return (time.monotonic_ns() - self._started_ns) // 1000
 
     def stop(self) -> None:
         """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
