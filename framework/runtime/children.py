@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO
 
 from typing_extensions import override
 
-from framework.runtime.child_channel import WorkerEnd
+from framework.runtime.child_channel import WorkerEnd, socket_pair
 from framework.runtime.commands import interpreter
 
 
@@ -32,7 +31,7 @@ class ChildProcess(WorkerEnd):
     def __init__(
         self, arguments: Sequence[str], key: str, ended: Callable[[], None], stdin: IO[bytes] | None = None
     ) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket_pair()
         with theirs:
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - the program itself
