@@ -209,6 +209,8 @@ class Engine(abc.ABC):
         self._reporter.expect_skipped(session.skipped_lately())
         policy.connected(session.stored_records)
         self._run_tasks(session)
+        if not self._stopping.is_set():
+            session.finish()
 
     @property
     @abc.abstractmethod
@@ -217,7 +219,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _run_tasks(self, session: Session) -> None:
-        """Read and send until everything is done, a stop, or a failure; then finish the session."""
+        """Read and send until everything is done, a stop, or a failure."""
 
     @contextlib.contextmanager
     def _stops(self, stop_running: Callable[[], None]) -> Iterator[None]:
@@ -229,8 +231,3 @@ class Engine(abc.ABC):
             yield
         finally:
             self._stop_running = None
-
-    def _finish(self, session: Session) -> None:
-        """Finish the session after everything was done, while the connection is open."""
-        if not self._stopping.is_set():
-            session.finish()
