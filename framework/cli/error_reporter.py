@@ -166,7 +166,7 @@ class ErrorReporter:
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
         if self.channel is not None:
-            self.channel.failed(text, code)
+            self.channel.failed(text)
         self._write(logging.ERROR, text, shown, error=error, exit_code=code, **fields)
 
     def _write(self, level: int, text: str, shown: str = "", **fields: str | int) -> None:

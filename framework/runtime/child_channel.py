@@ -67,9 +67,9 @@ class ChildChannel:
         with contextlib.suppress(OSError):  # it is stuck or gone
             os.write(self._socket.fileno(), orjson.dumps({"progress": attrs.asdict(progress)}))
 
-    def failed(self, message: str, exit_code: int) -> None:
+    def failed(self, message: str) -> None:
         """Send the error that ends the source; it may name a file whose name is no Unicode."""
-        error = {"error": unicode_text(message[:MAX_ERROR_CHARACTERS]), "exit_code": exit_code}
+        error = {"error": unicode_text(message[:MAX_ERROR_CHARACTERS])}
         with contextlib.suppress(OSError):  # it is stuck or gone
             self._socket.sendall(orjson.dumps(error))
 

@@ -34,6 +34,7 @@ class ChildProcess(WorkerEnd):
         ours, theirs = socket_pair()
         with theirs:
             try:
+                super().__init__(ours, ended)  # before the process: where processes are limited, threads count, too
                 self._process = subprocess.Popen(  # noqa: S603 - the program itself
                     [
                         *interpreter(),
@@ -50,13 +51,9 @@ class ChildProcess(WorkerEnd):
             except OSError:
                 ours.close()
                 raise
-        try:
-            super().__init__(ours, ended)
-        except RuntimeError as error:  # a limit of processes counts threads, too: the child took the last place
-            self._process.kill()
-            self._process.wait()
-            ours.close()
-            raise OSError(errno.EAGAIN, str(error)) from error
+            except RuntimeError as error:
+                ours.close()
+                raise OSError(errno.EAGAIN, str(error)) from error
 
     @property
     def pid(self) -> int:

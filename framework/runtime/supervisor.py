@@ -273,11 +273,11 @@ class Supervisor:
         source.restart = False
         due = not source.held and self._clock() >= source.retry_at
         if wanted and due and not source.active.mistake:
-            self._begin_alone(source)
+            self._begin(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
 
-    def _begin_alone(self, source: ManagedSource) -> None:
+    def _begin(self, source: ManagedSource) -> None:
         """Begin, unless it still runs under another key, or its offsets are being changed there."""
         others = [other for other in self._sources.values() if other is not source and (other.running or other.busy)]
         first = next((each for each in others if (each.running or each.active).source == source.active.source), None)
@@ -290,10 +290,8 @@ class Supervisor:
                 source.active.source,
             )
         source.waits_for = waits_for
-        if not waits_for:
-            self._begin(source)
-
-    def _begin(self, source: ManagedSource) -> None:
+        if waits_for:
+            return
         source.started_at = self._clock()
         try:
             source.child = self._start(source.active, self.wake)

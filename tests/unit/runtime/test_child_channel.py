@@ -58,7 +58,7 @@ def test_the_worker_is_woken_by_the_end_and_not_by_figures(line):
 
 def test_the_last_error_arrives(line):
     child, end, _ = line
-    child.failed('no bucket "lake"\n  - ü', 3)
+    child.failed('no bucket "lake"\n  - ü')
     wait_until(lambda: end.error)
     assert (end.error, end.progress) == ('no bucket "lake"\n  - ü', None)
 
@@ -66,14 +66,14 @@ def test_the_last_error_arrives(line):
 @pytest.mark.parametrize("name", ["conf.d/orders-\udcff.toml", "no pair: \ud800"])
 def test_an_error_about_a_name_that_is_no_unicode_arrives(line, name):
     child, end, _ = line
-    child.failed(f"{name}: no bucket", 3)
+    child.failed(f"{name}: no bucket")
     wait_until(lambda: end.error)
     assert end.error == name.encode(errors="replace").decode() + ": no bucket"
 
 
 def test_the_beginning_of_an_endless_error_arrives(line):
     child, end, _ = line
-    child.failed("no such option; " * 200_000, 2)
+    child.failed("no such option; " * 200_000)
     wait_until(lambda: end.error)
     assert end.error.startswith("no such option; no such option")
 
@@ -115,7 +115,7 @@ def test_an_error_waits_for_a_worker_that_is_stuck_for_a_moment_only(monkeypatch
     child.on_stop(lambda: None)
     for number in range(3000):  # without a reader
         child.report(RunStatistics(records=number))
-    child.failed("it failed", 1)
+    child.failed("it failed")
     ours.close()
     child._socket.close()
 
@@ -127,7 +127,7 @@ def test_an_error_follows_figures_that_found_no_room():
     for number in range(3000):  # without a reader
         child.report(RunStatistics(records=number))
     end = WorkerEnd(ours, lambda: None)
-    child.failed("it failed", 1)
+    child.failed("it failed")
     wait_until(lambda: end.error == "it failed")
     ours.shutdown(socket.SHUT_RDWR)
     end.close()
