@@ -21,11 +21,10 @@ import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 
 from framework.discovery.routing import Router
 from framework.engine.positions_admin import reopen_objects
@@ -47,15 +46,15 @@ from framework.iggy.topic_validation import topic_refusal
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.header_encoding import REPLAY_HEADER, HeaderValue, encode_headers, provenance
+from framework.model.header_encoding import REPLAY_HEADER, encode_headers, provenance
 from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
-from framework.model.objects import NativeObject, TopicPartition, is_older_form, length_only
+from framework.model.objects import NativeObject, TopicPartition, is_older_form
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.pipeline.object_reader import context_of
 from framework.storage.prefetch import FetchedInput
-from framework.transform import TransformContext
+from framework.transform import TransformBatch, TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
 if TYPE_CHECKING:
@@ -106,10 +105,8 @@ class ReplayCounts:
 @attrs.frozen
 class _Remade:
     dead_letter: StoredDeadLetter
-    payload: bytes = attrs.field(repr=length_only)
     topic_partition: TopicPartition
-    headers: Mapping[str, HeaderValue] = attrs.field(factory=dict, repr=False)
-    timestamp_us: int = 0
+    batch: TransformBatch = attrs.field(repr=False)  # of this record alone
 
 
 class DeadLetterReplay:
@@ -350,27 +347,21 @@ class DeadLetterReplay:
         Raises:
             SkippableError: a transform cannot handle it.
         """
-        transforms = self._iterator.transforms
-        if transforms is None:
-            return _Remade(dead_letter, payload, dead_letter.topic_partition)
-        run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
-        result = transforms.apply(run, context)
-        if result.bad:
-            raise result.bad[0].error
-        if result.filtered:
-            self._filtered.append(dead_letter)
-            return None
-        batch, topic_partition = result.batch, dead_letter.topic_partition
+        batch = TransformBatch(payloads=[payload], numbers=range(dead_letter.record, dead_letter.record + 1))
+        transforms, topic_partition = self._iterator.transforms, dead_letter.topic_partition
+        if transforms is not None:
+            run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
+            result = transforms.apply(run, context)
+            if result.bad:
+                raise result.bad[0].error
+            if result.filtered:
+                self._filtered.append(dead_letter)
+                return None
+            batch = result.batch
         if batch.key_hashes is not None:
             partition = int(batch.key_hashes[0]) % self._session.config.iggy.partitions
             topic_partition = TopicPartition(topic_partition.topic, partition)
-        return _Remade(
-            dead_letter,
-            bytes(batch.payloads[0]),
-            topic_partition,
-            (batch.headers[0] or {}) if batch.headers is not None else {},
-            int(batch.timestamps_us[0]) if batch.timestamps_us is not None else 0,
-        )
+        return _Remade(dead_letter, topic_partition, batch)
 
     def _stays(self, error: SkippableError | AccessDeniedError) -> None:
         reason = error.message if isinstance(error, SkippableError) else str(error)
@@ -458,7 +449,7 @@ class DeadLetterReplay:
                 yield group
                 group, size = [], 0
             group.append(remade_record)
-            size += len(remade_record.payload)
+            size += len(remade_record.batch.payloads[0])
         if group:
             yield group
 
@@ -504,17 +495,18 @@ class DeadLetterReplay:
         return last[-1].offset + 1 if last else 0
 
     def _segment(self, remade: _Remade) -> wire.Segment:
-        dead_letter = remade.dead_letter
+        dead_letter, batch = remade.dead_letter, remade.batch
         split = dead_letter.division if isinstance(dead_letter.division, Split) else None
         headers = provenance(_native(dead_letter), split=split) if self._provenance else {}
+        made = batch.headers[0] if batch.headers is not None else None
         number = self._id(dead_letter)
         return wire.Segment(
             id_high=number >> 64,
             split_number=dead_letter.split_number,
             first_record=dead_letter.record,
-            payloads=[remade.payload],
-            headers=encode_headers({**merge_headers(headers, remade.headers), REPLAY_HEADER: "1"}),
-            times_us=np.asarray([remade.timestamp_us], dtype=np.int64) if remade.timestamp_us else None,
+            payloads=[bytes(batch.payloads[0])],
+            headers=encode_headers({**merge_headers(headers, made or {}), REPLAY_HEADER: "1"}),
+            times_us=batch.timestamps_us,
         )
 
 
