@@ -74,10 +74,8 @@ class ChildChannel:
             self._socket.sendall(orjson.dumps(error))
 
     def _watch(self) -> None:
-        if not self._is_gone():
+        while not self._is_gone():
             self._ask_to_stop()
-            while not self._is_gone():
-                log.debug("asked to stop again")
         start_timer(ORPHAN_SECONDS, lambda: self._leave(1))
         self._ask_to_stop()  # before the line, which may wait for a reader of the log
         log.warning("the worker is gone: stopping, positions are saved")
