@@ -189,6 +189,7 @@ class Engine(abc.ABC):
 
     def _run_epoch(self, connection: IggyConnection, policy: ReconnectPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
+        self._reporter.state = "recovering" if policy.began else "starting"
         take_over = self._take_over and not policy.began
         with self._stops(connection.close):  # nothing was sent yet, so a stop need not wait for its requests
             session = Session.begin(
