@@ -36,65 +36,61 @@ IN_THE_CLEAR = "[http.tls] is off: the API key goes over the network in the clea
 
 
 class _Listener(socket.socket):
-    """Drops the oldest of too many clients: they would hold descriptors, of which the source needs some.
-
-    uvicorn learns of a client after its TLS handshake only, and its `limit_concurrency` limits answers. No answer shall find
-    that limit reached: clients without the key could then keep everyone out.
+    """Drops the oldest of too many connections that only begin TLS: uvicorn learns of a client after its handshake.
 
     Attributes:
         certificate: looked at before each connection is accepted; None without TLS.
-        protocols: by descriptor, of the clients that uvicorn knows.
     """
 
     def __init__(self, listening: socket.socket) -> None:
         super().__init__(fileno=listening.detach())
         self.certificate: RenewedCertificate | None = None
-        self.protocols: dict[int, _Protocol] = {}
-        self._clients: dict[int, socket.socket] = {}  # by descriptor, oldest first
+        self._new: dict[int, socket.socket] = {}  # by descriptor, oldest first
 
     @override
     def accept(self) -> tuple[socket.socket, Any]:
         if self.certificate is not None:
             self.certificate.renew()
         client, place = super().accept()
-        clients = {number: known for number, known in self._clients.items() if known.fileno() == number}
-        self.protocols = {number: protocol for number, protocol in self.protocols.items() if number in clients}
-        if len(clients) >= MAX_CLIENTS:
-            number = min(clients, key=self._worth)
-            dropped, protocol = clients.pop(number), self.protocols.pop(number, None)
+        open_still = {number: known for number, known in self._new.items() if known.fileno() == number}
+        if len(open_still) >= MAX_CLIENTS:
             with contextlib.suppress(OSError):  # the client has gone
-                if protocol is not None:
-                    protocol.transport.abort()  # in TLS, the end in order waits half a minute for a silent client
-                else:
-                    dropped.shutdown(socket.SHUT_RDWR)
-        self._clients = {**clients, client.fileno(): client}
+                open_still.pop(next(iter(open_still))).shutdown(socket.SHUT_RDWR)
+        self._new = {**open_still, client.fileno(): client}
         return client, place
 
-    def _worth(self, number: int) -> tuple[bool, bool]:
-        """Return the order in which clients are dropped: first those that end, last those that wait and have shown the key.
-
-        Then by age: no request without the key keeps a new client out.
-        """
-        protocol = self.protocols.get(number)
-        if protocol is None:
-            return True, False
-        cycle: RequestResponseCycle | None = protocol.cycle
-        waits = cycle is not None and not cycle.response_complete and KEY_SHOWN in cycle.scope["state"]
-        return not protocol.transport.is_closing(), waits
+    def greeted(self, descriptor: int) -> None:
+        """Take note that uvicorn knows a client."""
+        self._new.pop(descriptor, None)
 
 
 class _Protocol(H11Protocol):
-    """Drops a client that sends no whole request: uvicorn waits without end, for the first one and for one that has begun."""
+    """Drops a client that sends no whole request, and the oldest of too many: they would hold the few places.
+
+    uvicorn itself waits without end, for the first request and for one of which a byte came. Its `limit_concurrency`
+    limits answers: connections beyond it keep their descriptors, of which the source needs some. No answer shall find the
+    limit reached: clients without the key could then keep everyone out.
+    """
 
     def __init__(self, *args: Any, listener: _Listener, **options: Any) -> None:
         super().__init__(*args, **options)
         self._listener = listener
+        self.dropped = False
 
     @override
     def connection_made(self, transport) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
         super().connection_made(transport)
-        self._listener.protocols[transport.get_extra_info("socket").fileno()] = self
+        self._listener.greeted(transport.get_extra_info("socket").fileno())
+        self.since = self.loop.time()
+        clients = [one for one in self.connections if isinstance(one, _Protocol) and not one.dropped]
+        if len(clients) >= MAX_CLIENTS:
+            min(clients, key=_worth).drop()
         self._expect_request()
+
+    def drop(self) -> None:
+        """End the connection at once: in TLS, the end in order waits half a minute for a silent client."""
+        self.dropped = True
+        self.transport.abort()
 
     @override
     def on_response_complete(self) -> None:
@@ -107,6 +103,16 @@ class _Protocol(H11Protocol):
     def _close_silent(self, last: object) -> None:
         if self.cycle is last and not self.transport.is_closing():
             self.transport.close()
+
+
+def _worth(client: _Protocol) -> tuple[bool, bool, float]:
+    """Return the order in which clients are dropped: first those that end, last those that wait and have shown the key.
+
+    Then by age: no request without the key keeps a new client out.
+    """
+    cycle: RequestResponseCycle | None = client.cycle
+    waits = cycle is not None and not cycle.response_complete and KEY_SHOWN in cycle.scope["state"]
+    return not client.transport.is_closing(), waits, client.since
 
 
 class ApiServer:
