@@ -139,7 +139,7 @@ class ErrorReporter:
     def _report(self, text: str, *, error: str, code: int, shown: str = "", **fields: str) -> None:
         """Write the last line. `shown`: the text for people, when it has several lines."""
         if self.channel is not None:
-            self.channel.failed(text, code)
+            self.channel.failed(text)
         self._write(self.line_of(_record(logging.ERROR, text, error=error, exit_code=code, **fields), shown))
 
     def _write(self, line: str) -> None:

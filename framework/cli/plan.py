@@ -57,7 +57,7 @@ def plan(
     planned = dry_run(program.task_class, options, found)
     cost = {
         "list": planned.list_requests / 1000 * list_price,
-        "get": planned.get_requests / 1000 * get_price,
+        "get": planned.total.objects / 1000 * get_price,
         "transfer": planned.total.size_bytes / 1e9 * transfer_price,
     }
     total = sum(cost.values())
@@ -146,7 +146,7 @@ def _plan_json(plan: DryRun) -> dict[str, Any]:
         "listed": plan.listed,
         "left_out": dict(plan.filtered),
         "list_requests": plan.list_requests,
-        "get_requests": plan.get_requests,
+        "get_requests": plan.total.objects,
         "endings": _groups_json(plan.endings),
         "partitions": _groups_json(plan.topic_partitions),
         "prefixes": _groups_json(plan.prefixes),
@@ -175,7 +175,7 @@ def _plan_lines(plan: DryRun) -> Iterator[str]:
             yield f"{name or '(none)':<40} {group.objects:>12,} {group.size_bytes:>20,}"
         if len(largest) > MAX_ROWS:
             yield f"... and {len(largest) - MAX_ROWS:,} more (--json shows all)"
-    yield f"requests: {plan.list_requests:,} LIST for each listing, at least {plan.get_requests:,} GET"
+    yield f"requests: {plan.list_requests:,} LIST for each listing, at least {plan.total.objects:,} GET"
 
 
 def _filtered(plan: DryRun) -> Iterator[str]:

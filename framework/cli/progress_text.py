@@ -35,7 +35,7 @@ class Rate:
             progress: the value.
         """
         seen = self._seen
-        seen.append((now, progress.records, progress.bytes_done))
+        seen.append((now, progress.records, progress.object_bytes))
         # The oldest one left is the last that is at least as old as the window: so the window is always covered.
         while len(seen) > 2 and seen[1][0] <= now - _WINDOW_SECONDS:  # noqa: PLR2004
             seen.popleft()
@@ -61,8 +61,8 @@ class Rate:
 def figures(progress: RunStatistics) -> tuple[int, ...]:
     """Return the figures whose change is worth a new line; the listings of an idle source are not."""
     return (
-        progress.objects_done,
-        progress.bytes_done,
+        progress.objects,
+        progress.object_bytes,
         progress.vanished,
         progress.records,
         progress.records_filtered,
@@ -82,13 +82,13 @@ def seconds_left(progress: RunStatistics, rate: Rate) -> float | None:
     speed = rate.bytes_per_second
     if not progress.bytes_total or speed <= 0:
         return None
-    return max(0, progress.bytes_total - progress.bytes_done) / speed
+    return max(0, progress.bytes_total - progress.object_bytes) / speed
 
 
 def progress_text(progress: RunStatistics, rate: Rate) -> str:
     """`12/40 objects  3.1/9.0 MB  120,000 records  41,000/s  0:12 left`."""
     total = f"/{counted(progress.objects_total, 'object')}" if progress.objects_total else ""
-    objects = f"{progress.objects_done:,}{total}" if total else counted(progress.objects_done, "object")
+    objects = f"{progress.objects:,}{total}" if total else counted(progress.objects, "object")
     parts = [objects, _bytes(progress), counted(progress.records, "record")]
     parts.append(f"{rate.records_per_second:,.0f}/s")
     if progress.records_filtered:
@@ -113,9 +113,9 @@ def duration_text(seconds: float) -> str:
 def _bytes(progress: RunStatistics) -> str:
     total = progress.bytes_total
     for name, unit in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if max(total, progress.bytes_done) >= unit:
-            return f"{progress.bytes_done / unit:,.1f}{f'/{total / unit:,.1f}' if total else ''} {name}"
-    return f"{progress.bytes_done}{f'/{total}' if total else ''} B"
+        if max(total, progress.object_bytes) >= unit:
+            return f"{progress.object_bytes / unit:,.1f}{f'/{total / unit:,.1f}' if total else ''} {name}"
+    return f"{progress.object_bytes}{f'/{total}' if total else ''} B"
 
 
 class StallWatch:

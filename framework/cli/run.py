@@ -266,7 +266,7 @@ class EmptyWatch:
             return
         self._done = True
         skipped = sum(progress.filtered.values())
-        if progress.objects_total or progress.done_before or progress.objects_done or progress.listed > skipped:
+        if progress.objects_total or progress.done_before or progress.objects or progress.listed > skipped:
             return
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in progress.filtered.items())
         place = place_of(self._config)

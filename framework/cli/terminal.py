@@ -191,7 +191,7 @@ class Output:
             self._bar.add_task("", total=None, text="")
             self._bar.start()
             self._bar.console.show_cursor()  # a second Ctrl-C ends the process without a word
-        done, total = progress.bytes_done, progress.bytes_total
+        done, total = progress.object_bytes, progress.bytes_total
         text = progress_text(progress, self._rate)
         if progress.standby or progress.waiting_for:
             text = state_text(progress)
@@ -205,9 +205,9 @@ class Output:
         left = seconds_left(progress, self._rate)
         fields = {
             "state": progress.state,
-            "objects_done": progress.objects_done,
+            "objects_done": progress.objects,
             "objects_total": progress.objects_total,
-            "bytes_done": progress.bytes_done,
+            "bytes_done": progress.object_bytes,
             "bytes_total": progress.bytes_total,
             "records": progress.records,
             "records_per_second": round(self._rate.records_per_second),

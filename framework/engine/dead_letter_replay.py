@@ -16,16 +16,15 @@ sends nothing: it reopens the object's position, and the next run resumes where 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import logging
-import math
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 
 from framework.discovery.routing import Router
 from framework.engine.positions_admin import reopen_objects
@@ -47,15 +46,15 @@ from framework.iggy.topic_validation import topic_refusal
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.closing import close_iterator
-from framework.model.header_encoding import REPLAY_HEADER, HeaderValue, encode_headers, provenance
+from framework.model.header_encoding import REPLAY_HEADER, encode_headers, provenance
 from framework.model.message_ids import MAX_SPLIT, dead_letter_hash64, entry_hash64, message_id
-from framework.model.objects import NativeObject, TopicPartition, is_older_form, length_only
+from framework.model.objects import NativeObject, TopicPartition, is_older_form
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey, is_numbered_by, numbers_alike
 from framework.model.splits import KeyPart, Split
 from framework.model.text import counted
 from framework.pipeline.object_reader import context_of
 from framework.storage.prefetch import FetchedInput
-from framework.transform import TransformContext
+from framework.transform import TransformBatch, TransformContext
 from framework.transformer import BatchLimits, PayloadBatch, explained, guarded
 
 if TYPE_CHECKING:
@@ -106,10 +105,8 @@ class ReplayCounts:
 @attrs.frozen
 class _Remade:
     dead_letter: StoredDeadLetter
-    payload: bytes = attrs.field(repr=length_only)
     topic_partition: TopicPartition
-    headers: Mapping[str, HeaderValue] = attrs.field(factory=dict, repr=False)
-    timestamp_us: int = 0
+    batch: TransformBatch = attrs.field(repr=False)  # of this record alone
 
 
 class DeadLetterReplay:
@@ -133,7 +130,7 @@ class DeadLetterReplay:
         self._provenance = config.iggy.headers == "provenance"
         self._may_be_lost = may_be_lost
         self._can_look_up = type(iterator).look_up is not AbstractSourceRecordIterator.look_up
-        self._refusals: dict[str, str | None] = {}
+        self._refusal = functools.cache(self._refusal_of)  # asked of each dead letter
         self._filtered: list[StoredDeadLetter] = []
         self.counts = ReplayCounts()
 
@@ -150,30 +147,20 @@ class DeadLetterReplay:
             UnknownOutcomeError, IggyUnavailableError: the next replay finds what was sent and not marked.
             SourceError: an error of the store or a topic.
         """
-        records = [
-            dead_letter for dead_letter in dead_letters if dead_letter.kind == "record" and self._has_place(dead_letter)
-        ]
-        waiting = self._found(records, notes)
+        placed = [dead_letter for dead_letter in dead_letters if self._has_place(dead_letter)]
+        waiting = self._found([dead_letter for dead_letter in placed if dead_letter.kind == "record"], notes)
         with contextlib.closing(self._remade(waiting)) as remade:
             for group in self._groups(remade):
                 self._send(group)
         self._box.replayed(self._filtered)
         self.counts.filtered = len(self._filtered)
-        self._reopen(
-            [
-                dead_letter
-                for dead_letter in dead_letters
-                if dead_letter.kind == "object" and self._has_place(dead_letter)
-            ]
-        )
+        self._reopen([dead_letter for dead_letter in placed if dead_letter.kind == "object"])
         return self.counts
 
     def _has_place(self, dead_letter: StoredDeadLetter) -> bool:
         """Return whether records may go where the dead letter says: any program with access can write dead letters."""
         topic_partition, partitions = dead_letter.topic_partition, self._session.config.iggy.partitions
-        if topic_partition.topic not in self._refusals:
-            self._refusals[topic_partition.topic] = self._refusal(topic_partition.topic)
-        refusal = self._refusals[topic_partition.topic]
+        refusal = self._refusal(topic_partition.topic)
         if refusal is None and topic_partition.partition >= partitions:
             has = counted(partitions, "partition")
             refusal = f"has {has}, and the dead letter names partition {topic_partition.partition}"
@@ -181,7 +168,7 @@ class DeadLetterReplay:
             self._stays(RecordError(f'topic "{topic_partition.topic}" {refusal}'))
         return refusal is None
 
-    def _refusal(self, topic: str) -> str | None:
+    def _refusal_of(self, topic: str) -> str | None:
         config = self._session.config
         if topic in {config.offsets_topic, config.errors.dead_letter_topic}:
             return "keeps positions or dead letters; records never go there"
@@ -270,18 +257,14 @@ class DeadLetterReplay:
 
     def _ends_before(self, dead_letters: Iterable[StoredDeadLetter]) -> dict[TopicPartition, int]:
         """Return where the partitions ended when the first of the dead letters was stored."""
-        earliest: dict[tuple[TopicPartition, int], int] = {}
-        for dead_letter in dead_letters:
-            parts = dead_letter.division.parts if isinstance(dead_letter.division, KeyPart) else 0
-            of_object = dead_letter.topic_partition, parts
-            earliest[of_object] = min(dead_letter.timestamp_us, earliest.get(of_object, dead_letter.timestamp_us))
         times: dict[TopicPartition, int] = {}
-        for (topic_partition, parts), time_us in earliest.items():
-            places = [topic_partition]
-            if parts:  # a record that is good now can be of any part
-                places = [TopicPartition(topic_partition.topic, partition) for partition in range(parts)]
+        for dead_letter in dead_letters:
+            places = [dead_letter.topic_partition]
+            if isinstance(dead_letter.division, KeyPart):  # a record that is good now can be of any part
+                topic = dead_letter.topic_partition.topic
+                places = [TopicPartition(topic, partition) for partition in range(dead_letter.division.parts)]
             for place in places:
-                times[place] = min(time_us, times.get(place, time_us))
+                times[place] = min(dead_letter.timestamp_us, times.get(place, dead_letter.timestamp_us))
         ends: dict[TopicPartition, int] = {}
         connection, slack_us = self._session.connection, CLOCK_STEP_SECONDS * 1_000_000
         for topic in {place.topic for place in times}:
@@ -342,7 +325,10 @@ class DeadLetterReplay:
         if native is not None and is_older_form(wanted[0].version, native.version):
             native = attrs.evolve(native, version=wanted[0].version)
         if native is not None and native.version != wanted[0].version:
-            if self._is_read(native):
+            # read in its present version, and its position compacted since: with a position, its generation tells which dead
+            # letters are those of the present version
+            key = OffsetManagerKey.of_object(native.bucket, native.key)
+            if self._session.offsets.table.is_compacted(key, native.key, native.modified_ms):
                 self.counts.superseded += len(wanted)
                 return None, []
             return None, wanted
@@ -361,39 +347,25 @@ class DeadLetterReplay:
         Raises:
             SkippableError: a transform cannot handle it.
         """
-        transforms = self._iterator.transforms
-        if transforms is None:
-            return _Remade(dead_letter, payload, dead_letter.topic_partition)
-        run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
-        result = transforms.apply(run, context)
-        if result.bad:
-            raise result.bad[0].error
-        if result.filtered:
-            self._filtered.append(dead_letter)
-            return None
-        batch, topic_partition = result.batch, dead_letter.topic_partition
+        batch = TransformBatch(payloads=[payload], numbers=range(dead_letter.record, dead_letter.record + 1))
+        transforms, topic_partition = self._iterator.transforms, dead_letter.topic_partition
+        if transforms is not None:
+            run = PayloadBatch(first_record=dead_letter.record, payloads=[payload], size_bytes=len(payload))
+            result = transforms.apply(run, context)
+            if result.bad:
+                raise result.bad[0].error
+            if result.filtered:
+                self._filtered.append(dead_letter)
+                return None
+            batch = result.batch
         if batch.key_hashes is not None:
             partition = int(batch.key_hashes[0]) % self._session.config.iggy.partitions
             topic_partition = TopicPartition(topic_partition.topic, partition)
-        return _Remade(
-            dead_letter,
-            bytes(batch.payloads[0]),
-            topic_partition,
-            (batch.headers[0] or {}) if batch.headers is not None else {},
-            int(batch.timestamps_us[0]) if batch.timestamps_us is not None else 0,
-        )
+        return _Remade(dead_letter, topic_partition, batch)
 
     def _stays(self, error: SkippableError | AccessDeniedError) -> None:
         reason = error.message if isinstance(error, SkippableError) else str(error)
         self.counts.bad[reason] = self.counts.bad.get(reason, 0) + 1
-
-    def _is_read(self, native: NativeObject) -> bool:
-        """Return whether an object was read in its present version, and its position was compacted since.
-
-        With a position, its generation tells which dead letters are those of the present version.
-        """
-        key = OffsetManagerKey.of_object(native.bucket, native.key)
-        return self._session.offsets.table.is_compacted(key, native.key, native.modified_ms)
 
     def _payload(self, dead_letter: StoredDeadLetter, read: bytes | SkippableError | None) -> bytes:
         if isinstance(read, bytes):
@@ -440,9 +412,9 @@ class DeadLetterReplay:
         source, transformer = FetchedInput(self._iterator.open_input(native), 0, None), self._iterator.transformer
         read = transformer.read
         if isinstance(split, Split):
-            read = partial(transformer.read_split, split=split)
+            read = functools.partial(transformer.read_split, split=split)
         runs = guarded(
-            partial(read, source, skip=skip, limits=BatchLimits(records=SCAN_RECORDS)),
+            functools.partial(read, source, skip=skip, limits=BatchLimits(records=SCAN_RECORDS)),
             native.location,
             skip,
             of=transformer,
@@ -477,7 +449,7 @@ class DeadLetterReplay:
                 yield group
                 group, size = [], 0
             group.append(remade_record)
-            size += len(remade_record.payload)
+            size += len(remade_record.batch.payloads[0])
         if group:
             yield group
 
@@ -523,17 +495,18 @@ class DeadLetterReplay:
         return last[-1].offset + 1 if last else 0
 
     def _segment(self, remade: _Remade) -> wire.Segment:
-        dead_letter = remade.dead_letter
+        dead_letter, batch = remade.dead_letter, remade.batch
         split = dead_letter.division if isinstance(dead_letter.division, Split) else None
         headers = provenance(_native(dead_letter), split=split) if self._provenance else {}
+        made = batch.headers[0] if batch.headers is not None else None
         number = self._id(dead_letter)
         return wire.Segment(
             id_high=number >> 64,
             split_number=dead_letter.split_number,
             first_record=dead_letter.record,
-            payloads=[remade.payload],
-            headers=encode_headers({**merge_headers(headers, remade.headers), REPLAY_HEADER: "1"}),
-            times_us=np.asarray([remade.timestamp_us], dtype=np.int64) if remade.timestamp_us else None,
+            payloads=[bytes(batch.payloads[0])],
+            headers=encode_headers({**merge_headers(headers, made or {}), REPLAY_HEADER: "1"}),
+            times_us=batch.timestamps_us,
         )
 
 
@@ -541,27 +514,25 @@ def _found(
     runs: Iterator[PayloadBatch | SkippedRecord], numbers: Iterable[int]
 ) -> Iterator[bytes | SkippableError | None]:
     """Yield the records with these numbers, which do not fall: each, or why it cannot be read; None when there is none."""
-    run: PayloadBatch | SkippedRecord | None = None
-    last: float = 0
-    error: ObjectError | None = None  # covers the remaining records: only the dead letters' own bytes are left for them
-    for number in numbers:
-        while number > last and error is None:
-            try:
-                run = next(runs, None)
-            except (SkippableError, AccessDeniedError) as failure:
-                error = failure if isinstance(failure, ObjectError) else ObjectError(str(failure))
+    waiting = deque(numbers)
+    error: ObjectError | None = None
+    try:
+        for run in runs:
+            found: Sequence[bytes | SkippableError]
+            if isinstance(run, SkippedRecord):
+                first, found = run.record_number, [run.error]
             else:
-                last = math.inf if run is None else _last_of(run)
-        if run is None or number > last:
-            yield error
-        elif isinstance(run, SkippedRecord):
-            yield run.error if number == run.record_number else None
-        else:
-            yield bytes(run.payloads[number - run.first_record]) if number >= run.first_record else None
-
-
-def _last_of(run: PayloadBatch | SkippedRecord) -> int:
-    return run.record_number if isinstance(run, SkippedRecord) else run.first_record + len(run.payloads) - 1
+                first, found = run.first_record, run.payloads
+            while waiting and waiting[0] < first + len(found):
+                at = waiting.popleft() - first
+                record = found[at] if at >= 0 else None
+                yield record if record is None or isinstance(record, SkippableError) else bytes(record)
+            if not waiting:
+                return
+    except (SkippableError, AccessDeniedError) as failure:
+        # covers the remaining records: only the dead letters' own bytes are left for them
+        error = failure if isinstance(failure, ObjectError) else ObjectError(str(failure))
+    yield from itertools.repeat(error, len(waiting))
 
 
 def _of_any_part(number: int) -> int:

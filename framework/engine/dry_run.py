@@ -62,11 +62,6 @@ class DryRun:
     unselected: Sequence[str] = ()
     list_requests: int = 0
 
-    @property
-    def get_requests(self) -> int:
-        """Minimum of requests to read the objects: one each; formats that are read in pieces take more."""
-        return self.total.objects
-
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
         """Count an object."""
         native, entry = assignment.native, assignment.entry

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
@@ -36,11 +36,7 @@ STOP_SECONDS = 3.0
 
 Report = Callable[[RunStatistics], None]
 
-
-def _log_cut_short(policy: ReconnectPolicy, how: str, error: Exception) -> None:
-    """Warn that a stop did not wait for Iggy; not of a start that waited for its turn and has sent nothing."""
-    if policy.began:
-        log.warning("stopped %s: %s", how, error)
+_Result = TypeVar("_Result")
 
 
 @attrs.define(eq=False, repr=False, slots=False)
@@ -128,21 +124,16 @@ class Engine(abc.ABC):
             self._run_epochs(target)
             return
         self._on_standby()
-        standby = Standby(
-            config=self._config,
-            target=target,
-            reporter=self._reporter,
-            connected=self._connected,
-            stopping=self._stopping,
-            pause=self._pause,
-        )
-        while standby.wait():
+        standby = Standby(self._config, self._reporter, stopping=self._stopping, pause=self._pause)
+        self._reporter.state = "standby"
+        while self._reconnecting(target, standby.watch):
             try:
                 self._run_epochs(target)
             except SourceRunningError as error:
                 if self._stopping.is_set():
                     return
                 log.warning("standby again: %s", error)
+                self._reporter.state = "standby"
             else:
                 return
 
@@ -162,43 +153,43 @@ class Engine(abc.ABC):
             self._woken.get(timeout=seconds)
 
     def _run_epochs(self, target: IggyTarget) -> None:
-        policy = ReconnectPolicy(self._reporter.work_done, first_answer_seconds=target.startup_seconds)
+        self._reporter.state = "starting"
         own_epochs: set[int] = set()
+        self._reconnecting(target, lambda connection, policy: self._run_epoch(connection, policy, own_epochs))
+
+    def _reconnecting(
+        self, target: IggyTarget, work: Callable[[IggyConnection, ReconnectPolicy], _Result]
+    ) -> _Result | None:
+        """Connect and work; after a broken connection, again. Return None when a stop came first."""
+        policy = ReconnectPolicy(self._reporter.work_done, first_answer_seconds=target.startup_seconds)
         while not self._stopping.is_set():
             try:
-                self._reporter.state = "recovering" if policy.began else "starting"
                 with self._connected(target) as connection:
                     policy.answered = True
                     if self._stopping.is_set():  # while it connected: `_abandon` may have run, and runs once
-                        return
-                    self._run_epoch(connection, policy, own_epochs)
-            except TaskClosedError as error:
-                if not self._stopping.is_set():
-                    raise
-                # `_abandon` closed the connection during the last requests or saves, or the store was not open yet
-                _log_cut_short(
-                    policy,
-                    "before everything was answered; the next start goes on from what the topic holds",
-                    error,
-                )
-                return
-            except IggyUnavailableError as error:
+                        return None
+                    return work(connection, policy)
+            except (TaskClosedError, IggyUnavailableError) as error:
                 if self._stopping.is_set():
-                    _log_cut_short(policy, "while Iggy was away; what it did not confirm comes again", error)
-                    return
-                at_work, pause = policy.at_work, policy.broke(error)
-                if at_work:
-                    log.warning("work broke off, recovering in %.1f seconds: %s", pause, error)
-                else:
-                    log.warning("Iggy is away, connecting again in %.1f seconds: %s", pause, error)
+                    how = "while Iggy was away; what it did not confirm comes again"
+                    if isinstance(error, TaskClosedError):  # by `_abandon`, or the store was not open yet
+                        how = "before everything was answered; the next start goes on from what the topic holds"
+                    if policy.began:  # a start that waited for its turn has sent nothing
+                        log.warning("stopped %s: %s", how, error)
+                    return None
+                if isinstance(error, TaskClosedError):
+                    raise
+                what = "work broke off, recovering" if policy.at_work else "Iggy is away, connecting again"
+                pause = policy.broke(error)
+                log.warning("%s in %.1f seconds: %s", what, pause, error)
                 drop_tracebacks(error)  # their frames hold what was being sent
                 self._reporter.state = "reconnecting"
                 self._pause(pause)
-            else:
-                return
+        return None
 
     def _run_epoch(self, connection: IggyConnection, policy: ReconnectPolicy, own_epochs: set[int]) -> None:
         """Run one epoch. Its positions, perhaps millions, are freed before the next recovery loads them again."""
+        self._reporter.state = "recovering" if policy.began else "starting"
         take_over = self._take_over and not policy.began
         with self._stops(connection.close):  # nothing was sent yet, so a stop need not wait for its requests
             session = Session.begin(
@@ -219,6 +210,8 @@ class Engine(abc.ABC):
         self._reporter.expect_skipped(session.skipped_lately())
         policy.connected(session.stored_records)
         self._run_tasks(session)
+        if not self._stopping.is_set():
+            session.finish()
 
     @property
     @abc.abstractmethod
@@ -227,7 +220,7 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _run_tasks(self, session: Session) -> None:
-        """Read and send until everything is done, a stop, or a failure; then finish the session."""
+        """Read and send until everything is done, a stop, or a failure."""
 
     @contextlib.contextmanager
     def _stops(self, stop_running: Callable[[], None]) -> Iterator[None]:
@@ -239,8 +232,3 @@ class Engine(abc.ABC):
             yield
         finally:
             self._stop_running = None
-
-    def _finish(self, session: Session) -> None:
-        """Finish the session after everything was done, while the connection is open."""
-        if not self._stopping.is_set():
-            session.finish()

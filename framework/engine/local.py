@@ -29,13 +29,11 @@ class LocalEngine(Engine):
             group = ProcessGroup(self._task_class, self._config, session, once=self._once)
             with self._stops(group.stop):
                 group.run(self._stopping, self._reporter)
-            self._finish(session)
         else:
             self._run_task(session)
 
     def _run_task(self, session: Session) -> None:
         task = self._task_class()
-        producer = session.producer()
         try:
             with self._stops(task.stop):
                 if not self._stopping.is_set():
@@ -44,7 +42,7 @@ class LocalEngine(Engine):
                 return
             sender = Sender(
                 task,
-                producer,
+                session.producer(),
                 self._config,
                 open_partition=session.partitions.open_one,
                 dead_letters=session.dead_letters(),
@@ -53,8 +51,6 @@ class LocalEngine(Engine):
             self._reporter.watch(task, sender, session.partitions)
             with self._stops(sender.stop):
                 sender.run()
-            self._finish(session)
         finally:
             self._reporter.unwatch()
             task.stop()
-            producer.close()

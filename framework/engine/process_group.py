@@ -165,9 +165,9 @@ class ProcessGroup:
                 while not (done or stopping.is_set() or self._failure is not None):
                     self._checkpoint(listing)
                     reporter.check_skipped()
-                    if self._assign(listing.take()):
-                        continue
-                    if listing.finished:
+                    if taken := listing.take():
+                        self._assign(taken)
+                    elif listing.finished:
                         self._checkpoint(listing)
                         done = True
                     else:
@@ -270,14 +270,13 @@ class ProcessGroup:
 
     # ---- handing out
 
-    def _assign(self, taken: Sequence[Assignment]) -> bool:
+    def _assign(self, taken: Sequence[Assignment]) -> None:
         self._session.store_begun(taken)
         by_worker: dict[int, list[Assignment]] = defaultdict(list)
         for assignment in taken:
             by_worker[task_of(assignment.entry.topic_partition, len(self._workers))].append(assignment)
         for number, given in by_worker.items():
             self._workers[number].outbox.put(("give", given))  # all parts of an object: one read serves them
-        return bool(taken)
 
     def _end_workers(self, *, orderly: bool) -> None:
         if orderly:

@@ -97,23 +97,21 @@ class ReconnectPolicy:
             self._begin_count()
         self._stored = stored
         self._before = self._work_done().count
-        self.answered = self.began = self.at_work = True
-        if self._lost_at is not None:
-            what = "Iggy is back" if self._tries else "work goes on"
-            seconds = self._clock() - self._lost_at
-            self._fruitless_seconds += seconds
-            log.warning("%s, after %.1f seconds", what, seconds)
-        self._lost_at, self._tries = None, 0
+        self.began = self.at_work = True
+        self.reached()
 
     def _begin_count(self) -> None:
         self._fruitless = self._fruitless_counted = 0
         self._fruitless_seconds = 0.0
 
     def reached(self) -> None:
-        """Note that the server answers, while this process only waits for its turn."""
+        """Note that the server answers, also while this process only waits for its turn."""
         self.answered = True
         if self._lost_at is not None:
-            log.warning("Iggy is back, after %.1f seconds", self._clock() - self._lost_at)
+            what = "Iggy is back" if self._tries else "work goes on"
+            seconds = self._clock() - self._lost_at
+            self._fruitless_seconds += seconds
+            log.warning("%s, after %.1f seconds", what, seconds)
         self._lost_at, self._tries = None, 0
 
     def broke(self, error: IggyUnavailableError) -> float:

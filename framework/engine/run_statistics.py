@@ -59,26 +59,16 @@ class RunStatistics(TaskStatistics):
         return not self.store_away
 
     @property
-    def objects_done(self) -> int:
-        """Number of objects that are finished, of `objects_total`."""
-        return self.objects
-
-    @property
-    def bytes_done(self) -> int:
-        """Listed sizes of these objects."""
-        return self.object_bytes
-
-    @property
     def lag_objects(self) -> int:
         """Number of objects that were found and are not finished."""
-        return max(0, self.objects_total - self.objects_done)
+        return max(0, self.objects_total - self.objects)
 
     @property
     def lag_bytes(self) -> int:
-        """Listed sizes of these objects."""
-        return max(0, self.bytes_total - self.bytes_done)
+        """Their listed sizes."""
+        return max(0, self.bytes_total - self.object_bytes)
 
     @property
     def began(self) -> bool:
         """Whether there are figures to show: the run reached its first listing."""
-        return bool(self.listed or self.listings or self.objects_total or self.objects_done or self.records)
+        return bool(self.listed or self.listings or self.objects_total or self.objects or self.records)

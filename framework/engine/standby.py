@@ -11,18 +11,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.reconnect_policy import ReconnectPolicy, WorkDone
-from framework.errors import IggyUnavailableError, TaskClosedError, drop_tracebacks
+from framework.errors import IggyUnavailableError
 from framework.iggy.offset_log.running_instances import RunningInstances
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
-    from framework.engine.iggy_target import IggyTarget
+    from framework.engine.reconnect_policy import ReconnectPolicy
     from framework.engine.reporter import Reporter
     from framework.iggy.connection import IggyConnection
     from framework.iggy.offset_log.records import Claim
@@ -42,76 +40,51 @@ LOADS = 2
 """Both are longer by so many times the time that loading the log takes: a recovery loads it before it claims."""
 
 
-@attrs.define(eq=False, repr=False, slots=False, kw_only=True)
+@attrs.define(eq=False, repr=False, slots=False)
 class Standby:
     """Waits for the end of another instance.
 
     Args:
         config: configuration of the source.
-        target: the server.
         reporter: shows the state, and for whom it waits.
-        connected: opens a connection to the server, which a stop can close.
         stopping: set when the wait must end.
         pause: waits for the given seconds, or until `stopping` is set.
     """
 
     _config: SourceCommonConfig
-    _target: IggyTarget
     _reporter: Reporter
-    _connected: Callable[[IggyTarget], AbstractContextManager[IggyConnection]]
-    _stopping: threading.Event
-    _pause: Callable[[float], None]
+    _stopping: threading.Event = attrs.field(kw_only=True)
+    _pause: Callable[[float], None] = attrs.field(kw_only=True)
     _shown: str = attrs.field(default="", init=False)
     _was_away: bool = attrs.field(default=False, init=False)
 
-    def wait(self) -> bool:
-        """Wait until no instance runs; return whether this one may begin, which a stop prevents.
+    def watch(self, connection: IggyConnection, policy: ReconnectPolicy) -> bool:
+        """Look until no instance runs; return whether this one may begin, which a stop prevents.
 
         Raises:
-            SourceError: what would also end a start: the log cannot be read, or Iggy is away for too long.
+            SourceError: what would also end a start: the log cannot be read, or the connection broke.
         """
-        nothing = WorkDone(count=0, idle=True)
-        policy = ReconnectPolicy(lambda: nothing, first_answer_seconds=self._target.startup_seconds)
-        self._shown = ""
-        self._reporter.state = "standby"
-        while not self._stopping.is_set():
-            try:
-                with self._connected(self._target) as connection:
-                    if self._watch(connection, policy):
+        try:
+            instances = RunningInstances(connection, self._config)
+            absent_since: float | None = None
+            while not self._stopping.is_set():
+                claim = instances.look()
+                policy.reached()
+                self._reporter.state = "standby"
+                now = time.monotonic()
+                if claim is not None:
+                    self._show(claim)
+                    absent_since, self._was_away = None, False
+                else:
+                    absent_since = now if absent_since is None else absent_since
+                    if now - absent_since >= self._patience(instances):
+                        log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
+                        self._reporter.waiting_for = self._shown = ""
                         return True
-            except TaskClosedError:
-                if not self._stopping.is_set():
-                    raise
-            except IggyUnavailableError as error:
-                if self._stopping.is_set():
-                    break
-                pause = max(policy.broke(error), LOOK_SECONDS)
-                log.warning("standby: Iggy is away, connecting again in %.1f seconds: %s", pause, error)
-                drop_tracebacks(error)
-                self._reporter.state = "reconnecting"
-                self._was_away = self._was_away or policy.answered
-                self._pause(pause)
-        return False
-
-    def _watch(self, connection: IggyConnection, policy: ReconnectPolicy) -> bool:
-        """Look until no instance runs; False when a stop came first."""
-        instances = RunningInstances(connection, self._config)
-        absent_since: float | None = None
-        while not self._stopping.is_set():
-            claim = instances.look()
-            policy.reached()
-            self._reporter.state = "standby"
-            now = time.monotonic()
-            if claim is not None:
-                self._show(claim)
-                absent_since, self._was_away = None, False
-            else:
-                absent_since = now if absent_since is None else absent_since
-                if now - absent_since >= self._patience(instances):
-                    log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
-                    self._reporter.waiting_for = ""
-                    return True
-            self._pause(LOOK_SECONDS)
+                self._pause(LOOK_SECONDS)
+        except IggyUnavailableError:
+            self._was_away = True
+            raise
         return False
 
     def _patience(self, seen: RunningInstances) -> float:

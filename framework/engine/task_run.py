@@ -28,7 +28,6 @@ from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager, StartFacts
-from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import begin_in
 from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.sender import STOP_SECONDS, Sender
@@ -189,14 +188,11 @@ class TaskRun:
             make_producer(self._connection, config, offsets),
             config,
             open_partition=opener.open_one,
-            on_saved=self._saved,
+            # otherwise a worker would hold every object that it ever read
+            on_saved=lambda delta: offsets.table.forget_final(delta.entries),
             dead_letters=IggyDeadLetters.of(self._connection, config),
             on_turn=self._look_when_due,
         )
-
-    def _saved(self, delta: PositionDelta) -> None:
-        # otherwise a worker would hold every object that it ever read
-        self.task.offsets.table.forget_final(delta.entries)
 
     def _look_when_due(self) -> None:
         if self._due.take():

@@ -85,19 +85,6 @@ def ensure_data_topic(connection: IggyConnection, config: SourceCommonConfig, to
     return info
 
 
-def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
-    """Check that the data topics match the log, before a start writes anything; drop what is gone and not needed.
-
-    Return whether anything was dropped. Then a snapshot must follow before a partition is opened: without it, an object
-    that was dropped looks half read at the next start.
-
-    Raises:
-        PositionError: they do not; the message names the ways out.
-    """
-    check_log(connection, config, state)
-    return _drop_lost_partitions(connection, config, state)
-
-
 def check_log(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> None:
     """Check that the log was not lost: a source whose log knows nothing has written no topic of its stream.
 
@@ -114,14 +101,17 @@ def check_log(connection: IggyConnection, config: SourceCommonConfig, state: Log
             raise
 
 
-def _drop_lost_partitions(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
-    """Check that every partition in the log still exists; drop the missing ones that are not needed.
+def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: LogState) -> bool:
+    """Check that the data topics match the log, before a start writes anything; drop what is gone and not needed.
 
-    Return whether any was dropped.
+    Return whether anything was dropped. Then a snapshot must follow before a partition is opened: without it, an object
+    that was dropped looks half read at the next start.
 
     Raises:
-        PositionError: a missing partition has objects that are partly read; or a whole topic is gone.
+        PositionError: they do not: the log was lost, a missing partition has objects that are partly read, or a whole
+            topic is gone. The message names the ways out.
     """
+    check_log(connection, config, state)
     stream = config.iggy.stream
     topics = data_topics(connection, stream, state)
     lost = lost_partitions(state, topics, config.iggy.partitions)

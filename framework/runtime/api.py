@@ -155,17 +155,14 @@ class Guard:
 async def _body(receive: Receive) -> bytes | None:
     """Return the body of a request; None for one that is too long."""
     parts: list[bytes] = []
-    size = 0
-    while size < DRAINED_BYTES:
+    size, more = 0, True
+    while more and size < DRAINED_BYTES:
         message = await receive()
         part = message.get("body", b"")
         size += len(part)
         if size <= MAX_BODY_BYTES:
             parts.append(part)
-        else:
-            parts.clear()
-        if message["type"] != "http.request" or not message.get("more_body"):
-            break
+        more = message.get("more_body", False)  # a client that has left sends none
     return b"".join(parts) if size <= MAX_BODY_BYTES else None
 
 
@@ -186,15 +183,8 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
     @app.get("/stats", response_model_exclude_none=True, responses=_some())
     def stats() -> api_documents.RuntimeStats:
         """Return figures of the worker and of each source."""
-        system = probe.read()
         with supervisor.locked() as sources:
-            return api_documents.stats_of(
-                sources,
-                system,
-                version=worker.version,
-                started_us=supervisor.started_us,
-                run_time_us=supervisor.run_time_us,
-            )
+            return api_documents.stats_of(sources, probe.read(), version=worker.version)
 
     if http.metrics.enabled:
         registry = registry_of(supervisor)
@@ -227,10 +217,9 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
             return api_documents.SourceDetails(**dict(api_documents.info_of(found)), streams=streams)
 
     @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))
-    def restart(key: str) -> Response:
+    def restart(key: str) -> None:
         """Stop a source in order and start it again, also after an error."""
         supervisor.restart(key)
-        return Response(status_code=204)
 
     @app.get("/sources/{key}/transforms", responses=_some(404))
     def transforms(key: str) -> list[api_documents.Transform]:
@@ -260,10 +249,9 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         return api_documents.config_of(worker.create(key, new), active=False)
 
     @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))
-    def delete(key: str, version: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None) -> Response:
+    def delete(key: str, version: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None) -> None:
         """Delete a version, by default the active one; the version of the file is then active."""
         supervisor.remove_version(key, version)
-        return Response(status_code=204)
 
     @app.get("/sources/{key}/configs/active", responses=_some(404))
     def active_config(key: str) -> api_documents.SourceConfig:
@@ -272,10 +260,9 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
             return api_documents.config_of(found.active, active=True)
 
     @app.put("/sources/{key}/configs/active", status_code=204, responses=_some(404, 409, 500))
-    def activate(key: str, active: api_documents.ActiveVersion) -> Response:
+    def activate(key: str, active: api_documents.ActiveVersion) -> None:
         """Activate a version: the source is stopped in order and started with it."""
         supervisor.activate(key, active.version)
-        return Response(status_code=204)
 
     @app.get(
         "/sources/{key}/configs/plugin",
@@ -321,30 +308,26 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
     @app.put(
         "/connectors/{name}/pause", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
     )
-    def pause(name: str) -> Response:
+    def pause(name: str) -> None:
         """Stop the source's process in order until it is resumed; kept over restarts."""
         supervisor.set_state(name, PAUSED)
-        return Response(status_code=202)
 
     @app.put(
         "/connectors/{name}/resume", status_code=202, response_class=Response, responses=_some(404, 500, connect=True)
     )
-    def resume(name: str) -> Response:
+    def resume(name: str) -> None:
         """Run a paused or stopped source again."""
         supervisor.set_state(name, RUNNING)
-        return Response(status_code=202)
 
     @app.put("/connectors/{name}/stop", status_code=204, responses=_some(404, 500, connect=True))
-    def stop(name: str) -> Response:
+    def stop(name: str) -> None:
         """Stop the source; kept over restarts. Its offsets can then be changed."""
         supervisor.set_state(name, STOPPED)
-        return Response(status_code=204)
 
     @app.post("/connectors/{name}/restart", status_code=204, responses=_some(404, 409, connect=True))
-    def restart(name: str) -> Response:
+    def restart(name: str) -> None:
         """Stop a source in order and start it again, also after an error."""
         supervisor.restart(name)
-        return Response(status_code=204)
 
 
 def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
@@ -410,12 +393,9 @@ _ANSWERS: Mapping[type[Exception], tuple[int, str, Callable[[Any], str]]] = {
 
 
 def _add_error_answers(app: FastAPI) -> None:
-    def answer(request: Request, status: int, code: str, reason: str) -> JSONResponse:
-        return _error(request.url.path, status, code, reason)
-
     def known(request: Request, error: Exception) -> JSONResponse:
         status, code, reason = next(_ANSWERS[kind] for kind in type(error).__mro__ if kind in _ANSWERS)
-        return answer(request, status, code, reason(error))
+        return _error(request.url.path, status, code, reason(error))
 
     for kind in _ANSWERS:
         app.add_exception_handler(kind, known)
@@ -424,20 +404,20 @@ def _add_error_answers(app: FastAPI) -> None:
     def failed(request: Request, error: CommandError) -> JSONResponse:
         log.error("%s: %s", request.url.path, error.message)
         status = {EXIT_CONFIGURATION: 400, EXIT_PERSON: 409}.get(error.exit_code, 503)
-        return answer(request, status, "error", error.message)
+        return _error(request.url.path, status, "error", error.message)
 
     @app.exception_handler(OSError)
     def unwritable(request: Request, error: OSError) -> JSONResponse:
         place = f"{error.filename}: " if isinstance(error.filename, str) else ""
         reason = f"the state folder cannot be used: {place}{error.strerror or error}"
         log.error("%s: %s", request.url.path, reason)
-        return answer(request, 500, "error", reason)
+        return _error(request.url.path, 500, "error", reason)
 
     @app.exception_handler(RequestValidationError)
     def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         form = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         mistakes = [_sentence(mistake, form) for mistake in error.errors()]
-        return answer(request, 422, "invalid_request", "; ".join(mistakes))
+        return _error(request.url.path, 422, "invalid_request", "; ".join(mistakes))
 
     @app.exception_handler(HTTPException)
     def other(request: Request, error: HTTPException) -> JSONResponse:
@@ -447,7 +427,7 @@ def _add_error_answers(app: FastAPI) -> None:
             "Not Found": f"there is no path {request.url.path}: GET /openapi.json lists all",
             "Method Not Allowed": f"{request.url.path} has no method {request.method}, only {allowed}",
         }
-        made = answer(request, error.status_code, "error", reasons.get(error.detail, error.detail))
+        made = _error(request.url.path, error.status_code, "error", reasons.get(error.detail, error.detail))
         made.headers.update(error.headers or {})
         return made
 

@@ -350,16 +350,12 @@ def transforms_of(content: Mapping[str, Any]) -> list[Transform]:
     ]
 
 
-def stats_of(
-    sources: list[ManagedSource], system: Mapping[str, Any], *, version: str, started_us: int, run_time_us: int
-) -> RuntimeStats:
+def stats_of(sources: list[ManagedSource], system: Mapping[str, Any], *, version: str) -> RuntimeStats:
     """Return the document of `/stats`."""
     return RuntimeStats(
         connectors_runtime_version=version,
         connectors_runtime_version_semver=semver(version),
         **system,
-        run_time=run_time_us,
-        start_time=started_us,
         sources_total=len(sources),
         sources_running=sum(source.status == "running" for source in sources),
         connectors=[

@@ -1,7 +1,7 @@
 """The line between a worker and the process of a source: figures and errors up, `stop` down.
 
-A socket pair with one JSON document per line. When the worker ends, even by `kill -9`, the source reads the end of the
-line and stops in order.
+A pair of sockets that keeps messages apart, each a JSON document. When the worker ends, even by `kill -9`, the source
+reads the end of the line and stops in order.
 """
 
 from __future__ import annotations
@@ -24,17 +24,22 @@ from framework.storage.daemon_threads import start_timer
 
 log = logging.getLogger(__name__)
 
-STOP = b"stop\n"
+STOP = b"stop"
 ORPHAN_SECONDS = 30.0
 """Time that a source has to end in order after the end of its worker."""
 
 SEND_SECONDS = 2.0
 """Time that a worker may take to read an error; a worker that is stuck must not hold up its sources."""
 
-_LINE_BYTES = 1024 * 1024
+_MESSAGE_BYTES = 1024 * 1024
 
-MAX_ERROR_CHARACTERS = 100_000
-"""The error of a source that a worker shows: a line has room for it, however its characters are escaped."""
+MAX_ERROR_CHARACTERS = 20_000
+"""The error of a source that a worker shows: a message has room for it, however its characters are escaped."""
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the ends of a line: a message of one arrives whole at the other, or not at all."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
 class ChildChannel:
@@ -50,8 +55,6 @@ class ChildChannel:
         os.set_inheritable(descriptor, False)  # noqa: FBT003 - processes of this source do not keep the line open
         self._socket = socket.socket(fileno=descriptor)
         self._socket.settimeout(SEND_SECONDS)
-        self._rest = b""
-        self._sends = threading.Lock()
         self._stop: Callable[[], None] | None = None
         threading.Thread(target=self._watch, name="worker", daemon=True).start()
 
@@ -61,28 +64,18 @@ class ChildChannel:
 
     def report(self, progress: RunStatistics) -> None:
         """Send the figures without waiting: while a worker that is stuck leaves no room for them, they are dropped."""
-        with self._sends, contextlib.suppress(OSError):  # it is stuck or gone
-            self._write_rest()
-            self._rest = _line({"progress": attrs.asdict(progress)})
-            self._write_rest()
+        with contextlib.suppress(OSError):  # it is stuck or gone
+            os.write(self._socket.fileno(), orjson.dumps({"progress": attrs.asdict(progress)}))
 
-    def failed(self, message: str, exit_code: int) -> None:
+    def failed(self, message: str) -> None:
         """Send the error that ends the source; it may name a file whose name is no Unicode."""
-        error = {"error": unicode_text(message[:MAX_ERROR_CHARACTERS]), "exit_code": exit_code}
-        with self._sends, contextlib.suppress(OSError):  # it is stuck or gone
-            rest, self._rest = self._rest, b""
-            self._socket.sendall(rest + _line(error))
-
-    def _write_rest(self) -> None:
-        """Write what is left of the last line: the next one may only follow its end."""
-        while self._rest:
-            self._rest = self._rest[os.write(self._socket.fileno(), self._rest) :]
+        error = {"error": unicode_text(message[:MAX_ERROR_CHARACTERS])}
+        with contextlib.suppress(OSError):  # it is stuck or gone
+            self._socket.sendall(orjson.dumps(error))
 
     def _watch(self) -> None:
-        if not self._is_gone():
+        while not self._is_gone():
             self._ask_to_stop()
-            while not self._is_gone():
-                log.debug("asked to stop again")
         start_timer(ORPHAN_SECONDS, lambda: self._leave(1))
         self._ask_to_stop()  # before the line, which may wait for a reader of the log
         log.warning("the worker is gone: stopping, positions are saved")
@@ -102,10 +95,6 @@ class ChildChannel:
             os.kill(os.getpid(), signal.SIGTERM)
         else:
             self._stop()
-
-
-def _line(document: dict[str, object]) -> bytes:
-    return orjson.dumps(document) + b"\n"
 
 
 class WorkerEnd:
@@ -140,17 +129,17 @@ class WorkerEnd:
         self._line.close()
 
     def _read(self) -> None:
-        with contextlib.suppress(OSError), self._line.makefile("rb") as lines:
-            while line := lines.readline(_LINE_BYTES):
-                self._receive(line)
+        with contextlib.suppress(OSError):
+            while message := self._line.recv(_MESSAGE_BYTES):
+                self._receive(message)
         self._ended()
 
-    def _receive(self, line: bytes) -> None:
+    def _receive(self, message: bytes) -> None:
         try:
-            document = json.loads(line)
+            document = json.loads(message)
             if "error" in document:
                 self.error = str(document["error"])
             else:
                 self.progress = RunStatistics(**document["progress"])
         except (ValueError, TypeError, KeyError):
-            log.debug("a line that is no message")
+            log.debug("what is no message")

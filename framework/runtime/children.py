@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import socket
 import subprocess
 from collections.abc import Callable, Sequence
 from typing import IO
 
 from typing_extensions import override
 
-from framework.runtime.child_channel import WorkerEnd
+from framework.runtime.child_channel import WorkerEnd, socket_pair
 from framework.runtime.commands import interpreter
 
 
@@ -32,9 +31,10 @@ class ChildProcess(WorkerEnd):
     def __init__(
         self, arguments: Sequence[str], key: str, ended: Callable[[], None], stdin: IO[bytes] | None = None
     ) -> None:
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket_pair()
         with theirs:
             try:
+                super().__init__(ours, ended)  # before the process: where processes are limited, threads count, too
                 self._process = subprocess.Popen(  # noqa: S603 - the program itself
                     [
                         *interpreter(),
@@ -51,13 +51,9 @@ class ChildProcess(WorkerEnd):
             except OSError:
                 ours.close()
                 raise
-        try:
-            super().__init__(ours, ended)
-        except RuntimeError as error:  # a limit of processes counts threads, too: the child took the last place
-            self._process.kill()
-            self._process.wait()
-            ours.close()
-            raise OSError(errno.EAGAIN, str(error)) from error
+            except RuntimeError as error:
+                ours.close()
+                raise OSError(errno.EAGAIN, str(error)) from error
 
     @property
     def pid(self) -> int:

@@ -98,13 +98,10 @@ def _run(configuration: Configuration, arguments: Sequence[str], max_lines: int,
             try:
                 lines = [line.rstrip(b"\n") for line in itertools.islice(process.stdout, max_lines)]
                 if len(lines) == max_lines:
-                    process.kill()
                     return lines
                 code = process.wait()
-            except BaseException:
-                process.kill()
-                raise
             finally:
+                process.kill()  # unless it has ended
                 limit.cancel()
                 del _processes[process]
         if ended and code != EXIT_DONE:

@@ -93,12 +93,7 @@ def read_configuration(
         key: the key, for a file that belongs to one; by default the file says it.
         settings: overrides of the command line; `load` applies them, too.
     """
-    made = _read(Configuration(key=key or unicode_text(path.name), path=path, settings=settings), kinds, load, key)
-    return attrs.evolve(made, mistake=unicode_text(made.mistake)) if made.mistake else made
-
-
-def _read(made: Configuration, kinds: Kinds, load: Load, key: str) -> Configuration:
-    path, files = made.path, list[Path]()
+    made, files = Configuration(key=key or unicode_text(path.name), path=path, settings=settings), list[Path]()
     try:
         try:
             layers = tuple(file_layers(path, files))
@@ -106,21 +101,16 @@ def _read(made: Configuration, kinds: Kinds, load: Load, key: str) -> Configurat
             made = attrs.evolve(made, includes=tuple(dict.fromkeys(files[1:])))  # a change of one corrects its mistake
         mapping = merge(layers).values
         made = _described(attrs.evolve(made, layers=layers), mapping, key)
-        kind = _kind(mapping, path, kinds)
+        kind = kinds.of(mapping, origin=str(path))
         made = attrs.evolve(made, kind=kind)
         loaded = load(kind.task_class, path, layers)
     except ConfigError as error:
-        return attrs.evolve(made, mistake=str(error))
+        mistake = str(error)
     except Exception as error:  # noqa: BLE001 - one source in error, and the others run
-        return attrs.evolve(made, mistake=f"{path}: unexpected {type(error).__name__}: {error}")
-    return _described(made, loaded.merged.values, key)  # an override may name the source, too
-
-
-def _kind(mapping: Mapping[str, Any], path: Path, kinds: Kinds) -> Kind:
-    try:
-        return kinds.of(mapping)
-    except ConfigError as error:
-        raise ConfigError(error.mistakes, origin=str(path)) from error
+        mistake = f"{path}: unexpected {type(error).__name__}: {error}"
+    else:
+        return _described(made, loaded.merged.values, key)  # an override may name the source, too
+    return attrs.evolve(made, mistake=unicode_text(mistake))
 
 
 def _described(made: Configuration, mapping: Mapping[str, Any], key: str) -> Configuration:

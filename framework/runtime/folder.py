@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -101,8 +102,7 @@ class ConfigFolder:
             if other is not None:
                 what = f'source "{made.source}"' if made.source in sources else f'key "{made.key}"'
                 mistake = f"{path}: the {what} is also in {other}: rename one of them, or remove a file"
-                key = _free(unicode_text(path.name), result)
-                made = attrs.evolve(made, key=key, source="", mistake=unicode_text(mistake))
+                made = attrs.evolve(made, key=unicode_text(path.name), source="", mistake=unicode_text(mistake))
             else:
                 owners.add(path)
                 if made.source:
@@ -116,20 +116,11 @@ class ConfigFolder:
         return path not in self._owners, path.stem not in {made.key, made.source}, path
 
 
-def _free(key: str, taken: Mapping[str, object]) -> str:
-    while key in taken:
-        key += "_"
-    return key
-
-
 def content_of(paths: Iterable[Path]) -> bytes:
-    """Return the content of files, to find changes."""
-    return b"\0".join(map(_bytes, paths))
-
-
-def _bytes(path: Path) -> bytes:
-    """Return the content; of a file that cannot be read, nothing: reading it again then says why."""
-    try:
-        return read_file(path, MAX_BYTES, may_wait=False)
-    except OSError:
-        return b""
+    """Return the content of files, to find changes; of one that cannot be read, nothing: reading it again then says why."""
+    content = b""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            content += read_file(path, MAX_BYTES, may_wait=False)
+        content += b"\0"
+    return content

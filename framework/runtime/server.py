@@ -157,9 +157,7 @@ class ApiServer:
             )
             config.load()
             if config.ssl is not None:
-                self._socket.certificate = RenewedCertificate(
-                    config.ssl, str(http.tls.cert_file), str(http.tls.key_file)
-                )
+                self._socket.certificate = RenewedCertificate(config.ssl, http.tls)
         except BaseException:
             self._socket.close()
             raise

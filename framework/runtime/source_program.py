@@ -7,7 +7,6 @@ import importlib.util
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,9 +14,6 @@ from framework.config.option import nearest, sections_of
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError
 from framework.task import AbstractSourceTask
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 _SHIPPED = ("s3", "gcs")
 _COMMON = frozenset(sections_of(SourceCommonConfig))
@@ -57,14 +53,17 @@ class Kinds:
 
     def __init__(self, program: str, task_class: type[AbstractSourceTask]) -> None:
         self._found: dict[str, Kind] = {}
-        if task_class.config_class is not None:
-            for name in _store_sections(task_class):
-                self._found[name] = Kind(
-                    name=name, program=program, task_class=task_class, arguments=_arguments_of(program)
-                )
+        for name in _store_sections(task_class):
+            self._found[name] = Kind(
+                name=name, program=program, task_class=task_class, arguments=_arguments_of(program)
+            )
 
-    def of(self, mapping: Mapping[str, object]) -> Kind:
+    def of(self, mapping: Mapping[str, object], *, origin: str = "") -> Kind:
         """Return the kind of a configuration.
+
+        Args:
+            mapping: its sections.
+            origin: its file, for the message.
 
         Raises:
             ConfigError: it has no section of a known store, or more than one.
@@ -74,10 +73,11 @@ class Kinds:
         if len(kinds) == 1:
             return kinds[0]
         if kinds:
-            raise ConfigError(f"sections of several stores, {', '.join(kind.name for kind in kinds)}: keep one")
+            names = [kind.name for kind in kinds]
+            raise ConfigError(f"sections of several stores, {', '.join(names)}: keep one", origin=origin)
         guesses = [(name, nearest(name, dict.fromkeys([*_SHIPPED, *self._found]))) for name in names]
         advice = "".join(f"; [{name}] is none: did you mean [{guess}]?" for name, guess in guesses if guess is not None)
-        raise ConfigError(f"the section of its store is missing, for example [s3] or [gcs]{advice}")
+        raise ConfigError(f"the section of its store is missing, for example [s3] or [gcs]{advice}", origin=origin)
 
     def named(self, name: str) -> Kind | None:
         """Return a kind by its name or the name of its program; None when there is none."""
@@ -92,31 +92,22 @@ class Kinds:
 
 def _installed(name: str) -> Kind | None:
     program = f"{name}_source"
-    if not _is_module(program) or not _is_module(f"{program}.task"):
+    if not _is_module(f"{program}.task"):
         return None
-    module = importlib.import_module(f"{program}.task")
-    for task_class in _task_classes(module):
-        if name in _store_sections(task_class):
-            return Kind(name=name, program=program, task_class=task_class, arguments=("-m", program))
+    for value in vars(importlib.import_module(f"{program}.task")).values():
+        if isinstance(value, type) and issubclass(value, AbstractSourceTask) and name in _store_sections(value):
+            return Kind(name=name, program=program, task_class=value, arguments=("-m", program))
     return None
 
 
-def _task_classes(module: ModuleType) -> list[type[AbstractSourceTask]]:
-    return [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, AbstractSourceTask) and value.config_class is not None
-    ]
-
-
 def _store_sections(task_class: type[AbstractSourceTask]) -> list[str]:
-    assert task_class.config_class is not None
-    return [name for name in sections_of(task_class.config_class) if name not in _COMMON]
+    config_class = task_class.config_class
+    return [name for name in sections_of(config_class) if name not in _COMMON] if config_class is not None else []
 
 
 def _arguments_of(program: str) -> tuple[str, ...]:
     """Return how a program is started: as a package, or as this process was."""
-    if _is_module(program) and _is_module(f"{program}.__main__"):
+    if _is_module(f"{program}.__main__"):
         return ("-m", program)
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None:

@@ -12,28 +12,26 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal
 from urllib.parse import quote
 
-import attrs
+import msgspec
+from msgspec import Struct
 from typing_extensions import Self
 
 from framework.errors import EXIT_TRY_AGAIN, ConfigError
 from framework.model.private_files import ForeignFolderError, make_private, open_draft, open_lock
 
 RUNNING, PAUSED, STOPPED = "running", "paused", "stopped"
-STATES = (RUNNING, PAUSED, STOPPED)
 
 _VERSION_FILE = re.compile(r"source_(.+)_(\d+)\.toml")
 
 
-@attrs.frozen(kw_only=True)
-class KeptState:
+class KeptState(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The kept state of a source.
 
     Attributes:
@@ -42,11 +40,13 @@ class KeptState:
         last: the highest number that a stored version has had; each number is given once.
     """
 
-    state: str = attrs.field(default=RUNNING, validator=attrs.validators.in_(STATES))
-    active: int | None = attrs.field(
-        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(int))
-    )
-    last: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
+    state: Literal["running", "paused", "stopped"] = "running"
+    active: int | None = None
+    last: int = 0
+
+
+class _File(Struct):
+    sources: dict[str, KeptState]
 
 
 class StateFolder:
@@ -60,7 +60,7 @@ class StateFolder:
     def __init__(self, path: Path, *, option: str = "--state-dir") -> None:
         self._path = path
         self._option = option
-        self._lock: IO[bytes] | None = None
+        self._open = contextlib.ExitStack()
         self._states: dict[str, KeptState] = {}
 
     def __enter__(self) -> Self:
@@ -69,35 +69,27 @@ class StateFolder:
         Raises:
             ConfigError: it cannot be used, its content is damaged, or another worker uses it.
         """
-        try:
-            self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            make_private(self._path, may_be_shared=True)
-            self._lock = os.fdopen(open_lock(self._path / "worker.lock"), "ab")
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._unlock()
-            error = ConfigError(f"{self._option}: another worker uses {self._path}; give each its own folder")
-            error.exit_code = EXIT_TRY_AGAIN  # it may end
-            raise error from None
-        except ForeignFolderError as error:
-            raise ConfigError(f"{self._option}: {error}") from None
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ConfigError(f"{self._option}: the folder {self._path} cannot be used: {reason}") from None
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(self._path, may_be_shared=True)
+                lock = stack.enter_context(os.fdopen(open_lock(self._path / "worker.lock"), "ab"))
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                error = ConfigError(f"{self._option}: another worker uses {self._path}; give each its own folder")
+                error.exit_code = EXIT_TRY_AGAIN  # it may end
+                raise error from None
+            except ForeignFolderError as foreign:
+                raise ConfigError(f"{self._option}: {foreign}") from None
+            except OSError as failure:
+                reason = failure.strerror or type(failure).__name__
+                raise ConfigError(f"{self._option}: the folder {self._path} cannot be used: {reason}") from None
             self._states = self._read()
-        except BaseException:
-            self._unlock()
-            raise
+            self._open = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._unlock()
-
-    def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.close()
+        self._open.close()
 
     def get(self, key: str) -> KeptState:
         """Return the kept state of a source; the default for an unknown one."""
@@ -109,11 +101,10 @@ class StateFolder:
         Raises:
             OSError: it cannot be written; nothing has changed.
         """
-        changed = attrs.evolve(self.get(key), **changes)
+        changed = msgspec.structs.replace(self.get(key), **changes)
         if changed != self.get(key):
             states = {**self._states, key: changed}
-            kept = {name: attrs.asdict(state) for name, state in sorted(states.items())}
-            self._write("state.json", json.dumps({"sources": kept}, indent=2).encode())
+            self._write("state.json", msgspec.json.format(msgspec.json.encode(_File(states), order="sorted")))
             self._states = states
         return changed
 
@@ -152,13 +143,12 @@ class StateFolder:
             with contextlib.suppress(OSError):  # a folder is no draft
                 draft.unlink(missing_ok=True)
         try:
-            sources = json.loads(path.read_bytes())["sources"]
-            return {key: KeptState(**kept) for key, kept in sources.items()}
+            return msgspec.json.decode(path.read_bytes(), type=_File).sources
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise ConfigError(f"{self._option}: {path} cannot be read: {error.strerror}") from None
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except msgspec.DecodeError:
             raise ConfigError(
                 f"{self._option}: {path} is damaged: restore it, or delete it; paused sources then run"
             ) from None

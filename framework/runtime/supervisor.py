@@ -95,8 +95,6 @@ class Supervisor:
     _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
     _exit_code: int | None = attrs.field(default=None, init=False)
-    started_us: int = attrs.field(factory=lambda: time.time_ns() // 1000, init=False)
-    _started_ns: int = attrs.field(factory=time.monotonic_ns, init=False)
 
     # ---- the loop
 
@@ -113,11 +111,6 @@ class Supervisor:
     def ended(self) -> bool:
         """Whether a single source has ended by itself, or was running when `stop` came."""
         return self._exit_code is not None
-
-    @property
-    def run_time_us(self) -> int:
-        """Microseconds since its creation, whatever the time of day did meanwhile."""
-        return (time.monotonic_ns() - self._started_ns) // 1000
 
     def stop(self) -> None:
         """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
@@ -280,11 +273,11 @@ class Supervisor:
         source.restart = False
         due = not source.held and self._clock() >= source.retry_at
         if wanted and due and not source.active.mistake:
-            self._begin_alone(source)
+            self._begin(source)
         elif self._single and wanted and source.active.mistake:
             self._exit_code = EXIT_CONFIGURATION
 
-    def _begin_alone(self, source: ManagedSource) -> None:
+    def _begin(self, source: ManagedSource) -> None:
         """Begin, unless it still runs under another key, or its offsets are being changed there."""
         others = [other for other in self._sources.values() if other is not source and (other.running or other.busy)]
         first = next((each for each in others if (each.running or each.active).source == source.active.source), None)
@@ -297,10 +290,8 @@ class Supervisor:
                 source.active.source,
             )
         source.waits_for = waits_for
-        if not waits_for:
-            self._begin(source)
-
-    def _begin(self, source: ManagedSource) -> None:
+        if waits_for:
+            return
         source.started_at = self._clock()
         try:
             source.child = self._start(source.active, self.wake)

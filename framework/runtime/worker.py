@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import json
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from framework.model.text import unicode_text
 from framework.runtime.children import ChildProcess
 from framework.runtime.commands import CommandError, run_command
 from framework.runtime.configuration import Configuration, Load, read_configuration, shown, without_logins
-from framework.runtime.folder import ConfigFolder, content_of
+from framework.runtime.folder import ConfigFolder
 from framework.runtime.state import StateFolder
 from framework.runtime.supervisor import BusyError, Start, Supervisor, UnknownVersionError
 
@@ -65,7 +66,6 @@ class Worker:
     _single: bool = attrs.field(default=False, kw_only=True)
     _starts: Start | None = attrs.field(default=None, kw_only=True, alias="start")
     _command: Callable[..., list[bytes]] = attrs.field(default=run_command, kw_only=True)
-    _stored: dict[Path, tuple[bytes, Configuration]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.id = unicode_text(f"{socket.gethostname()}:{self._path}")
@@ -87,15 +87,7 @@ class Worker:
         path = self._state.versions(key).get(version)
         if path is None:
             raise UnknownVersionError(key, version)
-        known = self._stored.get(path)
-        data = content_of((path, *(known[1].includes if known is not None else ())))
-        # an unchanged version is not checked again; a wrong one is, for the cause may lie outside of it
-        if known is None or known[0] != data or known[1].mistake:
-            if known is None:  # a new one: former ones may have been deleted
-                self._stored = {other: read for other, read in self._stored.items() if other.exists()}
-            # a wrong one may not tell its own number
-            known = self._stored[path] = data, attrs.evolve(self._read(path, key), version=version)
-        return known[1]
+        return attrs.evolve(self._read(path, key), version=version)  # a wrong one may not tell its own number
 
     # ---- configurations
 
@@ -109,7 +101,6 @@ class Worker:
             OSError: it cannot be stored.
         """
         content = new.plugin_config
-        _check_values(content)
         mistakes = [
             f"plugin_config.{name}: belongs beside plugin_config" for name in CONNECTOR_OPTIONS if name in content
         ]
@@ -169,21 +160,6 @@ class Worker:
             return [f'[source] name = "{name}": must be that of the file; under another name it starts from nothing']
         return []
 
-    def _mistakes_of(self, kind: Kind, content: Mapping[str, Any]) -> list[str]:
-        """Return all mistakes of a configuration, as `check` words them.
-
-        Raises:
-            OSError: its draft cannot be written.
-        """
-        try:
-            with self._draft(content) as draft:
-                self._load(kind.task_class, draft, file_layers(draft))
-        except ConfigError as error:
-            return list(error.mistakes)
-        except RecursionError:
-            return ["the configuration is nested too deeply"]
-        return []
-
     def validate(self, kind: Kind, content: Mapping[str, Any]) -> Validation:
         """Return a check of a configuration, option by option, as Kafka Connect words it.
 
@@ -199,37 +175,40 @@ class Worker:
         )
 
         _check_values(content, nulls=False)
+        mistakes: tuple[str, ...] = ()
+        try:
+            with self._draft(content) as draft:
+                self._load(kind.task_class, draft, file_layers(draft))
+        except ConfigError as error:
+            mistakes = error.mistakes
         sections = sections_of(kind.config_class)
-        mistakes = [(_place(mistake), mistake) for mistake in self._mistakes_of(kind, content)]
         view = shown_mapping(content, sections)
         view = without_logins(view) if mistakes else view
+        errors: dict[str, list[str]] = defaultdict(list)
+        for mistake in mistakes:
+            errors[_place(mistake)].append(mistake)
         checks: list[OptionCheck] = []
         for section, cls in sections.items():
             for option in options_of(cls):
                 name = f"{section}.{option.name}"
-                checks.append(
-                    OptionCheck(
-                        definition=OptionDefinition(
-                            name=name,
-                            type=option.type_text,
-                            required=option.required,
-                            default_value=None if option.required else plain(option.default),
-                            documentation=option.metadata.doc,
-                            group=section,
-                        ),
-                        value=OptionValue(
-                            name=name,
-                            value=value_at(view, name.split(".")),
-                            recommended_values=list(option.metadata.choices or ()),
-                            errors=[text for place, text in mistakes if place == name],
-                        ),
-                    )
+                definition = OptionDefinition(
+                    name=name,
+                    type=option.type_text,
+                    required=option.required,
+                    default_value=None if option.required else plain(option.default),
+                    documentation=option.metadata.doc,
+                    group=section,
                 )
-        known = {check.value.name for check in checks}
-        for place, mistake in mistakes:
-            if place not in known:
-                unknown = OptionDefinition(name=place, type="", required=False, documentation="", group="")
-                checks.append(OptionCheck(definition=unknown, value=OptionValue(name=place, errors=[mistake])))
+                value = OptionValue(
+                    name=name,
+                    value=value_at(view, name.split(".")),
+                    recommended_values=list(option.metadata.choices or ()),
+                    errors=errors.pop(name, []),
+                )
+                checks.append(OptionCheck(definition=definition, value=value))
+        for place, texts in errors.items():  # what is no option
+            unknown = OptionDefinition(name=place, type="", required=False, documentation="", group="")
+            checks.append(OptionCheck(definition=unknown, value=OptionValue(name=place, errors=texts)))
         return Validation(name=kind.program, error_count=len(mistakes), groups=list(sections), configs=checks)
 
     # ---- offsets

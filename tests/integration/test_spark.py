@@ -152,8 +152,8 @@ def test_spark_and_local_leave_the_same_records_and_positions(spark, bucket, igg
     LocalEngine(S3SourceTask, alone, once=True).run()
     records = stored(iggy_url, stream_name, "one")
     assert len(records) == sum(LINES - 1 + number for number in range(OBJECTS)) == last.records
-    assert last.objects_done == last.objects_total == OBJECTS
-    assert last.bytes_done == last.bytes_total
+    assert last.objects == last.objects_total == OBJECTS
+    assert last.object_bytes == last.bytes_total
     assert sorted(records) == sorted(stored(iggy_url, stream_name, "two"))
     assert positions(iggy_url, on_spark) == positions(iggy_url, alone)
     assert spark_engine(on_spark).run().records == 0
@@ -173,8 +173,8 @@ def test_spark_and_local_cut_a_large_object_alike(spark, bucket, iggy_url, strea
     )
     assert {partition for key, _, _, partition, _ in records if key == "in/00.jsonl"} == {0, 1, 2}
     assert records == splits(iggy_url, stream_name, "two")
-    assert last.objects_done == last.objects_total > OBJECTS
-    assert last.bytes_done == last.bytes_total
+    assert last.objects == last.objects_total > OBJECTS
+    assert last.object_bytes == last.bytes_total
     assert spark_engine(on_spark).run().records == 0
     assert splits(iggy_url, stream_name, "one") == records
 
@@ -200,7 +200,7 @@ def test_one_large_object_in_blocks_is_read_by_several_tasks(spark, moto_bucket,
         2,
     }  # a task sends to a partition, and another to others
     assert records == splits(iggy_url, stream_name, "two")
-    assert last.bytes_done == last.bytes_total == len(data)
+    assert last.object_bytes == last.bytes_total == len(data)
     assert spark_engine(on_spark).run().records == 0
 
 

@@ -273,7 +273,7 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
     with Output(level="warning") as output:
         last = run_engine(demo.store.task_class, config, output, Flags(once=True))
     seconds = time.monotonic() - began
-    complete = bool(last.listings) and last.objects_done == last.objects_total
+    complete = bool(last.listings) and last.objects == last.objects_total
     if complete and not last.records and not last.objects_opened:
         done = f"nothing to send: {objects} of {objects} objects are done, and none was opened"
     else:

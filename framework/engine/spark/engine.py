@@ -107,7 +107,6 @@ class SparkEngine(Engine):
         group = SparkGroup(self._task_class, self._config, session, self._await_spark, once=self._once)
         with self._stops(group.stop):
             group.run(self._stopping, self._reporter)
-        self._finish(session)
 
 
 def _stop(spark: ReadySpark | None) -> None:

@@ -66,6 +66,33 @@ def test_a_stop_does_not_wait_for_positions_that_are_being_loaded(monkeypatch, c
     assert caplog.text == ""
 
 
+def test_a_run_is_starting_at_first_and_recovering_after_a_break(monkeypatch):
+    engine = LocalEngine(MemorySourceTask, source_config(), once=True)
+    session = SimpleNamespace(
+        epoch=SimpleNamespace(number=1),
+        open_partitions=lambda: None,
+        skipped_lately=list,
+        stored_records=0,
+        finish=lambda: None,
+    )
+    states, breaks = [], [IggyUnavailableError("the connection broke")]
+
+    def begin(*_, **__):
+        states.append(engine.progress().state)
+        return session
+
+    def work(_session):
+        for error in breaks:
+            breaks.clear()
+            raise error
+
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(Session, "begin", begin)
+    monkeypatch.setattr(engine, "_run_tasks", work)
+    assert engine.run().state == "done"
+    assert states == ["starting", "recovering"]
+
+
 def test_a_stop_while_iggy_is_slow_to_answer_begins_no_epoch(monkeypatch):
     """Its waits for predecessors take up to a minute, and the time of the stop was over before the connection was there."""
     engine = LocalEngine(MemorySourceTask, source_config(), once=True)

@@ -11,13 +11,13 @@ import pytest
 
 from framework.engine.run_statistics import RunStatistics
 from framework.runtime import child_channel
-from framework.runtime.child_channel import ChildChannel, WorkerEnd
+from framework.runtime.child_channel import ChildChannel, WorkerEnd, socket_pair
 
 
 @pytest.fixture
 def line():
     """Yields both ends, and how often the worker's end reported an end."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     ended = threading.Semaphore(0)
     end = WorkerEnd(ours, ended.release)
     descriptor = os.dup(theirs.fileno())
@@ -58,7 +58,7 @@ def test_the_worker_is_woken_by_the_end_and_not_by_figures(line):
 
 def test_the_last_error_arrives(line):
     child, end, _ = line
-    child.failed('no bucket "lake"\n  - ü', 3)
+    child.failed('no bucket "lake"\n  - ü')
     wait_until(lambda: end.error)
     assert (end.error, end.progress) == ('no bucket "lake"\n  - ü', None)
 
@@ -66,14 +66,14 @@ def test_the_last_error_arrives(line):
 @pytest.mark.parametrize("name", ["conf.d/orders-\udcff.toml", "no pair: \ud800"])
 def test_an_error_about_a_name_that_is_no_unicode_arrives(line, name):
     child, end, _ = line
-    child.failed(f"{name}: no bucket", 3)
+    child.failed(f"{name}: no bucket")
     wait_until(lambda: end.error)
     assert end.error == name.encode(errors="replace").decode() + ": no bucket"
 
 
 def test_the_beginning_of_an_endless_error_arrives(line):
     child, end, _ = line
-    child.failed("no such option; " * 200_000, 2)
+    child.failed("no such option; " * 200_000)
     wait_until(lambda: end.error)
     assert end.error.startswith("no such option; no such option")
 
@@ -89,7 +89,7 @@ def test_a_request_to_stop_is_passed_on_and_may_be_repeated(line):
 
 def test_a_worker_that_is_stuck_does_not_hold_up_the_source_and_hears_it_afterwards(monkeypatch):
     monkeypatch.setattr(child_channel, "SEND_SECONDS", 3600)  # as long as a report would take that waits
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
 
@@ -101,7 +101,6 @@ def test_a_worker_that_is_stuck_does_not_hold_up_the_source_and_hears_it_afterwa
     reporting.start()
     reporting.join(60)
     assert not reporting.is_alive()
-    assert child._rest
     end = WorkerEnd(ours, lambda: None)
     wait_until(lambda: child.report(RunStatistics(records=5000)) or (end.progress and end.progress.records == 5000))
     ours.shutdown(socket.SHUT_RDWR)
@@ -111,25 +110,24 @@ def test_a_worker_that_is_stuck_does_not_hold_up_the_source_and_hears_it_afterwa
 
 def test_an_error_waits_for_a_worker_that_is_stuck_for_a_moment_only(monkeypatch):
     monkeypatch.setattr(child_channel, "SEND_SECONDS", 0.05)
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
     for number in range(3000):  # without a reader
         child.report(RunStatistics(records=number))
-    child.failed("it failed", 1)
+    child.failed("it failed")
     ours.close()
     child._socket.close()
 
 
 def test_an_error_follows_figures_that_found_no_room():
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     child = ChildChannel(theirs.detach(), leave=lambda _code: None)
     child.on_stop(lambda: None)
     for number in range(3000):  # without a reader
         child.report(RunStatistics(records=number))
-    assert child._rest
     end = WorkerEnd(ours, lambda: None)
-    child.failed("it failed", 1)
+    child.failed("it failed")
     wait_until(lambda: end.error == "it failed")
     ours.shutdown(socket.SHUT_RDWR)
     end.close()
@@ -138,7 +136,7 @@ def test_an_error_follows_figures_that_found_no_room():
 
 def test_a_source_stops_after_the_end_of_its_worker_and_leaves_when_it_cannot(monkeypatch):
     monkeypatch.setattr(child_channel, "ORPHAN_SECONDS", 0.01)
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     stopped, left = threading.Event(), threading.Event()
     child = ChildChannel(theirs.detach(), leave=lambda code: code == 1 and left.set())
     child.on_stop(stopped.set)
@@ -151,7 +149,7 @@ def test_a_source_stops_after_the_end_of_its_worker_and_leaves_when_it_cannot(mo
 
 def test_a_log_that_nobody_reads_does_not_keep_a_source_without_its_worker():
     """Once it is asked to stop, its lines wait for a moment only."""
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     stopped = threading.Event()
 
     class Stuck(logging.Handler):
@@ -175,7 +173,7 @@ def test_a_log_that_nobody_reads_does_not_keep_a_source_without_its_worker():
 
 def test_a_source_that_was_asked_to_stop_and_cannot_leaves_after_the_end_of_its_worker(monkeypatch):
     monkeypatch.setattr(child_channel, "ORPHAN_SECONDS", 0.01)
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     asked, left = threading.Semaphore(0), threading.Event()
     child = ChildChannel(theirs.detach(), leave=lambda code: code == 1 and left.set())
     child.on_stop(asked.release)
@@ -192,9 +190,9 @@ def test_a_descriptor_is_not_inherited_further(line):
     assert not os.get_inheritable(child._socket.fileno())
 
 
-@pytest.mark.parametrize("data", [b"nonsense\n", b"[]\n", b"{}\n", b'{"progress": {"x": 1}}\n', b"\xff\n", b"no end"])
+@pytest.mark.parametrize("data", [b"nonsense", b"[]", b"{}", b'{"progress": {"x": 1}}', b"\xff", b"no end"])
 def test_what_is_no_message_is_passed_over(data):
-    ours, theirs = socket.socketpair()
+    ours, theirs = socket_pair()
     end = WorkerEnd(ours, lambda: None)
     theirs.sendall(data)
     theirs.close()

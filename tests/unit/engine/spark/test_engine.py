@@ -3,11 +3,13 @@
 import contextlib
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from framework.engine import epoch_loop
 from framework.engine.epoch_loop import Engine
+from framework.engine.iggy_target import IggyTarget
 from framework.engine.run_statistics import state_text
 from framework.engine.spark import engine as engines
 from framework.errors import FatalError, IggyUnavailableError, SourceRunningError, SparkUnavailableError
@@ -34,7 +36,7 @@ def made(monkeypatch):
         def __init__(self, *_, **__):
             pass
 
-        def wait(self):
+        def watch(self, *_):
             happened.append("wait")
             return turns.pop(0)
 
@@ -47,6 +49,7 @@ def made(monkeypatch):
     monkeypatch.setattr(engines, "spark_context", context)
     monkeypatch.setattr(engines, "require_packages", lambda *_, **__: True)
     monkeypatch.setattr(epoch_loop, "Standby", Standby)
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=lambda: None))
     monkeypatch.setattr(Engine, "_run_epochs", run_epochs)
     return happened, turns, runs
 
@@ -246,7 +249,7 @@ def test_a_standby_starts_it_again_when_the_former_start_has_ended(slow, monkeyp
         def __init__(self, *_, **__):
             pass
 
-        def wait(self):
+        def watch(self, *_):
             return True
 
     runs = []
@@ -260,6 +263,7 @@ def test_a_standby_starts_it_again_when_the_former_start_has_ended(slow, monkeyp
 
     monkeypatch.setattr(engines, "spark_context", context)
     monkeypatch.setattr(epoch_loop, "Standby", Standby)
+    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=lambda: None))
     begin(work)
     run(standby=True)
     assert happened == ["start", "stopped", "start", "stopped"]
