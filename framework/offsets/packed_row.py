@@ -87,7 +87,6 @@ class RowCodec:
 
     def __init__(self) -> None:
         self.tables = Tables()
-        self._kept_templates = 0
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folder_characters = 0
@@ -97,15 +96,7 @@ class RowCodec:
     @property
     def is_crowded(self) -> bool:
         """Whether there may soon be no room for another template; further entries would have no rows."""
-        return len(self._fields) >= (self._max_templates + self._kept_templates) // 2
-
-    def successor(self) -> RowCodec:
-        """Return an empty codec of the same kind, for the rows that are still there: it has only the templates in use."""
-        return type(self)()
-
-    def keep_templates(self) -> None:
-        """Note that the templates so far are in use."""
-        self._kept_templates = len(self._fields)
+        return len(self._fields) >= self._max_templates // 2
 
     def restore(self, tables: Tables) -> None:
         """Restore the tables, with their numbers, for a codec that has packed nothing yet."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 
 import attrs
@@ -14,6 +16,9 @@ from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
+
+COMPACT_BATCH = 1000
+"""Objects whose positions are dropped per hold of the lock."""
 
 
 @attrs.define(kw_only=True)
@@ -233,11 +238,11 @@ class PositionTable:
         with self.lock:
             self.unsaved.skipped += count
 
-    def mark_missing(self, shown: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
+    def mark_missing(self, unseen: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
-            shown: listed objects with pending positions, or failed.
+            unseen: objects with pending positions, or failed, when it began, that it did not show.
             covers: the prefix.
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.
@@ -246,7 +251,7 @@ class PositionTable:
             for key, entry in self.positions.uncompactable():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
-                missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
+                missing = (entry.missing_since_ms or now_ms) if key.whole() in unseen else 0
                 if missing != entry.missing_since_ms:
                     self.positions[key] = entry.changed(missing_since_ms=missing)
 
@@ -259,15 +264,21 @@ class PositionTable:
         with self.compacting:
             with self.lock:
                 view, watermark = self.positions.view(), self.watermark
-            compactable = view.compactable(watermark)  # takes seconds for a million, and senders wait for the lock
+            objects = 0
+            # not at once: it takes seconds for a million, and senders wait for the lock
+            found = view.compactable(watermark)
+            while batch := list(itertools.islice(found, COMPACT_BATCH)):
+                with self.lock:
+                    gone = list(filter(self.positions.drop, batch))
+                    prefixes = Counter(one.prefix for one in gone)
+                    self.watermark = self.watermark.with_compacted(prefixes, sum(one.records for one in gone))
+                objects += len(gone)
             with self.lock:
-                compacted = self.positions.drop(view, compactable)
-                if compacted.objects:
-                    self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
                 uncompactable = self.positions.uncompactable()
-                gone = {key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)}
-                missing = sum(map(self.positions.remove_object, gone))
-                return sum(compacted.objects.values()) + missing
+                missing = {
+                    key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)
+                }
+                return objects + sum(map(self.positions.remove_object, missing))
 
     # ---- what a flush saves
 
