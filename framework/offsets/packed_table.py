@@ -124,43 +124,29 @@ class FinishedTable:
             body: its body.
             is_new: whether its key has no row.
         """
-        former = self._newest.pop(head, None)
-        number = self._find(head) if former is None and not is_new else None
+        if not is_new:
+            self._discard(head)
         self._newest[head] = head + body
         self._live += 1
         if len(self._newest) == self._block_rows:
             self._add(self._newest_chunk(), self._newest)
             self._newest = {}
             self._as_numpy().sort(kind="stable")  # fast, as all but those of the last block are in order
-        if former is not None or number is not None:
-            self._remove(number)
+        self._clear_away_if_worthwhile()
 
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
         head = self.codec.head(key)
-        if head is None:
-            return False
-        former = self._newest.pop(head, None)
-        number = self._find(head) if former is None else None
-        if former is None and number is None:
-            return False
-        self._remove(number)
-        return True
+        is_gone = head is not None and self._discard(head)
+        self._clear_away_if_worthwhile()
+        return is_gone
 
     def discard_row(self, row: bytes, codec: RowCodec) -> bool:
         """Remove a row of a view; return False when it is no longer there, or rows have another codec now."""
-        if codec is not self.codec:
-            return False
         head = codec.head_of(row)
-        number = None
-        if self._newest.get(head) == row:
-            del self._newest[head]
-        else:
-            number = self._find(head)
-            if number is None or self._row(number) != row:
-                return False
-        self._remove(number)
-        return True
+        is_gone = codec is self.codec and self._row_with(head) == row and self._discard(head)
+        self._clear_away_if_worthwhile()
+        return is_gone
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
         """Replace all rows by the chunks of `FinishedView.chunks`. Takes a tenth of the time of single puts.
@@ -196,16 +182,14 @@ class FinishedTable:
 
     def _row_of(self, key: OffsetManagerKey) -> bytes | None:
         head = self.codec.head(key)
-        if head is None:
-            return None
+        return self._row_with(head) if head is not None else None
+
+    def _row_with(self, head: bytes) -> bytes | None:
         row = self._newest.get(head)
         if row is not None:
             return row
         number = self._find(head)
-        return self._row(number) if number is not None else None
-
-    def _row(self, number: int) -> bytes:
-        return self._blocks[number // self._block_rows].row(number % self._block_rows)
+        return self._blocks[number // self._block_rows].row(number % self._block_rows) if number is not None else None
 
     def _find(self, head: bytes) -> int | None:
         """Return the number of the row in a block that has this head."""
@@ -220,13 +204,18 @@ class FinishedTable:
                 return number
         return None
 
-    def _remove(self, number: int | None) -> None:
-        """Remove the row of that number; None: a row that was among the newest."""
-        if number is not None:
+    def _discard(self, head: bytes) -> bool:
+        if self._newest.pop(head, None) is None:
+            number = self._find(head)
+            if number is None:
+                return False
             self._dead[number] = 1
         self._live -= 1
         self._gone += 1
-        # enough: some thousands, and a quarter of those that live, since the others are copied
+        return True
+
+    def _clear_away_if_worthwhile(self) -> None:
+        # from some thousands on, and a quarter of those that live, since the others are copied
         if self._gone > max(self._block_rows, self._live >> 2):
             self._clear_away()
 

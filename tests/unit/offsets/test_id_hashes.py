@@ -15,6 +15,7 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets import id_hashes
 from framework.offsets.id_hashes import Identities
 from framework.offsets.manager import OffsetManager
+from framework.offsets.packed_table import FinishedTable
 from framework.offsets.position_map import position_map
 from framework.offsets.set_position import SetPosition
 from framework.testing.fakes.memory_iggy import MemoryIggy
@@ -140,14 +141,14 @@ def test_of_many_objects_with_one_hash_each_finds_its_generation_at_once(monkeyp
     assert len(asked) < 2 * len(keys)
 
 
-def test_of_many_finished_objects_with_one_hash_each_is_found_at_once():
+def test_of_many_finished_objects_with_one_hash_each_is_found_at_once(monkeypatch):
     """Whoever chooses keys does not know the secret of this process."""
     head = struct.Struct("<II").size
     keys = colliding_keys(head, PAIRS)
     assert len({xxhash.xxh3_64_intdigest(bytes(head) + key.encode()) for key in keys}) == 1
+    monkeypatch.setattr(FinishedTable, "_block_rows", 10)
     positions = position_map(start_of(key, records_done=1, records_saved=1, total=1) for key in keys)
-    positions._finished._merge_newest()
-    hashes = [number >> 32 for number in positions._finished._others]
+    hashes = [number >> 32 for number in positions._finished._numbers]
     assert len(set(hashes)) > len(keys) - 10
     assert all(positions.find(start_of(key).get_manager_key()) is not None for key in keys)
 
