@@ -87,6 +87,7 @@ class RowCodec:
 
     def __init__(self) -> None:
         self.tables = Tables()
+        self._kept_templates = 0
         self._folder_numbers: dict[tuple[Scope, str], int] = {}
         self._last_head: tuple[tuple[tuple[str, str], ...] | None, bytes] = (None, b"")
         self._folder_characters = 0
@@ -96,7 +97,11 @@ class RowCodec:
     @property
     def is_crowded(self) -> bool:
         """Whether there may soon be no room for another template; further entries would have no rows."""
-        return len(self._fields) >= self._max_templates // 2
+        return len(self._fields) >= (self._max_templates + self._kept_templates) // 2
+
+    def keep_templates(self) -> None:
+        """Note that the templates so far are in use."""
+        self._kept_templates = len(self._fields)
 
     def restore(self, tables: Tables) -> None:
         """Restore the tables, with their numbers, for a codec that has packed nothing yet."""

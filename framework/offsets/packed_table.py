@@ -234,6 +234,7 @@ class FinishedTable:
             row = codec.row(entry.get_manager_key(), entry)
             assert row is not None, "it was a row before"
             self.put(*row, is_new=True)
+        codec.keep_templates()
 
     def _newest_chunk(self) -> RowChunk:
         rows = self._newest.values()
@@ -250,11 +251,6 @@ class FinishedTable:
         self._numbers.frombytes(added.tobytes())  # in place: it has 8 MB for a million rows
         self._blocks.append(_Block.of(chunk))
         self._dead += bytes(self._block_rows)
-
-    def _sorted(self) -> NDArray[np.uint64]:
-        import numpy as np  # noqa: PLC0415 - as above
-
-        return np.frombuffer(self._numbers, np.uint64)
 
     def _as_numpy(self) -> NDArray[np.uint64]:
         import numpy as np  # noqa: PLC0415 - as above

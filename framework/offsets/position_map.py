@@ -159,16 +159,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             return is_whole, None if is_whole else entry
         return self._finished.listed(key, version)
 
-    def begin_first(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
-        """Start the position of an object that has none, above every dropped generation; None when it has one."""
-        generation = self.floor + 1
-        if self.find(key) is not None:
-            return None
-        if entry.generation != generation:
-            entry = entry.changed(generation=generation)
-        self[key] = entry
-        return entry
-
     def load(self, tables: Tables, chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""
         self._finished.codec.restore(tables)
@@ -180,10 +170,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
 
 class PositionView:
-    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
-
-    Equal to any sequence of equal entries in the same order: rows first, in the order in which they became final.
-    """
+    """A snapshot of positions, each entry built on access: rows first. Immutable; threads may share it."""
 
     def __init__(self, finished: FinishedView, objects: Sequence[OffsetManagerEntry]) -> None:
         self.finished = finished
@@ -195,18 +182,6 @@ class PositionView:
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
         yield from self.finished
         yield from self._objects
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PositionView | Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} positions>"
 
     def compactable(self, watermark: Watermark) -> Iterator[Compactable]:
         """Yield the positions of done objects that the watermark covers.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import attrs
 
@@ -57,8 +57,7 @@ class PositionTable:
         self.positions = positions if positions is not None else position_map()
         self.watermark = watermark if watermark is not None else Watermark()
         self.unsaved = Unsaved()
-        self._source = source
-        self._identities: Identities | None = None
+        self._identities = Identities(source, self._in_progress)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -119,11 +118,6 @@ class PositionTable:
             known = self.positions.find_pending(key)
         return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
-    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
-        """Return those of these keys whose positions are final, or gone."""
-        with self.lock:
-            return {key for key in keys if self.positions.find_pending(key) is None}
-
     # ---- changes
 
     def begin(self, first: OffsetManagerEntry, *others: OffsetManagerEntry) -> list[OffsetManagerEntry]:
@@ -136,7 +130,7 @@ class PositionTable:
         with self.lock:
             unsaved = self.unsaved
             whole = first.get_manager_key().whole()
-            generation = self._current_identities().take(first).generation
+            generation = self._identities.take(first).generation
             entries = [
                 entry if entry.generation == generation else entry.changed(generation=generation)
                 for entry in (first, *others)
@@ -159,25 +153,16 @@ class PositionTable:
             entry: the position of a whole object.
         """
         with self.lock:
-            identities = self._current_identities()
-            begun = self.positions.begin_first(key, entry)
-            if begun is not None:
-                distinct = identities.take(begun)
-                if distinct is not begun:
-                    self.positions[key] = begun = distinct
-                if self.unsaved.removed:
-                    self.unsaved.removed.pop(key, None)  # starts are stored before removals
-                self.unsaved.begun.append(begun)
+            if self.positions.find(key) is not None:
+                return None
+            generation = self.positions.floor + 1
+            if entry.generation != generation:
+                entry = entry.changed(generation=generation)
+            self.positions[key] = begun = self._identities.take(entry)
+            if self.unsaved.removed:
+                self.unsaved.removed.pop(key, None)  # starts are stored before removals
+            self.unsaved.begun.append(begun)
             return begun
-
-    def _current_identities(self) -> Identities:
-        """Return the hashes of all other objects in progress; call it before the next position starts."""
-        identities = self._identities
-        if identities is None:
-            identities = self._identities = Identities(self._source, self._in_progress())
-        elif identities.is_crowded:
-            identities.replace(self._in_progress())
-        return identities
 
     def _in_progress(self) -> Iterator[OffsetManagerEntry]:
         """Yield the positions that may still get progress: pending ones, and those whose last count is not saved."""

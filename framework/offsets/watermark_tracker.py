@@ -71,7 +71,7 @@ class WatermarkTracker:
             self._unseen = {key.whole() for key, _ in self._table.positions.uncompactable()}
         self._without_position = 0
         self._youngest: NativeObject | None = None
-        self._compacted_before = self._compacted_of(prefix)
+        self._compacted_before = self._table.watermark.compacted.get(prefix, 0)
 
     def start_at(self, moment_ms: int) -> None:
         """Set the start of the listing, in milliseconds since 1970 by the store's clock, before its first object."""
@@ -152,13 +152,11 @@ class WatermarkTracker:
         self._compactable += self._old
         self._old = 0
 
-    def _compacted_of(self, prefix: str) -> int:
-        return self._table.watermark.compacted.get(prefix, 0)
-
     def _look_for_late_ones(self) -> None:
         """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
         known, compacted_before = self._expected.get(self._prefix, (0, 0))
-        more = self._without_position - known - (self._compacted_of(self._prefix) - compacted_before)
+        compacted = self._table.watermark.compacted.get(self._prefix, 0)
+        more = self._without_position - known - (compacted - compacted_before)
         if more > 0 and self._youngest is not None:
             log.warning(
                 "%s appeared under prefix %r with a last-modified older than [discovery] allowed_lateness, for example "

@@ -125,7 +125,7 @@ def test_positions_of_before_count_and_those_whose_last_count_is_not_saved():
     done = began(manager.table, ONE).advanced(0, state=ObjectState.DONE)
     end = attrs.evolve(read(ONE, done, 1, 0), payloads=())
     manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(end,), anchor=None))
-    manager.table._identities = None
+    manager.table._identities._prune_at = 0  # they are looked up anew
     assert began(manager.table, OTHER).generation == 2
     assert began(manager.table, ONE) is None
 
@@ -164,13 +164,16 @@ def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
 
 def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
     monkeypatch.setattr(id_hashes, "PRUNE_FROM", 3)
-    known = Identities(SOURCE)
-    for number in range(4):
-        assert known.is_crowded == (number == 3)
+    in_progress = []
+    known = Identities(SOURCE, lambda: in_progress)
+    for number in range(3):
         known.take(start_of(f"{number}"))
-    known.replace([start_of("3")])
-    assert not known.is_crowded
+        assert len(known._objects) == number + 1
+    in_progress.append(start_of("2"))
+    known.take(start_of("3"))
+    assert {key for _, key in known._objects.values()} == {"2", "3"}
     assert known.take(start_of(ONE)).generation == 1
+    in_progress.append(start_of(ONE))
     assert known.take(start_of(OTHER)).generation == 2
     table = OffsetManager(source=SOURCE).table
     for number in range(20):

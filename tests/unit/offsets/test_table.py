@@ -65,13 +65,6 @@ def test_a_position_that_is_superseded_is_finished_for_whoever_handed_it_out():
     assert table.is_finished(first.get_manager_key(), first)
 
 
-def test_of_many_keys_those_that_are_final_or_gone_are_found_together():
-    table = PositionTable()
-    table.load([entry(2, key="pending"), ended(3, key="unsaved"), final(3, key="final")])
-    keys = {OffsetManagerKey.of_object("b", key): key for key in ("pending", "unsaved", "final", "gone")}
-    assert {keys[key] for key in table.final_among(keys.keys())} == {"final", "gone"}
-
-
 def test_a_worker_forgets_what_is_final_and_saved_and_nothing_else():
     manager = OffsetManager()
     manager.partitions.open(PARTITION, PartitionState())
