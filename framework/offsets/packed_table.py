@@ -130,6 +130,7 @@ class FinishedTable:
         self._live += 1
         if len(self._newest) == self._block_rows:
             self._add(self._newest_chunk(), self._newest)
+            self._dead += bytes(self._block_rows)
             self._newest = {}
             self._as_numpy().sort(kind="stable")  # fast, as all but those of the last block are in order
         self._clear_away_if_worthwhile()
@@ -170,6 +171,7 @@ class FinishedTable:
                 block = _Block.of(chunk)
                 self._newest = {bytes(head): block.row(at) for at, head in enumerate(heads)}
         self._as_numpy().sort()
+        self._dead = bytearray(len(self._numbers))  # at once: if it grew, it would leave holes
         self._live = len(self._dead) + len(self._newest)
 
     def view(self) -> FinishedView:
@@ -247,10 +249,9 @@ class FinishedTable:
         hashes = (self._hash_of(head) & _LOW for head in heads)
         added = np.fromiter(hashes, np.uint64, self._block_rows)
         added <<= np.uint64(_HASH_BITS)
-        added |= np.arange(len(self._dead), len(self._dead) + self._block_rows, dtype=np.uint64)
+        added |= np.arange(len(self._numbers), len(self._numbers) + self._block_rows, dtype=np.uint64)
         self._numbers.frombytes(added.tobytes())  # in place: it has 8 MB for a million rows
         self._blocks.append(_Block.of(chunk))
-        self._dead += bytes(self._block_rows)
 
     def _as_numpy(self) -> NDArray[np.uint64]:
         import numpy as np  # noqa: PLC0415 - as above

@@ -170,7 +170,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
 
 class PositionView:
-    """A snapshot of positions, each entry built on access: rows first. Immutable; threads may share it."""
+    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
+
+    Equal to any sequence of equal entries in the same order: rows first, in the order in which they became final.
+    """
 
     def __init__(self, finished: FinishedView, objects: Sequence[OffsetManagerEntry]) -> None:
         self.finished = finished
@@ -182,6 +185,18 @@ class PositionView:
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
         yield from self.finished
         yield from self._objects
+
+    @override
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PositionView | Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @override
+    def __repr__(self) -> str:
+        return f"<{len(self)} positions>"
 
     def compactable(self, watermark: Watermark) -> Iterator[Compactable]:
         """Yield the positions of done objects that the watermark covers.
@@ -206,8 +221,11 @@ class PositionView:
         for of_object in splits.values():
             covered = list(filter(None, of_object))
             if len(covered) == len(of_object):
-                places_of = [place for one in covered for place in one.places]
-                yield covered[0]._replace(places=places_of, records=sum(one.records for one in covered))
+                yield covered[0]._replace(
+                    places=[place for one in covered for place in one.places],
+                    generation=max(one.generation for one in covered),
+                    records=sum(one.records for one in covered),
+                )
 
     @property
     def tables(self) -> Tables:
