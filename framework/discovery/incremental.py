@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappush, heapreplace
 
 import attrs
 from msgspec.structs import replace
@@ -50,15 +51,13 @@ class _Prefix:
         name: the prefix.
         start: key after which the current listing lists it.
         back: key after which the next partial listing starts, if nothing deferred lies before it.
-        top: the highest keys of the current listing, unordered; contains all keys above `floor`.
-        floor: keys up to this key no longer matter in this listing.
+        top: the highest keys of the current listing, a heap.
     """
 
     name: str
     start: str = ""
     back: str = ""
     top: list[str] = attrs.field(factory=list)
-    floor: str = ""
 
 
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
@@ -133,7 +132,7 @@ class IncrementalFeed(ListingFeed):
         self._deferred.begin_listing()
         for prefix in self._states:
             prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
-            prefix.top, prefix.floor = [], prefix.start
+            prefix.top = []
         starts = {prefix.name: prefix.start for prefix in self._states}
         stream = super()._list() if self._whole else self._list_behind(starts)
         prefix = self._states[0]
@@ -141,21 +140,15 @@ class IncrementalFeed(ListingFeed):
             key = native.key
             if not key.startswith(prefix.name):
                 prefix = next((candidate for candidate in self._states if key.startswith(candidate.name)), prefix)
-            if key > prefix.floor:
-                prefix.top.append(key)
-                if len(prefix.top) >= 2 * self._kept_keys:
-                    self._trim(prefix)
+            if len(prefix.top) < self._kept_keys:
+                heappush(prefix.top, key)
+            elif key > prefix.top[0]:
+                heapreplace(prefix.top, key)
             yield native
         self._end(began)
 
-    def _trim(self, prefix: _Prefix) -> None:
-        prefix.top = sorted(prefix.top)[-self._kept_keys :]
-        if len(prefix.top) == self._kept_keys:
-            prefix.floor = prefix.top[0]
-
     def _end(self, began: float) -> None:
         for prefix in self._states:
-            self._trim(prefix)
             prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
             prefix.top = []
         self._deferred.end_listing(self._was_listed, whole=self._whole)

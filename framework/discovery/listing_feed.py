@@ -33,13 +33,6 @@ LONG_REST_SECONDS = 30.0
 """Longer pauses are logged: a user may be waiting for new objects."""
 
 
-class _End:
-    """The end of a listing. A listing that shows None is mistaken, and not at its end."""
-
-
-_END = _End()
-
-
 def iterated(listing: object) -> Iterator[NativeObject]:
     """Return the objects of a listing.
 
@@ -98,17 +91,18 @@ class ListingFeed(ObjectFeed):
             if began >= until:
                 return None
             try:
-                native = next(self._current, _END)
-            except BaseException:
-                self._current = None  # incomplete: the next `take` starts another
-                raise
-            self._listing_seconds += self._clock() - began
-            if isinstance(native, _End):
+                native = next(self._current)
+            except StopIteration:
+                self._listing_seconds += self._clock() - began
                 if self._ordered:
                     self._decided = self._in_order()
                     continue
                 self._end_listing()
                 return None
+            except BaseException:
+                self._current = None  # incomplete: the next `take` starts another
+                raise
+            self._listing_seconds += self._clock() - began
             self.counts.listed += 1
             self._decided = self._objects.decide(native)
             if not self.counts.listings:

@@ -205,17 +205,15 @@ class NewObjects:
         """Return the assignments of a version that is new or unfinished, without those in flight."""
         tracker = self._tracker
         check_listed(native)
-        if len(native.key) > MAX_KEY_CHARACTERS:
-            raise ObjectError(
-                f"its key has {len(native.key):,} characters; with more than {MAX_KEY_CHARACTERS:,} it fits into no message",
-                location=native.location[:300],
-            )
-        if len(native.version) > MAX_VERSION_CHARACTERS:
-            raise ObjectError(
-                f"its version has {len(native.version):,} characters; with more than {MAX_VERSION_CHARACTERS:,} it fits into no "
-                f"message beside a long key",
-                location=native.location[:300],
-            )
+        for name, text, most in (
+            ("key", native.key, MAX_KEY_CHARACTERS),
+            ("version", native.version, MAX_VERSION_CHARACTERS),
+        ):
+            if len(text) > most:
+                raise ObjectError(
+                    f"its {name} has {len(text):,} characters; with more than {most:,} it fits into no message",
+                    location=native.location[:300],
+                )
         with self.lock:
             held = self.in_flight.splits(key, native.version)
             in_flight = frozenset(held) if held is not None else None

@@ -20,9 +20,6 @@ log = logging.getLogger(__name__)
 PRUNE_FROM = 1000
 """Number of objects in flight at which finished ones are first removed; then at twice the number that remained."""
 
-_WHOLE = {0}
-
-
 MAX_BEGUN_BYTES = 128 << 20
 """Bytes that the positions of an object's splits may take: they begin in one record of the offsets log, together or not at
 all. A start reads records of twice that."""
@@ -181,21 +178,19 @@ class InFlight:
 
     def keys(self) -> list[str]:
         """Return the keys of all objects in flight."""
-        for key, held in list(self._held.items()):
-            self._strike(key, held)
+        self._strike_all()
         return [held.native.key for held in self._held.values()]
 
     def prune(self) -> None:
         """Remove objects with final positions from time to time, so that they do not accumulate."""
         if len(self._held) < self._prune_at:
             return
-        for key in self._table.final_among(self._held.keys()):
-            held = self._held[key]
-            if held.splits.keys() == _WHOLE:
-                del self._held[key]
-            else:
-                self._strike(key, held)
+        self._strike_all()
         self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
+
+    def _strike_all(self) -> None:
+        for key, held in list(self._held.items()):
+            self._strike(key, held)
 
     def _strike(self, key: OffsetManagerKey, held: _Held) -> None:
         for split_number, entry in list(held.splits.items()):

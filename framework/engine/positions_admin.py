@@ -202,7 +202,7 @@ def reopen_objects(session: Session, failed: Callable[[OffsetManagerEntry], bool
     found = [entry for entry in offsets.table.entries() if entry.failed and failed(entry)]
     with offsets.table.lock:
         for entry in found:
-            session.state.replace(entry.reopened())
+            session.state.positions[entry.get_manager_key()] = entry.reopened()
     if found:
         session.write_snapshot()
     return len({entry.get_manager_key().whole() for entry in found})
@@ -246,7 +246,7 @@ def _set(state: LogState, change: SetPosition) -> None:
     key = entry.get_manager_key()
     made = change.applied(entry, state.positions.next_generation(key))
     state.positions.remove_object(key)
-    made = Identities(state.source, (other for _, other in state.positions.pending())).take(made)
+    made = Identities(state.source, lambda: [other for _, other in state.positions.pending()]).take(made)
     state.positions[key] = made
     _list_again(state, PositionFilter(key=change.key))
 
@@ -284,6 +284,6 @@ def _accept(state: LogState, connection: IggyConnection, config: SourceCommonCon
             reader.count_from_first(topic_partition, found)
     state.has_abandoned_partitions = True
     for _, entry in state.positions.pending():
-        state.replace(entry.changed(may_begin_again=True))
+        state.positions[entry.get_manager_key()] = entry.changed(may_begin_again=True)
     if state.selected is not None:
         state.selected = replace(state.selected, changes_accepted=True)

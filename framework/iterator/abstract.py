@@ -259,7 +259,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         offsets.selection.bind(
             selected_objects(config, self.bucket, self.prefixes, address=self.address, since_start=since_start)
         )
-        if since_start and offsets.selection.dirty:
+        if since_start and offsets.dirty:
             offsets.flush()  # a start that is killed now is the first one nevertheless
         window = discovery.allowed_lateness
         offsets.tracker.open(None if math.isinf(window) or named is not None else int(window * 1000))

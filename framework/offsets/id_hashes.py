@@ -6,7 +6,7 @@ hash, and then the progress of one object would count as the other's. So the sec
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from framework.model.message_ids import entry_hash64
 from framework.model.positions import OffsetManagerEntry
@@ -20,32 +20,25 @@ class Identities:
 
     Args:
         source: name of the source.
-        entries: the positions that may still get progress.
+        in_progress: returns the positions that may still get progress.
     """
 
-    def __init__(self, source: str, entries: Iterable[OffsetManagerEntry] = ()) -> None:
+    def __init__(self, source: str, in_progress: Callable[[], Iterable[OffsetManagerEntry]]) -> None:
         self._source = source
+        self._in_progress = in_progress
         self._objects: dict[int, tuple[str, str]] = {}
-        self._highest = 0
-        self._prune_at = PRUNE_FROM
-        self.replace(entries)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether it is time to `replace` the hashes by those of objects that are still in progress."""
-        return len(self._objects) >= self._prune_at
-
-    def replace(self, entries: Iterable[OffsetManagerEntry]) -> None:
-        """Forget all hashes but those of these positions."""
-        self._objects = {entry_hash64(self._source, entry): (entry.bucket, entry.key) for entry in entries}
-        self._prune_at = max(PRUNE_FROM, 2 * len(self._objects))
+        self._highest = self._prune_at = 0
 
     def take(self, entry: OffsetManagerEntry) -> OffsetManagerEntry:
         """Return the position in its own or a later generation whose hash no other object has; take that hash.
 
         Args:
-            entry: the position, or the first of its splits: they share the hash.
+            entry: the position before it starts, or the first of its splits: they share the hash.
         """
+        if len(self._objects) >= self._prune_at:
+            in_progress = self._in_progress()
+            self._objects = {entry_hash64(self._source, other): (other.bucket, other.key) for other in in_progress}
+            self._prune_at = max(PRUNE_FROM, 2 * len(self._objects))
         own = entry.bucket, entry.key
         while self._objects.setdefault(entry_hash64(self._source, entry), own) != own:
             # above all that were chosen so: of many objects with one hash, each finds its generation at once

@@ -105,9 +105,7 @@ class MemoryOffsetStore(OffsetStore):
         """Save the change in memory."""
         for key in delta.removed:
             self.entries.remove_object(key)
-        for entry in delta.begun:
-            begin_in(self.entries, entry)
-        for entry in delta.entries:
+        for entry in (*delta.begun, *delta.entries):
             begin_in(self.entries, entry)
         self.anchors.update(delta.anchors)
         self.listings.update(delta.listings)

@@ -99,10 +99,6 @@ class RowCodec:
         """Whether there may soon be no room for another template; further entries would have no rows."""
         return len(self._fields) >= (self._max_templates + self._kept_templates) // 2
 
-    def successor(self) -> RowCodec:
-        """Return an empty codec of the same kind, for the rows that are still there: it has only the templates in use."""
-        return type(self)()
-
     def keep_templates(self) -> None:
         """Note that the templates so far are in use."""
         self._kept_templates = len(self._fields)

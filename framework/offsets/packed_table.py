@@ -1,14 +1,14 @@
 """Packed positions of finished objects: about 100 bytes each instead of 765.
 
-    key -> row number -> block of rows -> entry
+    key -> row, in the dict of the newest or, by its number, in a block -> entry
 
-Rows (`framework.offsets.packed_row`) are append-only, in blocks of a few thousand. Replaced and removed rows are marked
-as dead, and the table is rewritten when a fifth of the rows are dead. So a view costs almost nothing: the current blocks,
-and which rows are dead.
+Rows (`framework.offsets.packed_row`) come into a dict. When a block is full of them, they move there and never change.
+Rows of blocks that are replaced or removed are marked as dead. The table is rewritten when as many as a quarter of all
+rows are gone. So a view costs almost nothing: the blocks, which of their rows are dead, and the newest rows.
 
-The numbers of the newest rows are in a dict. Those of all others are in an array, sorted by 32 bits of the key's hash. The
-row's own key confirms a match: keys with the same hash are never confused. The hash
-is Python's, which has a secret in each process: keys with one hash that someone chose would make each look-up slow.
+The numbers of the rows in blocks are in an array, sorted by 32 bits of the key's hash. The row's own key confirms a match:
+keys with the same hash are never confused. The hash is Python's, which has a secret in each process: keys with one hash
+that someone chose would make each look-up slow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import mmap
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -29,16 +30,11 @@ if TYPE_CHECKING:
 
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 
-BLOCK_BITS = 12
-"""4,096 rows per block: about 300 kB."""
-
-ROOM_BYTES = 4 << 20
-"""Some ten blocks: what one of them takes goes back to the system with the last of them."""
+BLOCK_ROWS = 1 << 12
+"""Rows per block: about 300 kB."""
 
 _HASH_BITS = 32
 _LOW = (1 << _HASH_BITS) - 1
-NEWEST = 1 << 12
-"""Minimum number of rows in the dict before they are merged into the array; with many rows, a 64th of them."""
 
 
 @attrs.frozen
@@ -54,68 +50,29 @@ class RowChunk:
     ends: bytes | memoryview
 
 
-class _Room:
-    """Memory outside of the heap, which messages of the log come to and leave meanwhile: they would leave holes, 10 % of all."""
+class _Block(NamedTuple):
+    """A full block of rows, their ends as numbers."""
 
-    def __init__(self) -> None:
-        self._left = memoryview(b"")
-
-    def keep(self, data: bytes | memoryview) -> memoryview:
-        """Return a copy."""
-        size = len(data)
-        if size > len(self._left):
-            self._left = memoryview(mmap.mmap(-1, max(size, ROOM_BYTES), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-        kept, self._left = self._left[:size], self._left[size:]
-        kept[:] = data
-        return kept
-
-
-class _Block:
-    """A block of rows.
-
-    Attributes:
-        rows: their bytes; immutable once the block is full.
-        ends: end of each row.
-    """
-
-    __slots__ = ("ends", "rows")
-
-    def __init__(self) -> None:
-        self.rows: bytes | bytearray | memoryview = bytearray()
-        self.ends = array("I")
+    rows: memoryview
+    ends: memoryview
 
     @classmethod
-    def of(cls, chunk: RowChunk, room: _Room) -> _Block:
-        """Return a block over the bytes of a snapshot, kept in that room."""
-        block = cls()
-        block.rows = room.keep(chunk.rows)
-        block.ends = room.keep(chunk.ends).cast("I")  # type: ignore[assignment] # reads like an array
-        return block
+    def of(cls, chunk: RowChunk) -> _Block:
+        return cls(memoryview(chunk.rows), memoryview(chunk.ends).cast("I"))
 
-    def __len__(self) -> int:
-        return len(self.ends)
+    def start(self, at: int) -> int:
+        start: int = self.ends[at - 1] if at else 0
+        return start
 
-    def append(self, row: bytes) -> None:
-        self.rows += row  # type: ignore[operator] # a block that is not full has a bytearray
-        self.ends.append(len(self.rows))
+    def row(self, at: int) -> bytes:
+        return bytes(self.rows[self.start(at) : self.ends[at]])
 
-    def start(self, number: int) -> int:
-        return self.ends[number - 1] if number else 0
 
-    def row(self, number: int) -> bytes:
-        return bytes(self.rows[self.start(number) : self.ends[number]])
-
-    def frozen(self) -> _Block:
-        """Return an immutable copy."""
-        copy = _Block()
-        copy.rows, copy.ends = bytes(self.rows), self.ends[:]
-        return copy
-
-    def growing(self) -> _Block:
-        """Return a copy that can grow."""
-        copy = _Block()
-        copy.rows, copy.ends = bytearray(self.rows), array("I", self.ends)
-        return copy
+def _kept(data: bytes | memoryview) -> memoryview:
+    """Return a copy outside of the heap, where messages of the log come and go meanwhile: it would have holes, 10 % of all."""
+    kept = memoryview(mmap.mmap(-1, len(data), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+    kept[:] = data
+    return kept
 
 
 class FinishedTable:
@@ -126,24 +83,21 @@ class FinishedTable:
     """
 
     _hash_of = staticmethod(hash)
-    _block_bits = BLOCK_BITS
-    _least_newest = NEWEST
+    _block_rows = BLOCK_ROWS
 
     def __init__(self, codec: RowCodec) -> None:
         self.codec = codec
-        self._in_block = (1 << self._block_bits) - 1
         self._clear()
 
     def _clear(self) -> None:
-        self._blocks = [_Block()]
-        self._dead = bytearray()
-        self._dead_rows = 0
-        self._newest: dict[bytes, int] = {}
-        self._absent: bytes | None = None  # a head that has no row: a new object is searched for twice
-        self._others = array("Q")  # hash << 32 | row number, sorted
+        self._newest: dict[bytes, bytes] = {}  # head -> row
+        self._blocks: list[_Block] = []
+        self._dead = bytearray()  # of each row of the blocks
+        self._numbers = array("Q")  # hash << 32 | row number, sorted
+        self._live = self._gone = 0
 
     def __len__(self) -> int:
-        return len(self._dead) - self._dead_rows
+        return self._live
 
     def get(self, key: OffsetManagerKey) -> OffsetManagerEntry | None:
         """Return the entry of that key, equal in every field to the stored entry."""
@@ -170,18 +124,30 @@ class FinishedTable:
             body: its body.
             is_new: whether its key has no row.
         """
-        known = None if is_new else self._find(head)
-        self._append(head, head + body)
-        if known is not None:
-            self.remove([known])
+        if not is_new:
+            self._discard(head)
+        self._newest[head] = head + body
+        self._live += 1
+        if len(self._newest) == self._block_rows:
+            self._add(self._newest_chunk(), self._newest)
+            self._dead += bytes(self._block_rows)
+            self._newest = {}
+            self._as_numpy().sort(kind="stable")  # fast, as all but those of the last block are in order
+        self._clear_away_if_worthwhile()
 
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
         head = self.codec.head(key)
-        number = self._find(head) if head is not None else None
-        if number is not None:
-            self.remove([number])
-        return number is not None
+        is_gone = head is not None and self._discard(head)
+        self._clear_away_if_worthwhile()
+        return is_gone
+
+    def discard_row(self, row: bytes, codec: RowCodec) -> bool:
+        """Remove a row of a view; return False when it is no longer there, or rows have another codec now."""
+        head = codec.head_of(row)
+        is_gone = codec is self.codec and self._row_with(head) == row and self._discard(head)
+        self._clear_away_if_worthwhile()
+        return is_gone
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
         """Replace all rows by the chunks of `FinishedView.chunks`. Takes a tenth of the time of single puts.
@@ -192,72 +158,68 @@ class FinishedTable:
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
         self._clear()
-        self._blocks, room = [], _Room()
-        whole = self._in_block + 1
         for chunk in chunks:
-            block = _Block.of(chunk, room)
-            if len(block) > whole or len(self._others) % whole:  # a row's number says its block
-                raise ValueError("rows that do not fill a block")
             ends = np.frombuffer(chunk.ends, np.uint32)
-            starts = _starts_of(ends)
-            raw = np.frombuffer(chunk.rows, np.uint8)
+            if len(ends) > self._block_rows or self._newest:  # a row's number says its block
+                raise ValueError("rows that do not fill a block")
+            starts, raw, rows = _starts_of(ends), np.frombuffer(chunk.rows, np.uint8), chunk.rows
             bodies = self.codec.checked_bodies(raw, starts, ends)
-            rows, hash_of, spans = chunk.rows, self._hash_of, zip(starts.tolist(), bodies.tolist(), strict=True)
-            hashes = (hash_of(rows[start:end]) & _LOW for start, end in spans)
-            first = len(self._others)
-            self._add(hashes, np.arange(first, first + len(block), dtype=np.uint64))
-            self._blocks.append(block)
-        self._dead = bytearray(len(self._others))
-        self._sort()
-        last = self._blocks[-1] if self._blocks else _Block()
-        if not self._blocks or len(last) > self._in_block:
-            self._blocks.append(_Block())
-        else:
-            self._blocks[-1] = last.growing()
-
-    def remove(self, numbers: Sequence[int]) -> None:
-        """Remove many rows together, by the numbers that a view of the present entries gave."""
-        for number in numbers:
-            self._dead[number] = 1
-        self._dead_rows += len(numbers)
-        # enough: some thousands, and a quarter of those that live, since the others are copied
-        if self._dead_rows > max(self._in_block, len(self) >> 2):
-            self._clear_away()
+            heads = (rows[start:end] for start, end in zip(starts.tolist(), bodies.tolist(), strict=True))
+            if len(ends) == self._block_rows:
+                self._add(RowChunk(_kept(rows), _kept(chunk.ends)), heads)
+            else:
+                block = _Block.of(chunk)
+                self._newest = {bytes(head): block.row(at) for at, head in enumerate(heads)}
+        self._as_numpy().sort()
+        self._dead = bytearray(len(self._numbers))  # at once: if it grew, it would leave holes
+        self._live = len(self._dead) + len(self._newest)
 
     def view(self) -> FinishedView:
         """Return a view of the current entries; later changes of the table do not affect it."""
-        return FinishedView(self.codec, list(self._blocks), self._dead, self._block_bits)
-
-    def has_numbers_of(self, view: FinishedView) -> bool:
-        """Return whether the rows still have the numbers that a view of this table gave them."""
-        return view.numbered_by is self._dead
-
-    def holds(self, number: int) -> bool:
-        """Return whether the row of that number is live."""
-        return not self._dead[number]
+        newest = [_Block.of(self._newest_chunk())] if self._newest else []
+        dead = bytes(self._dead) + bytes(len(self._newest))
+        return FinishedView(self.codec, self._blocks + newest, dead, self._block_rows)
 
     # ---- rows
 
     def _row_of(self, key: OffsetManagerKey) -> bytes | None:
         head = self.codec.head(key)
-        number = self._find(head) if head is not None else None
-        return self._row(number) if number is not None else None
+        return self._row_with(head) if head is not None else None
 
-    def _row(self, number: int) -> bytes:
-        return self._blocks[number >> self._block_bits].row(number & self._in_block)
+    def _row_with(self, head: bytes) -> bytes | None:
+        row = self._newest.get(head)
+        if row is not None:
+            return row
+        number = self._find(head)
+        return self._blocks[number // self._block_rows].row(number % self._block_rows) if number is not None else None
 
-    def _append(self, head: bytes, row: bytes) -> None:
-        block = self._blocks[-1]
-        if len(block) > self._in_block:
-            self._blocks[-1] = block.frozen()
-            block = _Block()
-            self._blocks.append(block)
-        block.append(row)
-        self._newest[head] = len(self._dead)
-        self._absent = None
-        self._dead.append(0)
-        if len(self._newest) >= max(self._least_newest, len(self._others) >> 6):
-            self._merge_newest()
+    def _find(self, head: bytes) -> int | None:
+        """Return the number of the row in a block that has this head."""
+        hashed = (self._hash_of(head) & _LOW) << _HASH_BITS
+        for at in range(bisect_left(self._numbers, hashed), len(self._numbers)):
+            number = self._numbers[at] - hashed
+            if number > _LOW:
+                break
+            block = self._blocks[number // self._block_rows]
+            start = block.start(number % self._block_rows)
+            if not self._dead[number] and block.rows[start : start + len(head)] == head:
+                return number
+        return None
+
+    def _discard(self, head: bytes) -> bool:
+        if self._newest.pop(head, None) is None:
+            number = self._find(head)
+            if number is None:
+                return False
+            self._dead[number] = 1
+        self._live -= 1
+        self._gone += 1
+        return True
+
+    def _clear_away_if_worthwhile(self) -> None:
+        # from some thousands on, and a quarter of those that live, since the others are copied
+        if self._gone > max(self._block_rows, self._live >> 2):
+            self._clear_away()
 
     def _clear_away(self) -> None:
         """Copy the live rows; existing views stay unchanged.
@@ -268,7 +230,7 @@ class FinishedTable:
         if not former.is_crowded:
             self.load(view.chunks())
             return
-        codec = self.codec = former.successor()
+        codec = self.codec = type(former)()
         self._clear()
         for entry in view:
             row = codec.row(entry.get_manager_key(), entry)
@@ -276,48 +238,25 @@ class FinishedTable:
             self.put(*row, is_new=True)
         codec.keep_templates()
 
-    # ---- row numbers
+    def _newest_chunk(self) -> RowChunk:
+        rows = self._newest.values()
+        return RowChunk(b"".join(rows), array("I", accumulate(map(len, rows))).tobytes())
 
-    def _find(self, head: bytes) -> int | None:
-        if head is self._absent:
-            return None
-        number = self._newest.get(head)
-        if number is not None and not self._dead[number]:
-            return number
-        hashed = (self._hash_of(head) & _LOW) << _HASH_BITS
-        for at in range(bisect_left(self._others, hashed), len(self._others)):
-            number = self._others[at] - hashed
-            if number > _LOW:
-                break
-            block = self._blocks[number >> self._block_bits]
-            start = block.start(number & self._in_block)
-            if not self._dead[number] and block.rows[start : start + len(head)] == head:
-                return number
-        self._absent = head
-        return None
-
-    def _merge_newest(self) -> None:
-        """Move the numbers of the dict into the array: some hundredths of a second for a million."""
-        import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
-
-        hashes = (self._hash_of(head) & _LOW for head in self._newest)
-        self._add(hashes, np.fromiter(self._newest.values(), np.uint64, len(self._newest)))
-        self._newest = {}
-        self._sort()
-
-    def _add(self, hashes: Iterable[int], numbers: NDArray[np.uint64]) -> None:
-        """Append to the array, in place: it has 8 MB for a million rows. `_sort` must follow."""
+    def _add(self, chunk: RowChunk, heads: Iterable[bytes | memoryview]) -> None:
+        """Add a full block. The numbers must be sorted then."""
         import numpy as np  # noqa: PLC0415 - as above
 
-        added = np.fromiter(hashes, np.uint64, len(numbers))
+        hashes = (self._hash_of(head) & _LOW for head in heads)
+        added = np.fromiter(hashes, np.uint64, self._block_rows)
         added <<= np.uint64(_HASH_BITS)
-        added |= numbers
-        self._others.frombytes(added.tobytes())
+        added |= np.arange(len(self._numbers), len(self._numbers) + self._block_rows, dtype=np.uint64)
+        self._numbers.frombytes(added.tobytes())  # in place: it has 8 MB for a million rows
+        self._blocks.append(_Block.of(chunk))
 
-    def _sort(self) -> None:
+    def _as_numpy(self) -> NDArray[np.uint64]:
         import numpy as np  # noqa: PLC0415 - as above
 
-        np.frombuffer(self._others, np.uint64).sort()
+        return np.frombuffer(self._numbers, np.uint64)
 
 
 def _starts_of(ends: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -341,77 +280,75 @@ class _BlockColumns(NamedTuple):
 class FinishedView:
     """A snapshot of the entries. Threads may share it.
 
-    The last block may still grow: `dead` ends at the view's end.
+    Attributes:
+        codec: unpacks the entries.
+
+    Args:
+        codec: as the attribute.
+        blocks: the rows.
+        dead: which rows are dead, 0 or 1 each.
+        block_rows: how many rows each block but the last has.
     """
 
-    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytearray, block_bits: int) -> None:
-        self._codec = codec
+    def __init__(self, codec: RowCodec, blocks: Sequence[_Block], dead: bytes, block_rows: int) -> None:
+        self.codec = codec
         self._blocks = blocks
-        self.numbered_by, self._dead = dead, bytes(dead)
-        self._block_bits = block_bits
+        self._dead = dead
+        self._block_rows = block_rows
 
     def __len__(self) -> int:
-        return len(self._dead) - self._dead.count(1)
+        return self._dead.count(0)
 
     def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        return (self._codec.entry_of(row) for _, row in self.rows())
+        return map(self.codec.entry_of, self.rows())
 
     def rows(
         self, chosen: Callable[[NDArray[np.uint8], NDArray[np.uint32]], NDArray[np.bool_]] | None = None
-    ) -> Iterator[tuple[int, bytes]]:
-        """Yield the live rows with their numbers, in the order of insertion; without a step for each of the others.
+    ) -> Iterator[bytes]:
+        """Yield the live rows in the order of insertion; without a step for each of the others.
 
         Args:
             chosen: returns which rows of a block to yield, given its bytes and where their bodies begin; None: all.
         """
-        for at, block in enumerate(self._columns()):
+        for block in self._columns():
             wanted = block.live if chosen is None else block.live & chosen(block.raw, block.bodies)
-            for number in wanted.nonzero()[0].tolist():
-                yield (at << self._block_bits) + number, block.rows[block.starts[number] : block.ends[number]]
+            for at in wanted.nonzero()[0].tolist():
+                yield block.rows[block.starts[at] : block.ends[at]]
 
     def chunks(self) -> Iterator[RowChunk]:
         """Yield the live rows in chunks of a block's size."""
         import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
 
-        whole = 1 << self._block_bits
-        rows, ends = b"", np.zeros(0, np.uint32)
-        for more, more_ends in map(self._live, self._columns()):
-            ends = np.concatenate((ends, more_ends + np.uint32(len(rows))))
-            rows += more
-            if len(ends) >= whole:
-                cut = int(ends[whole - 1])
-                yield RowChunk(rows[:cut], ends[:whole].tobytes())
-                rows, ends = rows[cut:], ends[whole:] - np.uint32(cut)
-        if len(ends):
-            yield RowChunk(rows, ends.tobytes())
+        whole = self._block_rows
+        rows, sizes = b"", np.zeros(0, np.uint32)
+        for block in self._columns():
+            more = block.ends - block.starts
+            rows += block.raw[np.repeat(block.live, more)].tobytes()
+            sizes = np.concatenate((sizes, more[block.live]))
+            if len(sizes) >= whole:
+                cut = int(sizes[:whole].sum())
+                yield RowChunk(rows[:cut], sizes[:whole].cumsum(dtype=np.uint32).tobytes())
+                rows, sizes = rows[cut:], sizes[whole:]
+        if len(sizes):
+            yield RowChunk(rows, sizes.cumsum(dtype=np.uint32).tobytes())
 
-    def _live(self, block: _BlockColumns) -> tuple[bytes, NDArray[np.uint32]]:
-        """Return the live rows of a block, and their ends; without a step per row."""
-        import numpy as np  # noqa: PLC0415 - as above
-
-        borders = np.append(block.starts, block.ends[-1:])[
-            np.flatnonzero(np.diff(block.live, prepend=False, append=False))
-        ]
-        rows = [block.rows[begin:end] for begin, end in borders.reshape(-1, 2).tolist()]
-        return b"".join(rows), (block.ends - block.starts)[block.live].cumsum(dtype=np.uint32)
-
-    def rows_to_compact(self, before_ms: int) -> Iterator[tuple[int, OffsetManagerEntry]]:
-        """Yield the entries that a compaction must look at, with the numbers of their rows; no step for the others.
+    def older(self, before_ms: int) -> Iterator[tuple[bytes, OffsetManagerEntry]]:
+        """Yield what a compaction must look at: the rows of older objects, and of splits; without a step for the others.
 
         Args:
             before_ms: no object last modified at this time or later is compacted.
         """
-        rows = self.rows(lambda raw, bodies: self._codec.may_be_compacted(raw, bodies, before_ms))
-        return ((number, self._codec.entry_of(row)) for number, row in rows)
+        rows = self.rows(lambda raw, bodies: self.codec.may_be_compacted(raw, bodies, before_ms))
+        return ((row, self.codec.entry_of(row)) for row in rows)
 
     def failed(self) -> Iterator[OffsetManagerEntry]:
         """Yield the entries of failed objects; without a step for each of the others."""
-        if self._codec.has_failed:
-            yield from (self._codec.entry_of(row) for _, row in self.rows(self._codec.failed))
+        if self.codec.has_failed:
+            yield from map(self.codec.entry_of, self.rows(self.codec.failed))
 
     def sum_records(self) -> int:
         """Return the total records of the entries, those of an object with parts once."""
-        return sum(self._codec.sum_records(block.raw, block.bodies[block.live]) for block in self._columns())
+        return sum(self.codec.sum_records(block.raw, block.bodies[block.live]) for block in self._columns())
 
     def _columns(self) -> Iterator[_BlockColumns]:
         return map(self._block, range(len(self._blocks)))
@@ -419,14 +356,13 @@ class FinishedView:
     def _block(self, at: int) -> _BlockColumns:
         import numpy as np  # noqa: PLC0415 - as above
 
-        first = at << self._block_bits
-        live = np.frombuffer(self._dead[first : first + (1 << self._block_bits)], np.uint8) == 0
-        ends = np.array(self._blocks[at].ends[: len(live)], np.uint32)
+        ends = np.array(self._blocks[at].ends, np.uint32)
+        live = np.frombuffer(self._dead, np.bool_, len(ends), at * self._block_rows) == 0
         starts, rows = _starts_of(ends), bytes(self._blocks[at].rows)
         raw = np.frombuffer(rows, np.uint8)
-        return _BlockColumns(rows, raw, starts, starts + self._codec.name_lengths(raw, starts), ends, live)
+        return _BlockColumns(rows, raw, starts, starts + self.codec.name_lengths(raw, starts), ends, live)
 
     @property
     def tables(self) -> Tables:
         """The tables that the rows refer to."""
-        return self._codec.tables
+        return self.codec.tables

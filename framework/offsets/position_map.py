@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import attrs
 from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
@@ -18,31 +17,20 @@ if TYPE_CHECKING:
     from framework.offsets.watermark import Watermark
 
 
-@attrs.frozen(kw_only=True)
-class Compacted:
-    """The result of a compaction.
-
-    Attributes:
-        objects: prefix -> number of objects with dropped positions.
-        records: number of records of these objects.
-    """
-
-    objects: Mapping[str, int] = attrs.field(factory=dict)
-    records: int = 0
-
-
 class Compactable(NamedTuple):
-    """A position that a watermark replaces.
+    """The positions of an object that a watermark replaces.
 
     Attributes:
-        place: the number of its row; the position itself where it has none.
-        prefix: the prefix under which its object counts as compacted; None of all positions of an object but one.
-        generation: its generation.
-        records: how many records it adds to its source.
+        places: the row of the position, or those of all splits; a position itself where it has none.
+        codec: the codec of the rows.
+        prefix: the prefix under which the object counts as compacted.
+        generation: the generation of the positions.
+        records: how many records they add to their source.
     """
 
-    place: int | OffsetManagerEntry
-    prefix: str | None
+    places: Sequence[bytes | OffsetManagerEntry]
+    codec: RowCodec
+    prefix: str
     generation: int
     records: int
 
@@ -133,28 +121,19 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """Total records of all entries, those of an object with parts once; each row is read."""
         return self._finished.view().sum_records() + sum(map(_records_of, self._objects.values()))
 
-    def compact(self, watermark: Watermark) -> Compacted:
-        """Drop the positions of done objects that the watermark covers."""
-        view = self.view()
-        return self.drop(view, view.compactable(watermark))
-
-    def drop(self, view: PositionView, compactable: Iterable[Compactable]) -> Compacted:
-        """Drop what a view found to be compactable and is still here; nothing if the rows have other numbers by now."""
-        if not self._finished.has_numbers_of(view.finished):
-            return Compacted()
-        gone = [one for one in compactable if self._holds(one.place)]
-        self._finished.remove([one.place for one in gone if isinstance(one.place, int)])
-        for one in gone:
-            if not isinstance(one.place, int):
-                del self._objects[one.place.get_manager_key()]
-        self.floor = max(self.floor, *(one.generation for one in gone), 0)
-        objects = Counter(one.prefix for one in gone if one.prefix is not None)
-        return Compacted(objects=objects, records=sum(one.records for one in gone))
-
-    def _holds(self, place: int | OffsetManagerEntry) -> bool:
-        if isinstance(place, int):
-            return self._finished.holds(place)
-        return self._objects.get(place.get_manager_key()) is place
+    def drop(self, compactable: Compactable) -> bool:
+        """Drop what a view found to be compactable; return whether it was still here."""
+        rows = [place for place in compactable.places if isinstance(place, bytes)]
+        dropped = [self._finished.discard_row(row, compactable.codec) for row in rows]
+        for entry in compactable.places:
+            if not isinstance(entry, bytes):
+                key = entry.get_manager_key()
+                dropped.append(self._objects.get(key) is entry)
+                if dropped[-1]:
+                    del self._objects[key]
+        if any(dropped):
+            self.floor = max(self.floor, compactable.generation)
+        return any(dropped)
 
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
@@ -179,16 +158,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             is_whole = entry.final and entry.whole and entry.version == version and not entry.failed
             return is_whole, None if is_whole else entry
         return self._finished.listed(key, version)
-
-    def begin_first(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> OffsetManagerEntry | None:
-        """Start the position of an object that has none, above every dropped generation; None when it has one."""
-        generation = self.floor + 1
-        if self.find(key) is not None:
-            return None
-        if entry.generation != generation:
-            entry = entry.changed(generation=generation)
-        self[key] = entry
-        return entry
 
     def load(self, tables: Tables, chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""
@@ -229,33 +198,34 @@ class PositionView:
     def __repr__(self) -> str:
         return f"<{len(self)} positions>"
 
-    def compactable(self, watermark: Watermark) -> list[Compactable]:
-        """Return the positions of done objects that the watermark covers.
+    def compactable(self, watermark: Watermark) -> Iterator[Compactable]:
+        """Yield the positions of done objects that the watermark covers.
 
         The splits of an object are compacted together, when all splits present are done. A split left behind would look
         like a started version.
         """
-        found: list[Compactable] = []
-        splits: dict[tuple[str, str], list[Compactable]] = {}
-        kept: set[tuple[str, str]] = set()
-        rows: Iterable[tuple[int, OffsetManagerEntry]] = ()
-        if watermark:
-            rows = self.finished.rows_to_compact(watermark.latest_ms)
-        places: Iterable[tuple[int | OffsetManagerEntry, OffsetManagerEntry]]
-        places = itertools.chain(rows, ((entry, entry) for entry in self._objects))
+        splits: defaultdict[tuple[str, str], list[Compactable | None]] = defaultdict(list)
+        rows = self.finished.older(watermark.latest_ms) if watermark else ()
+        places: Iterable[tuple[bytes | OffsetManagerEntry, OffsetManagerEntry]]
+        places = itertools.chain(rows, zip(self._objects, self._objects, strict=True))
         for place, entry in places:
-            prefix = None
+            found = prefix = None
             if entry.final and entry.done:
                 prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms)
             if prefix is not None:
-                one = Compactable(place, prefix, entry.generation, _records_of(entry))
-                (found if entry.whole else splits.setdefault((entry.bucket, entry.key), [])).append(one)
-            elif not entry.whole:
-                kept.add((entry.bucket, entry.key))
-        for name, (first, *others) in splits.items():
-            if name not in kept:
-                found += [first, *(one._replace(prefix=None) for one in others)]
-        return found
+                found = Compactable([place], self.finished.codec, prefix, entry.generation, _records_of(entry))
+            if not entry.whole:
+                splits[entry.bucket, entry.key].append(found)
+            elif found is not None:
+                yield found
+        for of_object in splits.values():
+            covered = list(filter(None, of_object))
+            if len(covered) == len(of_object):
+                yield covered[0]._replace(
+                    places=[place for one in covered for place in one.places],
+                    generation=max(one.generation for one in covered),
+                    records=sum(one.records for one in covered),
+                )
 
     @property
     def tables(self) -> Tables:

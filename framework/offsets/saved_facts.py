@@ -76,8 +76,3 @@ class BoundSelection:
     def first_start_ms(self) -> int | None:
         """The source's first start with `modified_after = "now"`, in milliseconds since 1970; None before it."""
         return self.scope.oldest_ms if self.scope is not None and self.scope.since_start else None
-
-    @property
-    def dirty(self) -> bool:
-        """Whether the selection changed since the last save."""
-        return self._table.unsaved.selected is not None

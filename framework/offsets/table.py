@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import attrs
 
@@ -14,6 +16,9 @@ from framework.offsets.offset_store import PositionDelta
 from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
+
+COMPACT_BATCH = 1000
+"""Objects whose positions are dropped per hold of the lock."""
 
 
 @attrs.define(kw_only=True)
@@ -52,8 +57,7 @@ class PositionTable:
         self.positions = positions if positions is not None else position_map()
         self.watermark = watermark if watermark is not None else Watermark()
         self.unsaved = Unsaved()
-        self._source = source
-        self._identities: Identities | None = None
+        self._identities = Identities(source, self._in_progress)
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -114,11 +118,6 @@ class PositionTable:
             known = self.positions.find_pending(key)
         return known is None or not known.is_of(entry) or known.finished  # a final position of any version is finished
 
-    def final_among(self, keys: KeysView[OffsetManagerKey]) -> set[OffsetManagerKey]:
-        """Return those of these keys whose positions are final, or gone."""
-        with self.lock:
-            return {key for key in keys if self.positions.find_pending(key) is None}
-
     # ---- changes
 
     def begin(self, first: OffsetManagerEntry, *others: OffsetManagerEntry) -> list[OffsetManagerEntry]:
@@ -131,7 +130,7 @@ class PositionTable:
         with self.lock:
             unsaved = self.unsaved
             whole = first.get_manager_key().whole()
-            generation = self._current_identities().take(first).generation
+            generation = self._identities.take(first).generation
             entries = [
                 entry if entry.generation == generation else entry.changed(generation=generation)
                 for entry in (first, *others)
@@ -154,25 +153,16 @@ class PositionTable:
             entry: the position of a whole object.
         """
         with self.lock:
-            identities = self._current_identities()
-            begun = self.positions.begin_first(key, entry)
-            if begun is not None:
-                distinct = identities.take(begun)
-                if distinct is not begun:
-                    self.positions[key] = begun = distinct
-                if self.unsaved.removed:
-                    self.unsaved.removed.pop(key, None)  # starts are stored before removals
-                self.unsaved.begun.append(begun)
+            if self.positions.find(key) is not None:
+                return None
+            generation = self.positions.floor + 1
+            if entry.generation != generation:
+                entry = entry.changed(generation=generation)
+            self.positions[key] = begun = self._identities.take(entry)
+            if self.unsaved.removed:
+                self.unsaved.removed.pop(key, None)  # starts are stored before removals
+            self.unsaved.begun.append(begun)
             return begun
-
-    def _current_identities(self) -> Identities:
-        """Return the hashes of all other objects in progress; call it before the next position starts."""
-        identities = self._identities
-        if identities is None:
-            identities = self._identities = Identities(self._source, self._in_progress())
-        elif identities.is_crowded:
-            identities.replace(self._in_progress())
-        return identities
 
     def _in_progress(self) -> Iterator[OffsetManagerEntry]:
         """Yield the positions that may still get progress: pending ones, and those whose last count is not saved."""
@@ -233,11 +223,11 @@ class PositionTable:
         with self.lock:
             self.unsaved.skipped += count
 
-    def mark_missing(self, shown: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
+    def mark_missing(self, unseen: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
         """Update which objects are missing after a complete listing of a prefix.
 
         Args:
-            shown: listed objects with pending positions, or failed.
+            unseen: objects with pending positions, or failed, when it began, that it did not show.
             covers: the prefix.
             after: the key after which the listing began.
             now_ms: start of the listing, by the store's clock.
@@ -246,7 +236,7 @@ class PositionTable:
             for key, entry in self.positions.uncompactable():
                 if not entry.key.startswith(covers) or entry.key <= after:
                     continue
-                missing = 0 if key.whole() in shown else entry.missing_since_ms or now_ms
+                missing = (entry.missing_since_ms or now_ms) if key.whole() in unseen else 0
                 if missing != entry.missing_since_ms:
                     self.positions[key] = entry.changed(missing_since_ms=missing)
 
@@ -259,15 +249,21 @@ class PositionTable:
         with self.compacting:
             with self.lock:
                 view, watermark = self.positions.view(), self.watermark
-            compactable = view.compactable(watermark)  # takes seconds for a million, and senders wait for the lock
+            objects = 0
+            # not at once: it takes seconds for a million, and senders wait for the lock
+            found = view.compactable(watermark)
+            while batch := list(itertools.islice(found, COMPACT_BATCH)):
+                with self.lock:
+                    gone = list(filter(self.positions.drop, batch))
+                    prefixes = Counter(one.prefix for one in gone)
+                    self.watermark = self.watermark.with_compacted(prefixes, sum(one.records for one in gone))
+                objects += len(gone)
             with self.lock:
-                compacted = self.positions.drop(view, compactable)
-                if compacted.objects:
-                    self.watermark = self.watermark.with_compacted(compacted.objects, compacted.records)
                 uncompactable = self.positions.uncompactable()
-                gone = {key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)}
-                missing = sum(map(self.positions.remove_object, gone))
-                return sum(compacted.objects.values()) + missing
+                missing = {
+                    key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)
+                }
+                return objects + sum(map(self.positions.remove_object, missing))
 
     # ---- what a flush saves
 

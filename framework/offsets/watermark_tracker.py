@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SHOWN_LIMIT = 10_000
-"""Number of shown keys at which those of finished objects are dropped."""
-
 
 class WatermarkTracker:
     """Advance the watermark of a table, and drop the positions that it replaces. For the listing thread.
@@ -70,11 +67,11 @@ class WatermarkTracker:
         self._prefix, self._base, self._in_order = prefix, after, in_order
         self._began_ms: int | None = None
         self._horizon_ms = self._page_ms = self._least_ms = self._old = 0
-        self._shown: set[OffsetManagerKey] = set()
-        self._shown_limit = SHOWN_LIMIT
+        with self._table.lock:
+            self._unseen = {key.whole() for key, _ in self._table.positions.uncompactable()}
         self._without_position = 0
         self._youngest: NativeObject | None = None
-        self._compacted_before = self._compacted_of(prefix)
+        self._compacted_before = self._table.watermark.compacted.get(prefix, 0)
 
     def start_at(self, moment_ms: int) -> None:
         """Set the start of the listing, in milliseconds since 1970 by the store's clock, before its first object."""
@@ -99,16 +96,7 @@ class WatermarkTracker:
 
     def still_exists(self, key: OffsetManagerKey) -> None:
         """Record that an object with a pending position, or a failed one, still exists, whether selected or not."""
-        self._shown.add(key)
-        if len(self._shown) >= self._shown_limit:
-            self._prune_shown()
-
-    def _prune_shown(self) -> None:
-        """Forget shown objects that are final by now, so that a first listing does not keep the keys of a whole bucket."""
-        table = self._table
-        with table.lock:
-            self._shown &= {key.whole() for key, _ in table.positions.uncompactable()}
-        self._shown_limit = max(SHOWN_LIMIT, 2 * len(self._shown))
+        self._unseen.discard(key)
 
     def add_compacted(self, native: NativeObject) -> None:
         """Count an object without a position that is done according to the watermark."""
@@ -143,9 +131,8 @@ class WatermarkTracker:
         self._advance(self._base, None, self._least_ms)  # parts that advanced further stay there
         if whole:
             self._complete_ms[self._prefix] = self._began_ms
-            self._table.mark_missing(self._shown, self._prefix, self._base, self._began_ms)
+            self._table.mark_missing(self._unseen, self._prefix, self._base, self._began_ms)
         self._began_ms = None
-        self._shown = set()
 
     def _advance(self, after: str, until: str | None, time_ms: int) -> None:
         # first: once the log holds the watermark, it hides every older object without a position
@@ -165,13 +152,11 @@ class WatermarkTracker:
         self._compactable += self._old
         self._old = 0
 
-    def _compacted_of(self, prefix: str) -> int:
-        return self._table.watermark.compacted.get(prefix, 0)
-
     def _look_for_late_ones(self) -> None:
         """Warn once of objects that appeared with a last-modified before the watermark: **they are not read**."""
         known, compacted_before = self._expected.get(self._prefix, (0, 0))
-        more = self._without_position - known - (self._compacted_of(self._prefix) - compacted_before)
+        compacted = self._table.watermark.compacted.get(self._prefix, 0)
+        more = self._without_position - known - (compacted - compacted_before)
         if more > 0 and self._youngest is not None:
             log.warning(
                 "%s appeared under prefix %r with a last-modified older than [discovery] allowed_lateness, for example "

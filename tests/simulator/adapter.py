@@ -884,8 +884,7 @@ def begin_history(tuning):
     replace(record_size, MAX_ROWS=2 if in_parts else 5000, MAX_BYTES=500 if in_parts else 16 << 20)
     replace(
         packed_table.FinishedTable,
-        _block_bits=1 if in_parts else packed_table.BLOCK_BITS,
-        _least_newest=2 if in_parts else packed_table.NEWEST,
+        _block_rows=2 if in_parts else packed_table.BLOCK_ROWS,
     )
     replace(
         snapshots,

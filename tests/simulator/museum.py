@@ -61,7 +61,7 @@ def stale_counts():
         for key, entry in before.items():
             now = self.positions.find(key)
             if now is not None and now.is_of(entry) and now.records_done < entry.records_done:
-                self.replace(entry)
+                self.positions[entry.get_manager_key()] = entry
 
     state.LogState.open = open_
 

@@ -8,9 +8,10 @@ The header identifies the record without unpacking the body; `framework.iggy.off
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -79,10 +80,6 @@ class LogMessage(Struct, frozen=True, kw_only=True):
     def head(self) -> LogMessage:
         """The message without its body."""
         return replace(self, body=b"")
-
-    def has_head_of(self, other: LogMessage) -> bool:
-        """Whether this is the same message, whatever is kept of the bodies."""
-        return self.head == other.head
 
     def read(self, kind: type[T], limit: int | None = None) -> T:
         """Return the decoded body.
@@ -247,25 +244,16 @@ def _of_another_format(offset: int, place: str, version: int) -> str:
     return f"{place}, message {offset}: positions in format {version}, and this version reads format {FORMAT_VERSION}; {advice}"
 
 
-class shape_of:  # noqa: N801 - as `contextlib.suppress`
+@contextlib.contextmanager
+def shape_of(message: LogMessage) -> Iterator[None]:
     """Turn a body of an unexpected shape into a `PositionError` that names a way out.
 
-    It is around decoding, and around what takes the decoded values in: a value of another type may show only there. Not
-    a generator, which takes three times as long: every record of the log passes two of them.
+    It is around decoding, and around what takes the decoded values in: a value of another type may show only there.
     """
-
-    __slots__ = ("_message",)
-
-    def __init__(self, message: LogMessage) -> None:
-        self._message = message
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _SHAPE_ERRORS):
-            message = self._message
-            raise PositionError(
-                f"offsets topic, message {message.offset}: a record {message.kind} of a shape that this version does not know. "
-                f"If another version wrote it, run that version: nothing is lost. Else it is damaged: {_WAYS_OUT}"
-            ) from error
+    try:
+        yield
+    except _SHAPE_ERRORS as error:
+        raise PositionError(
+            f"offsets topic, message {message.offset}: a record {message.kind} of a shape that this version does not know. "
+            f"If another version wrote it, run that version: nothing is lost. Else it is damaged: {_WAYS_OUT}"
+        ) from error

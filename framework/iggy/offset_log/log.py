@@ -176,7 +176,7 @@ class OffsetLog:
             if stored is None:
                 self._check_answering()
             message = self._decode(stored) if stored is not None else None
-            if message is None or not message.has_head_of(head):
+            if message is None or message.head != head.head:
                 raise RecordGoneError(
                     f"offsets topic, message {head.offset}: a {head.kind} that was there a moment ago is gone. {framing.WAY_OUT}"
                 )
@@ -261,11 +261,6 @@ class OffsetLog:
             f'source "{self.source}" ran{how}. Bring it back; or name another [offsets] topic and read everything again: '
             "`offsets reset --all`"
         )
-
-    def end(self) -> int:
-        """Return the offset that the next message of any writer will get."""
-        last = self.connection.poll(self.stream, self.topic, 0, offset="last", count=1)
-        return last[-1].offset + 1 if last else 0
 
 
 class DuePolls:

@@ -90,17 +90,6 @@ class LogState(LogFacts):
             if entry.final:
                 self._begun.pop((item.object_hash, item.split_number), None)
 
-    def replace(self, entry: OffsetManagerEntry, identity: tuple[int, int] | None = None) -> None:
-        """Replace a position.
-
-        Args:
-            entry: the new one.
-            identity: its identity, if known: it takes a hash.
-        """
-        self.positions[entry.get_manager_key()] = entry
-        if entry.final:
-            self._begun.pop(identity or self.identity(entry), None)
-
     # ---- records
 
     def apply(self, message: LogMessage) -> None:
@@ -183,7 +172,7 @@ class LogState(LogFacts):
             if found is not None:
                 count = found.counts.get(self.identity(entry), entry.records_saved)
                 if count != entry.records_done:
-                    self.replace(entry.recovered(count))
+                    self.positions[entry.get_manager_key()] = entry.recovered(count)
 
     def advance(
         self, progress: Progress, writer: str, at_us: int
@@ -196,8 +185,10 @@ class LogState(LogFacts):
                 continue
             counts = dict(zip(records.COUNTED, item[2:], strict=True))
             entry = before.changed(**{**counts, "extra": dict(item.extra)})
-            self.replace(entry, (item.object_hash, item.split_number))
+            self.positions[entry.get_manager_key()] = entry
             changed.append((before, entry))
+            if entry.final:
+                self._begun.pop((item.object_hash, item.split_number), None)
         self.anchors.update(self.of_owner(progress.anchors, writer))
         self.apply_ends(progress, [entry.topic_partition for _, entry in changed], writer)
         for key in progress.removed:

@@ -15,6 +15,7 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets import id_hashes
 from framework.offsets.id_hashes import Identities
 from framework.offsets.manager import OffsetManager
+from framework.offsets.packed_table import FinishedTable
 from framework.offsets.position_map import position_map
 from framework.offsets.set_position import SetPosition
 from framework.testing.fakes.memory_iggy import MemoryIggy
@@ -124,7 +125,7 @@ def test_positions_of_before_count_and_those_whose_last_count_is_not_saved():
     done = began(manager.table, ONE).advanced(0, state=ObjectState.DONE)
     end = attrs.evolve(read(ONE, done, 1, 0), payloads=())
     manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(end,), anchor=None))
-    manager.table._identities = None
+    manager.table._identities._prune_at = 0  # they are looked up anew
     assert began(manager.table, OTHER).generation == 2
     assert began(manager.table, ONE) is None
 
@@ -140,14 +141,14 @@ def test_of_many_objects_with_one_hash_each_finds_its_generation_at_once(monkeyp
     assert len(asked) < 2 * len(keys)
 
 
-def test_of_many_finished_objects_with_one_hash_each_is_found_at_once():
+def test_of_many_finished_objects_with_one_hash_each_is_found_at_once(monkeypatch):
     """Whoever chooses keys does not know the secret of this process."""
     head = struct.Struct("<II").size
     keys = colliding_keys(head, PAIRS)
     assert len({xxhash.xxh3_64_intdigest(bytes(head) + key.encode()) for key in keys}) == 1
+    monkeypatch.setattr(FinishedTable, "_block_rows", 10)
     positions = position_map(start_of(key, records_done=1, records_saved=1, total=1) for key in keys)
-    positions._finished._merge_newest()
-    hashes = [number >> 32 for number in positions._finished._others]
+    hashes = [number >> 32 for number in positions._finished._numbers]
     assert len(set(hashes)) > len(keys) - 10
     assert all(positions.find(start_of(key).get_manager_key()) is not None for key in keys)
 
@@ -163,13 +164,16 @@ def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
 
 def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
     monkeypatch.setattr(id_hashes, "PRUNE_FROM", 3)
-    known = Identities(SOURCE)
-    for number in range(4):
-        assert known.is_crowded == (number == 3)
+    in_progress = []
+    known = Identities(SOURCE, lambda: in_progress)
+    for number in range(3):
         known.take(start_of(f"{number}"))
-    known.replace([start_of("3")])
-    assert not known.is_crowded
+        assert len(known._objects) == number + 1
+    in_progress.append(start_of("2"))
+    known.take(start_of("3"))
+    assert {key for _, key in known._objects.values()} == {"2", "3"}
     assert known.take(start_of(ONE)).generation == 1
+    in_progress.append(start_of(ONE))
     assert known.take(start_of(OTHER)).generation == 2
     table = OffsetManager(source=SOURCE).table
     for number in range(20):

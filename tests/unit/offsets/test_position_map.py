@@ -10,6 +10,7 @@ import random
 import struct
 import threading
 import tracemalloc
+from collections import Counter
 
 import msgspec
 import pytest
@@ -97,10 +98,16 @@ any_entry = st.tuples(st.sampled_from(["lake", "other"]), names, st.sampled_from
 
 
 def small_map(hash_of=None, *, folders=3, templates=12):
-    """Few folders and templates, blocks of four rows, seven rows in the dict, and hashes that collide."""
+    """Few folders and templates, blocks of four rows, and hashes that collide."""
     hash_of = hash_of or (lambda head: sum(head) % 5 << 29)
     codec = type("SmallCodec", (RowCodec,), {"_max_folders": folders, "_max_templates": templates})()
-    return PositionMap(finished=table_of(codec, block_bits=2, least_newest=7, hash_of=staticmethod(hash_of)))
+    return PositionMap(finished=table_of(codec, block_rows=4, hash_of=staticmethod(hash_of)))
+
+
+def compact(positions, watermark):
+    """Drop what the watermark covers; return the number of objects by prefix, and their records."""
+    gone = [one for one in positions.view().compactable(watermark) if positions.drop(one)]
+    return Counter(one.prefix for one in gone), sum(one.records for one in gone)
 
 
 def table_of(codec, **limits):
@@ -229,10 +236,7 @@ def test_positions_of_a_snapshot_and_those_that_come_later_are_found(hash_of):
         assert (len(one), one.records_done) == (1200, 400 + 9 * 800)
 
 
-@pytest.mark.parametrize("room", [1, 100, 1000])
-def test_rows_of_a_snapshot_are_whole_whatever_room_they_are_kept_in(room, monkeypatch):
-    """A block may be larger than the room for several, fill it, or leave too little for the next one."""
-    monkeypatch.setattr("framework.offsets.packed_table.ROOM_BYTES", room)
+def test_rows_of_a_snapshot_are_kept_when_the_message_that_they_came_in_is_gone():
     positions, back = small_map(), small_map()
     positions.update({(entry := done(f"{number:03}")).get_manager_key(): entry for number in range(50)})
     chunks = [RowChunk(bytearray(chunk.rows), bytearray(chunk.ends)) for chunk in positions.view().chunks()]
@@ -299,8 +303,8 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
     monkeypatch.setattr(positions._finished.codec, "entry_of", watched(positions._finished.codec.entry_of))
     assert list(positions.view().others()) == [unusual]
     assert looked_at == []
-    compacted = positions.compact(Watermark(bucket="b").raised("", [CoveredRange("", None, 9)]))
-    assert compacted.objects == {"": 1}
+    objects, _ = compact(positions, Watermark(bucket="b").raised("", [CoveredRange("", None, 9)]))
+    assert objects == {"": 1}
     assert len({bytes(row) for row in looked_at}) == 2
 
 
@@ -312,7 +316,7 @@ def test_a_compaction_of_few_positions_does_not_copy_the_others():
         positions[entry.get_manager_key()] = entry
     kept, watermark = positions._finished._blocks[-2], Watermark(bucket="b")
     for time_ms, is_kept in ((15, True), (17, True), (30, False)):
-        positions.compact(watermark.raised("", [CoveredRange("", None, time_ms)]))
+        compact(positions, watermark.raised("", [CoveredRange("", None, time_ms)]))
         assert [int(entry.key) for entry in positions.view()] == list(range(time_ms - 10, 40))
         assert positions.records_done == 50 - time_ms
         assert any(block is kept for block in positions._finished._blocks) == is_kept
@@ -423,7 +427,7 @@ def test_rows_with_a_bad_byte_are_refused_or_can_be_read(data):
     except (IndexError, ValueError):
         return
     assert len(list(back.view())) == len(back) == 5
-    back.compact(Watermark(bucket="b").raised("", [CoveredRange("", None, 1 << 62)]))
+    compact(back, Watermark(bucket="b").raised("", [CoveredRange("", None, 1 << 62)]))
 
 
 @pytest.mark.parametrize("ends", [(), (25,), (50, 25), (0, 50), (25, 25), (25, 49), (25, 51), (2**32 - 1, 50)])
@@ -448,7 +452,7 @@ def test_chunks_that_do_not_fill_their_blocks_are_refused_when_they_are_loaded(c
     with pytest.raises(ValueError, match="block"):
         small_map().load(view.tables, [short, second])
     with pytest.raises(ValueError, match="block"):
-        PositionMap(finished=table_of(RowCodec(), block_bits=1)).load(view.tables, [first])
+        PositionMap(finished=table_of(RowCodec(), block_rows=2)).load(view.tables, [first])
 
 
 @pytest.mark.parametrize(
@@ -549,7 +553,7 @@ def test_positions_of_many_generations_are_packed_as_small_as_the_first():
             entry = done(str(number), generation).changed(generation=generation, modified_ms=10**12 + generation)
             positions[entry.get_manager_key()] = model[entry.get_manager_key()] = entry
         assert dict(positions) == model
-        rows.append(max(len(row) for _, row in positions._finished.view().rows()))
+        rows.append(max(map(len, positions._finished.view().rows())))
         assert {one.generation for one in positions.view()} == {generation}
     assert rows == rows[:1] * len(rows)
 
@@ -870,10 +874,10 @@ def below(time_ms, bucket="b"):
 )
 def test_the_splits_of_an_object_are_compacted_together_or_not_at_all(entries, left):
     positions = position_map(entries)
-    compacted = positions.compact(below(9))
+    objects, records = compact(positions, below(9))
     assert len(positions) == left
     gone = len(entries) - left
-    assert (compacted.objects, compacted.records) == (({"": 1}, 3 * gone) if gone else ({}, 0))
+    assert (objects, records) == (({"": 1}, 3 * gone) if gone else ({}, 0))
 
 
 counts = st.sampled_from([{}, READING, FAILED, UNSAFE])
@@ -888,13 +892,13 @@ counts = st.sampled_from([{}, READING, FAILED, UNSAFE])
     st.integers(0, 10),
 )
 def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, time_ms):
-    positions = PositionMap(finished=table_of(RowCodec(), block_bits=2))
+    positions = PositionMap(finished=table_of(RowCodec(), block_rows=4))
     kept = {}
     for number, (key, modified_ms, more, bucket, generation) in enumerate(rows):
         entry = done(key, 3 + number).changed(bucket=bucket, modified_ms=modified_ms, generation=generation, **more)
         positions[entry.get_manager_key()] = kept[entry.get_manager_key()] = entry
     view, before = positions.view(), list(positions.view())
-    compacted = positions.compact(below(time_ms))
+    _, records = compact(positions, below(time_ms))
     gone = {
         key: one
         for key, one in kept.items()
@@ -903,7 +907,7 @@ def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, tim
     assert {one.get_manager_key(): one for one in positions.view()} == {
         key: one for key, one in kept.items() if key not in gone
     }
-    assert compacted.records == sum(one.records_done for one in gone.values())
+    assert records == sum(one.records_done for one in gone.values())
     assert positions.records_done == sum(one.records_done for one in positions.view())
     assert list(view) == before, "a view of before stays as it was"
     assert positions.floor == max((one.generation for one in gone.values()), default=0)
@@ -917,9 +921,9 @@ def test_a_final_position_without_a_row_is_compacted_as_the_others_are(modified_
     positions = position_map([odd, a_split("k", 1), split])
     assert (positions.final, positions.pending(), list(positions.view().others())) == (1, [], [odd, split])
     assert positions.listed(odd.get_manager_key(), "v") == (True, None)
-    compacted = positions.compact(below(9))
+    objects, records = compact(positions, below(9))
     assert len(positions) == (0 if modified_ms < 9 else 3)
-    assert (compacted.objects, compacted.records) == (({"": 2}, 9) if modified_ms < 9 else ({}, 0))
+    assert (objects, records) == (({"": 2}, 9) if modified_ms < 9 else ({}, 0))
 
 
 # ---- generations and splits

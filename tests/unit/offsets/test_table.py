@@ -10,6 +10,7 @@ from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import PositionDelta
+from framework.offsets.packed_row import RowCodec
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import PositionView, position_map
 from framework.offsets.table import PositionTable
@@ -62,13 +63,6 @@ def test_a_position_that_is_superseded_is_finished_for_whoever_handed_it_out():
     assert table.is_finished(first.get_manager_key(), first)
     table.remove(KEY)
     assert table.is_finished(first.get_manager_key(), first)
-
-
-def test_of_many_keys_those_that_are_final_or_gone_are_found_together():
-    table = PositionTable()
-    table.load([entry(2, key="pending"), ended(3, key="unsaved"), final(3, key="final")])
-    keys = {OffsetManagerKey.of_object("b", key): key for key in ("pending", "unsaved", "final", "gone")}
-    assert {keys[key] for key in table.final_among(keys.keys())} == {"final", "gone"}
 
 
 def test_a_worker_forgets_what_is_final_and_saved_and_nothing_else():
@@ -155,12 +149,13 @@ def test_what_lies_where_a_listing_began_or_before_it_is_not_missing():
     def missing():
         return [one.key for one in table.entries() if one.missing_since_ms]
 
-    table.mark_missing([OffsetManagerKey.of_object("b", "m")], "", "k", 77)
+    unseen = [OffsetManagerKey.of_object("b", name) for name in names]
+    table.mark_missing([key for key in unseen if dict(key.properties)["key"] != "m"], "", "k", 77)
     assert missing() == ["z/1"]
-    table.mark_missing([], "z/", "", 88)
+    table.mark_missing(unseen, "z/", "", 88)
     assert missing() == ["z/1"]
     assert table.positions.find(OffsetManagerKey.of_object("b", "z/1")).missing_since_ms == 77
-    table.mark_missing([OffsetManagerKey.of_object("b", "z/1")], "z/", "", 99)
+    table.mark_missing([], "z/", "", 99)
     assert missing() == []
 
 
@@ -262,13 +257,17 @@ def test_an_object_that_begins_again_while_a_compaction_looks_at_it_keeps_its_po
     assert table.watermark.objects == 2
 
 
-def test_rows_that_get_other_numbers_while_a_compaction_looks_at_them_wait_for_the_next(monkeypatch):
+@pytest.mark.parametrize("crowded", [False, True])
+def test_rows_that_are_written_anew_while_a_compaction_looks_at_them_are_dropped_now_or_by_the_next(
+    monkeypatch, crowded
+):
     table = compacting_table()
+    monkeypatch.setattr(RowCodec, "is_crowded", crowded)
     with monkeypatch.context() as patched:
         Meanwhile(patched, table.positions._finished._clear_away)
-        assert table.compact(lambda _: False) == 0
-    assert (len(table), table.watermark.objects) == (3, 0)
-    assert table.compact(lambda _: False) == 3
+        assert table.compact(lambda _: False) == (0 if crowded else 3)
+    assert (len(table), table.watermark.objects) == ((3, 0) if crowded else (0, 3))
+    assert table.compact(lambda _: False) == (3 if crowded else 0)
     assert len(table) == 0
 
 

@@ -7,7 +7,6 @@ from framework.errors import StoreUnavailableError
 from framework.model.batches import Acknowledgement
 from framework.model.key_range import KeyRange
 from framework.model.positions import OffsetManagerKey
-from framework.offsets import watermark_tracker
 from framework.offsets.manager import OffsetManager
 from framework.offsets.position_map import position_map
 from framework.offsets.watermark import Watermark
@@ -120,9 +119,8 @@ def names_left(manager):
     return sorted({one.key for one in manager.table.entries()})
 
 
-def test_the_keys_that_a_listing_has_shown_are_kept_while_their_positions_are_pending(monkeypatch):
+def test_a_listing_keeps_the_keys_of_objects_that_were_pending_at_its_begin_and_no_others():
     """A first listing of millions of objects kept the key of each to its end."""
-    monkeypatch.setattr(watermark_tracker, "SHOWN_LIMIT", 20)
     manager = OffsetManager()
     tracker = manager.tracker
     tracker.open(1000)
@@ -138,14 +136,13 @@ def test_the_keys_that_a_listing_has_shown_are_kept_while_their_positions_are_pe
             if number % 50 and known is None:
                 done = attrs.evolve(batch(final(0, key=begun.key)), payloads=())
                 manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(done,), anchor=None))
-            assert len(tracker._shown) <= 2 * (number // 50 + 1) + 20
+            assert len(tracker._unseen) <= (10 if moment_ms > 100_000 else 0)
         tracker.complete(whole=True)
         assert [one.key for _, one in manager.table.positions.pending()] == [f"{n:03}" for n in range(0, 500, 50)]
         assert not any(one.missing_since_ms for one in manager.table.entries())
 
 
-def test_an_object_that_a_long_listing_did_not_show_is_missing(monkeypatch):
-    monkeypatch.setattr(watermark_tracker, "SHOWN_LIMIT", 2)
+def test_an_object_that_a_listing_did_not_show_is_missing():
     manager = OffsetManager()
     manager.tracker.open(60_000)
     for key in ("a", "b", "c", "gone"):

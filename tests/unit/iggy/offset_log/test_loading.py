@@ -731,13 +731,9 @@ def test_what_was_appended_here_is_not_followed_and_what_others_append_is():
     one.append(claim(4))
     assert [message.epoch for message in one.follow()] == [3]
     assert [message.epoch for message in other.follow()] == [1, 2, 4]
-    assert (one.next_offset, other.next_offset, one.end(), other.end()) == (4, 4, 4, 4)
+    assert (one.next_offset, other.next_offset) == (4, 4)
     assert one.total_bytes == other.total_bytes == sum(len(stored.payload) for stored in server.messages("kit", LOG))
     assert (one.messages, other.messages) == (1, 3)
-
-
-def test_the_end_of_an_empty_log_is_its_beginning():
-    assert log_over(server_with_log().connect()).end() == 0
 
 
 def test_a_log_that_may_forget_what_it_confirmed_is_refused():

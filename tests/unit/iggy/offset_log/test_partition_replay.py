@@ -387,7 +387,7 @@ def test_messages_of_positions_are_counted_and_those_of_nobody_are_not():
     later, elsewhere = position("c", version="v2", generation=2), position("d", partition=1)
     done = position("e", 4, total=4)
     rig.begin(a, split, later, elsewhere, done)
-    rig.state.replace(done)
+    rig.state.positions[done.get_manager_key()] = done
     for entry, numbers in (
         (a, (2, 3, 4)),
         (split, (1,)),

@@ -87,7 +87,7 @@ class Leader:
         ]
         self.log.append(codec.encode_progress("kit", 1, "w", Progress(items=items)))
         for entry in done:
-            self.state.replace(entry)
+            self.state.positions[entry.get_manager_key()] = entry
 
     def work(self, rounds=1, count=1):
         for _ in range(rounds):
