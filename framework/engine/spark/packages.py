@@ -49,7 +49,6 @@ NEEDED = (
     "attrs",
     "numpy",
     "orjson",
-    "tenacity",
     "typing_extensions",
     "xxhash",
     "zstandard",
