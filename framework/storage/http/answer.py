@@ -62,7 +62,6 @@ class HttpAnswer:
     Attributes:
         room: memory that the body may take; None: `WINDOW_BYTES`.
         is_head: whether the request is a HEAD, which has no body.
-        is_small: whether its connection may be shared, over HTTP/2.
         is_document: whether the reader waits for the whole body.
         started: whether the reader may look at it: it will not be requested again.
         complete: whether the transfer has ended.
@@ -76,7 +75,6 @@ class HttpAnswer:
     room: ReadRoom | None
     retry: RetryAfter | None
     is_head: bool = attrs.field(default=False, kw_only=True)
-    is_small: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it
