@@ -10,7 +10,6 @@ Google's libraries are imported when a store is made, not before: that takes hal
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import logging
 import re
@@ -24,7 +23,6 @@ from typing_extensions import override
 
 from framework.config.bucket import customer_key_bytes
 from framework.errors import (
-    AccessDeniedError,
     ConfigError,
     ObjectChangedError,
     ObjectError,
@@ -37,7 +35,6 @@ from framework.model.secret_masking import environment_login_secrets, login_secr
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.http.answer import MAX_DOCUMENT_BYTES, HttpAnswer
 from framework.storage.http.body import (
-    LENGTH_HEADERS,
     announces,
     announces_length,
     check_named,
@@ -46,7 +43,6 @@ from framework.storage.http.body import (
     unnamed,
 )
 from framework.storage.http.errors import HttpError
-from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
 from framework.store import ListPage
@@ -99,19 +95,11 @@ class GcsStore(HttpStore):
     """
 
     scheme = "gs"
-    judged_headers = pattern_of(
-        "x-goog-generation",
-        "x-goog-stored-content-encoding",
-        "x-guploader-response-body-transformations",
-        "x-goog-hash",
-        *LENGTH_HEADERS,
-    )
 
     def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
         super().__init__(config.bucket)
         self.config = config
         self.address = config.endpoint
-        self._bucket_seen = False
         logins = login_secrets(config.proxy) + environment_login_secrets()
         self._secrets = ((config.customer_key,) if config.customer_key else ()) + logins
         try:
@@ -189,14 +177,6 @@ class GcsStore(HttpStore):
             mistake = "does not describe it; when that stays so, what answers is not one store: check gcs.endpoint"
             raise self._replaced(native, mistake) from error
         return parse_metadata(body, native)
-
-    def _check_bucket(self) -> None:
-        """Raise if the bucket is missing, which only Google's 404 tells. Asks once."""
-        if self._bucket_seen:
-            return
-        with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
-            self.list_page(page_size=1)
-        self._bucket_seen = True
 
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -13,9 +13,6 @@ from framework.errors import TaskClosedError
 from framework.storage.http.errors import MAX_REFUSAL_BYTES, HttpCutError, HttpError
 from framework.storage.http.head import HttpHead
 from framework.store import ReadRoom
-
-if TYPE_CHECKING:
-    import re
 
 WINDOW_BYTES = 1 << 21
 """What an answer without a room of its own may hold for its reader."""
@@ -146,10 +143,6 @@ class HttpAnswer:
     def headers(self) -> Mapping[str, str]:
         """The answer's headers, names in lower case; only after `status`."""
         return self._read_head().headers
-
-    def headers_named(self, pattern: re.Pattern[str]) -> Mapping[str, str]:
-        """Return those of them that a pattern of `framework.storage.http.head` names."""
-        return self._read_head().named(pattern)
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import abc
-import re
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import RetriableError, SourceError, TaskClosedError
+from framework.errors import AccessDeniedError, RetriableError, SourceError, TaskClosedError
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import EMPTY, HttpStream, announces_length
+from framework.storage.http.body import EMPTY, HttpStream
 from framework.storage.http.loop import HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
@@ -29,17 +29,14 @@ class HttpStore(ObjectStore):
     """A bucket whose objects are read over HTTP: sends the GETs, and ends them when it is closed.
 
     A subclass sets `_http`, makes the requests, and judges the answers.
-
-    Attributes:
-        judged_headers: the headers that `is_listed` looks at (`framework.storage.http.head.pattern_of`).
     """
 
-    judged_headers: re.Pattern[str]
     _http: HttpLoop
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self._closed = False
+        self._bucket_seen = False
 
     @abc.abstractmethod
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -56,7 +53,7 @@ class HttpStore(ObjectStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         """Return whether the body of an answer 200 is surely the whole listed version; else `stream_of` decides.
 
-        Must not block. It gets only those of the headers that `judged_headers` names.
+        Must not block.
         """
 
     @abc.abstractmethod
@@ -123,6 +120,14 @@ class HttpStore(ObjectStore):
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return self._translate(error, native)
 
+    def _check_bucket(self) -> None:
+        """Raise if the bucket is missing, which an answer about a missing object may not tell. Asks once."""
+        if self._bucket_seen:
+            return
+        with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
+            self.list_page(page_size=1)
+        self._bucket_seen = True
+
     def _check_open(self) -> None:
         if self._closed:
             raise TaskClosedError(f"{self.scheme}://{self.bucket}: the store was used after it was closed")
@@ -145,7 +150,7 @@ class ObjectGet:
         problem: why the request could not be made; `result` raises it.
         accepts_gzip: whether the request says so.
         pinned: conditions of the request that the listed version does not state.
-        repeats: whether another request of this read was answered in a form that may not be the stored one.
+        repeats: whether an answer to another request of this read had a form that may not be the stored one.
     """
 
     _store: HttpStore
@@ -228,21 +233,11 @@ class ObjectGet:
             return None
         self._retry = None  # it refers back to this request, and Python frees a cycle only when it looks for cycles
         store = self._store
-        return data if store.is_listed(native, answer.headers_named(store.judged_headers), data) else None
+        return data if store.is_listed(native, answer.headers, data) else None
 
     def _wait_refusal(self, answer: HttpAnswer) -> None:
         try:
             answer.wait_refusal()
-        except Exception as error:
-            raise self._store.failure(error, self.native) from error
-
-    def announces_length(self) -> bool | None:
-        """Return whether the answer announces the length of its body; None when it is a refusal. Waits for it."""
-        answer = self._answer
-        if answer is None:
-            return None
-        try:
-            return announces_length(answer.headers) if answer.status in OK else None
         except Exception as error:
             raise self._store.failure(error, self.native) from error
 

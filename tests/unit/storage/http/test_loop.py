@@ -30,7 +30,6 @@ from framework.storage.http.errors import (
     HttpReadTimeoutError,
     HttpTlsError,
 )
-from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, ObjectGet
 from framework.storage.http.loop import HttpLoop
 from framework.storage.http.transfer import BUFFER_BYTES, HttpOptions
@@ -160,7 +159,6 @@ class Store(ObjectStore):
     scheme = "test"
     bucket = "b"
     believed = True
-    judged_headers = pattern_of("etag")
 
     def __init__(self, server, loop):
         self.server, self.loop = server, loop
