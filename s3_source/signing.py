@@ -123,8 +123,6 @@ class _Second:
         begun: a copy, which has taken what the texts to sign of all requests begin with.
         always: names and values of the headers that every request signs.
         lines: of the headers that every request has.
-        shapes: names of a request's own headers -> those that are signed, in order; the text to sign with a place for the
-            path and for each of their values; the line of the signature, up to it.
     """
 
     at: int
@@ -134,23 +132,6 @@ class _Second:
     begun: hmac.HMAC = attrs.field(repr=False)
     always: Mapping[str, str] = attrs.field(repr=False)
     lines: Sequence[str] = attrs.field(repr=False)
-    shapes: dict[tuple[str, ...], tuple[Sequence[str], str, str]] = attrs.field(factory=dict, repr=False)
-
-    def shape(self, names: tuple[str, ...]) -> tuple[Sequence[str], str, str]:
-        """Return the shape of a request with headers of these names."""
-        shape = self.shapes.get(names)
-        if shape is None:
-            own = {name.lower(): name for name in names if name.lower() not in _UNSIGNED}
-            texts = {name: value.replace("%", "%%") for name, value in self.always.items()} | dict.fromkeys(own, "%s")
-            signed = sorted(texts)
-            canonical = "\n".join([f"{name}:{texts[name]}" for name in signed])
-            text = f"GET\n%s\n\n{canonical}\n\n{';'.join(signed)}\n{_EMPTY_BODY}"
-            line = (
-                f"Authorization: AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{self.scope}, "
-                f"SignedHeaders={';'.join(signed)}, Signature="
-            )
-            shape = self.shapes[names] = [own[name] for name in signed if name in own], text, line
-        return shape
 
 
 class Signer:
@@ -188,14 +169,20 @@ class Signer:
         known = second is not None and (second.credentials is credentials or second.credentials == credentials)
         if second is None or second.at != at or not known:
             second = self._second = self._begin(at, credentials)
-        own, text, line = second.shape(tuple(more))
-        values = [" ".join(value.split()) if " " in (value := more[name]) else value for name in own]
-        request = text % (url[self._path_at :], *values)
+        own = {name.lower(): " ".join(value.split()) for name, value in more.items()}
+        texts = {**second.always, **{name: own[name] for name in own if name not in _UNSIGNED}}
+        names = sorted(texts)
+        signed = ";".join(names)
+        headers = "\n".join([f"{name}:{texts[name]}" for name in names])
+        request = f"GET\n{url[self._path_at :]}\n\n{headers}\n\n{signed}\n{_EMPTY_BODY}"
         digest = hashlib.sha256(request.encode()).hexdigest()
         signature = second.begun.copy()
         signature.update(digest.encode())
         lines += second.lines
-        lines.append(line + signature.hexdigest())
+        lines.append(
+            f"Authorization: AWS4-HMAC-SHA256 Credential={credentials.access_key}/{second.scope}, "
+            f"SignedHeaders={signed}, Signature={signature.hexdigest()}"
+        )
         return lines
 
     def _begin(self, at: int, credentials: Credentials) -> _Second:
