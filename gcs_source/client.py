@@ -37,10 +37,8 @@ from framework.storage.http.answer import MAX_DOCUMENT_BYTES, HttpAnswer
 from framework.storage.http.body import (
     announces,
     announces_length,
-    check_named,
     expected_bytes,
     other_bytes,
-    unnamed,
 )
 from framework.storage.http.errors import HttpError
 from framework.storage.http.http_store import OK, HttpStore, ObjectGet
@@ -95,6 +93,7 @@ class GcsStore(HttpStore):
     """
 
     scheme = "gs"
+    section = "gcs"
 
     def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
         super().__init__(config.bucket)
@@ -120,7 +119,8 @@ class GcsStore(HttpStore):
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
         self.order_is_documented = self.bounds_pages = self.ends_are_reliable = is_google(endpoint)
-        self._names_versions = is_google(endpoint)  # elsewhere once an answer did; some emulators never do
+        if is_google(endpoint):  # elsewhere once an answer did; some emulators never do
+            self._named_kinds.add("")
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key_bytes(config.customer_key, "gcs.customer_key"))
 
@@ -219,7 +219,7 @@ class GcsStore(HttpStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         if headers.get("x-goog-generation") != native.version or not announces(headers, native.size):
             return False
-        self._names_versions = True
+        self._named_kinds.add("")
         stored = headers.get("x-goog-stored-content-encoding") or "identity"
         if stored != "identity" or "x-guploader-response-body-transformations" in headers:
             return False
@@ -246,11 +246,7 @@ class GcsStore(HttpStore):
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
         generation = headers.get("x-goog-generation")
-        check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
-        if generation:
-            self._names_versions = True
-        elif self._names_versions:
-            raise unnamed(native, "gcs")
+        self._check_named(native, answer, named=bool(generation))
         if generation and generation != native.version:
             raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"

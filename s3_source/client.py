@@ -36,9 +36,7 @@ from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import (
     announces,
     announces_length,
-    check_named,
     expected_bytes,
-    unnamed,
 )
 from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
@@ -81,6 +79,8 @@ SHORTEST_SECRET = 8
 log = logging.getLogger(__name__)
 
 _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
+_WITH_ETAG = "with an ETag"
+"""Objects that are listed so; others are named by their time."""
 _STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
 
 
@@ -97,7 +97,7 @@ class S3Store(HttpStore):
         ConfigError: boto3 cannot use the configuration: no such profile, an address that is none.
     """
 
-    scheme = "s3"
+    scheme = section = "s3"
 
     def __init__(self, config: S3Config, session: Session | None = None) -> None:
         super().__init__(config.bucket)
@@ -112,8 +112,6 @@ class S3Store(HttpStore):
         self._renewal = (-math.inf, False)
         self._version_conditions = VersionConditions()
         self._repeats = Repeats(config.bucket)
-        # whether an answer did: for objects that are listed without an ETag, and with one
-        self._names_versions = [False, False]
         self._accepts_gzip = False
         self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
@@ -361,7 +359,7 @@ class S3Store(HttpStore):
         etag = listed_etag(native)
         if not etag or headers.get("etag") != f'"{etag}"' or not announces(headers, native.size):
             return False
-        self._names_versions[True] = True
+        self._named_kinds.add(_WITH_ETAG)
         checksum = checksum_in(headers) if self.config.verify_checksums else None
         return checksum is None or checksum.fits(data)
 
@@ -387,7 +385,8 @@ class S3Store(HttpStore):
             return self._send_get(native, get.start, get.stop).result()
         headers, etag = answer.headers, listed_etag(native)
         named = bool(headers.get("etag") or (not etag and headers.get("last-modified")))
-        check_named(native, named=named, status=status, headers=headers, section="s3")
+        if not named:
+            self._check_named(native, answer, named=False)
         announced = announces_length(headers)
         if not announced and not get.repeats and may_be_unpacked(headers):
             answer.close()
@@ -396,10 +395,7 @@ class S3Store(HttpStore):
         if announced and get.repeats:
             self._accepts_gzip = get.accepts_gzip
         check_version(native, etag, headers)
-        if named:
-            self._names_versions[bool(etag)] = True
-        elif self._names_versions[bool(etag)]:
-            raise unnamed(native, "s3")
+        self._check_named(native, answer, named=named, kind=_WITH_ETAG if etag else "without an ETag")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
             self._version_conditions.check(native, headers)

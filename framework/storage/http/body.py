@@ -181,41 +181,6 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
     return end
 
 
-def check_named(native: NativeObject, *, named: bool, status: int, headers: Mapping[str, str], section: str) -> None:
-    """Refuse a body that nothing ties to the object: its head names no version, and announces another length or none.
-
-    A maintenance page of an ingress comes with status 200. Its bytes would be taken for the beginning of the object.
-
-    Args:
-        native: the object as listed.
-        named: whether the head names a version, whichever.
-        status: 200 or 206; a 206 names its range and the object's size.
-        headers: the answer's headers; looked up in lower case.
-        section: the store's section of the configuration.
-
-    Raises:
-        StoreUnavailableError: so it is.
-    """
-    if named or status != 200 or announces(headers, native.size):  # noqa: PLR2004
-        return
-    length = headers.get("content-length") if announces_length(headers) else None
-    raise StoreUnavailableError(
-        f"{native.location}: the answer names no version of it and announces {length or 'no'} bytes, listed are {native.size}: an "
-        f"ingress, load balancer or proxy made it; when that stays so, check {section}.endpoint and {section}.proxy"
-    )
-
-
-def unnamed(native: NativeObject, section: str) -> StoreUnavailableError:
-    """Return the error of an answer that names no version, from a store that names them.
-
-    It may be of another version, also when it is a range of the listed size: a read would go on with other bytes.
-    """
-    return StoreUnavailableError(
-        f"{native.location}: the answer names no version of it and others of this store do: an ingress, load balancer or proxy "
-        f"made it; when that stays so, check {section}.endpoint and {section}.proxy"
-    )
-
-
 def other_bytes(native: NativeObject, seen: str) -> ObjectError:
     """Return the error for a body that is not the stored bytes, such as unpacked in transit. Retries do not help."""
     return ObjectError(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import override
 
-from framework.errors import AccessDeniedError, RetriableError, SourceError, TaskClosedError
+from framework.errors import AccessDeniedError, RetriableError, SourceError, StoreUnavailableError, TaskClosedError
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import EMPTY, HttpStream
+from framework.storage.http.body import EMPTY, HttpStream, announces, announces_length
 from framework.storage.http.loop import HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
@@ -32,11 +32,14 @@ class HttpStore(ObjectStore):
     """
 
     _http: HttpLoop
+    section: str
+    """The store's section of the configuration."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self._closed = False
         self._bucket_seen = False
+        self._named_kinds: set[str] = set()
 
     @abc.abstractmethod
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -113,6 +116,36 @@ class HttpStore(ObjectStore):
         return HttpStream(
             answer, expected, native=get.native, translate=self.failure, ends_there=ends_there, checksum=checksum
         )
+
+    def _check_named(self, native: NativeObject, answer: HttpAnswer, *, named: bool, kind: str = "") -> None:
+        """Refuse an answer that nothing ties to the object: its head names no version.
+
+        A maintenance page of an ingress comes with status 200 and another length. Its bytes would be taken for the beginning
+        of the object. From a store that names versions elsewhere, an answer without one may be of another version, also
+        when it is a range of the listed size: a read would go on with other bytes.
+
+        Args:
+            native: the object as listed.
+            answer: its status is 200 or 206; a 206 names its range and the object's size.
+            named: whether the head names a version, whichever.
+            kind: objects of one kind are named alike.
+
+        Raises:
+            StoreUnavailableError: so it is.
+        """
+        headers, why = answer.headers, ""
+        if named:
+            self._named_kinds.add(kind)
+        elif answer.status == OK[0] and not announces(headers, native.size):
+            length = headers.get("content-length") if announces_length(headers) else None
+            why = f"announces {length or 'no'} bytes, listed are {native.size}"
+        elif kind in self._named_kinds:
+            why = "others of this store do"
+        if why:
+            raise StoreUnavailableError(
+                f"{native.location}: the answer names no version of it and {why}: an ingress, load balancer or proxy made it; "
+                f"when that stays so, check {self.section}.endpoint and {self.section}.proxy"
+            )
 
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
         """Return the framework's error for a failed read."""
