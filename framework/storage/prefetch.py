@@ -200,7 +200,7 @@ class FetchedStream:
     _ended: bool = False
     _refused: bool = False
     _error: BaseException | None = None
-    _changed: threading.Condition = attrs.field(factory=threading.Condition)
+    _changed: threading.Condition = attrs.field(factory=lambda: threading.Condition())  # noqa: PLW0108 - a test replaces it
 
     def fill(self) -> None:
         """Fill the stream in a pool thread until the object's end, an error, or `close`."""

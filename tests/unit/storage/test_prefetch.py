@@ -54,7 +54,13 @@ def ahead():
 
     yield make
     for one in made:
-        one._pool.shutdown(wait=True)
+        end_threads(one)
+
+
+def end_threads(fetch):
+    fetch._pool.shutdown()
+    for thread in fetch._pool._threads:
+        thread.join()
 
 
 def read_all(stream, size=70_000):
@@ -87,7 +93,7 @@ def test_the_bytes_come_whole_and_in_order(ahead):
     stream = fetch.fetch(source, 5).open(5)
     assert read_all(stream) == data[5:]
     stream.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert (source.opened, source.open_now, fetch._budget.used) == ([(5, None)], 0, 0)
 
 
@@ -102,7 +108,7 @@ def test_all_streams_together_hold_no_more_than_the_budget(ahead):
         assert len(read_all(stream)) == source.size
         assert fetch._budget.used <= limit
         stream.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert fetch._budget.used == 0
 
 
@@ -140,7 +146,7 @@ def test_another_range_goes_to_the_object_and_gives_the_fetched_one_up(ahead):
     fetch = ahead()
     fetched = fetch.fetch(source, 0)
     assert read_all(fetched.open(10, 20)) == data[10:20]
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert fetch._budget.used == 0
     assert (10, 20) in source.opened
     assert read_all(fetched.open(0)) == data  # the fetched one is gone: asked for anew
@@ -163,7 +169,7 @@ def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(a
     fetched.close()
     fetch.close()
     fetch.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert (fetch._budget.used, source.open_now) == (0, 0)
 
 
