@@ -7,7 +7,8 @@ import time
 import pytest
 
 from framework.errors import CorruptObjectError, StoreContractError, TaskClosedError
-from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher, StreamRoom
+from framework.storage.http.read_room import CHUNK_BYTES, FetchBudget, StreamRoom
+from framework.storage.prefetch import FetchedInput, FetchedStream, Prefetcher
 from transformers import BytesInput
 
 

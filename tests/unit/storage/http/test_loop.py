@@ -32,8 +32,9 @@ from framework.storage.http.errors import (
 )
 from framework.storage.http.http_store import OK, ObjectGet
 from framework.storage.http.loop import HttpLoop
+from framework.storage.http.read_room import FetchBudget, StreamRoom
 from framework.storage.http.transfer import BUFFER_BYTES, HttpOptions
-from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
+from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
