@@ -60,6 +60,7 @@ class HttpAnswer:
         room: memory that the body may take.
         is_ahead: whether it is read ahead: a `read` takes what has come, and never waits for more.
         is_head: whether the request is a HEAD, which has no body.
+        is_small: whether its connection may be shared, over HTTP/2.
         is_document: whether the reader waits for the whole body.
         started: whether the reader may look at it: it will not be requested again.
         complete: whether the transfer has ended.
@@ -74,6 +75,7 @@ class HttpAnswer:
     retry: RetryAfter | None
     is_head: bool = attrs.field(default=False, kw_only=True)
     is_ahead: bool = attrs.field(default=False, kw_only=True)
+    is_small: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         self.transfer: Any = None  # a `Transfer` while it is under way; the loop's thread alone uses it

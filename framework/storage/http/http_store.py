@@ -218,7 +218,7 @@ class ObjectGet:
         self._retry = retry
         self.ahead = room is not None
         again = self._again if retry is not None else None
-        self._answer = loop.get(url, headers, room=room, retry=again)
+        self._answer = loop.get(url, headers, size=self.stop - self.start, room=room, retry=again)
 
     def _again(self, answer: HttpAnswer) -> float | None:
         """Decide in the loop's thread about a request made ahead that failed before its first byte."""

@@ -21,13 +21,16 @@ class KeptConnections:
     def __init__(self) -> None:
         self._polls: dict[int, select.poll] = {}
         self._ports: dict[int, int] = {}
+        self.unproven: set[int] = set()
+        """Ports of connections that may speak HTTP/2, where frames come unasked, and each answer names its request."""
 
-    def add(self, port: int, fds: Iterable[int]) -> None:
+    def add(self, port: int, fds: Iterable[int], *, may_share: bool) -> None:
         """Note a new connection.
 
         Args:
             port: its local port.
             fds: the sockets that were opened for it; the others have lost.
+            may_share: whether it may turn out to speak HTTP/2: it is not judged before `prove`.
         """
         for fd in fds:
             if _port_of(fd) == port:
@@ -35,11 +38,18 @@ class KeptConnections:
                 self._ports[fd] = port
                 self._polls[port] = look = select.poll()
                 look.register(fd, select.POLLIN)
+        self.unproven.discard(port)
+        if may_share:
+            self.unproven.add(port)
+
+    def prove(self, port: int) -> None:
+        """Note that a connection speaks HTTP/1.1."""
+        self.unproven.discard(port)
 
     def is_spoilt(self, port: int) -> bool:
         """Return whether something came on an idle connection, or its end. Takes a microsecond."""
         look = self._polls.get(port)
-        if look is None:
+        if look is None or port in self.unproven:
             return False
         for fd, event in look.poll(0):
             if event & select.POLLNVAL or _port_of(fd) != port:  # closed; the number may be another file's by now

@@ -13,6 +13,7 @@ import itertools
 import logging
 import os
 import select
+import socket
 import threading
 import time
 from collections import deque
@@ -31,6 +32,10 @@ from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
 
 log = logging.getLogger(__name__)
+
+MULTIPLEXED_BYTES = 65_536
+"""An answer of at most so many bytes may share a connection with others, over HTTP/2: libcurl buffers megabytes of each
+larger one whose reader has no room, and of one over HTTP/1.1 nothing."""
 
 MIN_BYTES_PER_SECOND = 100
 """A body that brings fewer, over twice the limit of silence, is broken off; not while its reader has no room."""
@@ -74,6 +79,7 @@ class HttpLoop:
         self._transfers: dict[Any, Transfer] = {}
         self._free: list[Transfer] = []
         self._kept = KeptConnections()
+        self._watched: set[int] = set()
         self._due: float | None = None
 
     @property
@@ -91,6 +97,7 @@ class HttpLoop:
         url: str,
         headers: Sequence[str],
         *,
+        size: int | None = None,
         room: ReadRoom | None = None,
         retry: RetryAfter | None = None,
     ) -> HttpAnswer:
@@ -99,11 +106,13 @@ class HttpLoop:
         Args:
             url: percent-encoded; sent as it is.
             headers: lines, `Name: value`; `Name:` leaves out what libcurl would send.
+            size: how many bytes the body has, if that is known.
             room: given for a request made ahead: memory that its body may take.
             retry: decides on retries of a request made ahead.
         """
         is_ahead = room is not None
-        answer = HttpAnswer(self, url, headers, room or _window(), retry, is_ahead=is_ahead)
+        is_small = size is not None and size <= MULTIPLEXED_BYTES
+        answer = HttpAnswer(self, url, headers, room or _window(), retry, is_ahead=is_ahead, is_small=is_small)
         self.post(self._queue if is_ahead else self._start, answer)
         return answer
 
@@ -365,6 +374,7 @@ class HttpLoop:
         return len(self._transfers) < before
 
     def _end(self, transfer: Transfer, failure: HttpError | None) -> None:
+        transfer.close_request()
         answer = self._release(transfer)
         if answer is None:
             return
@@ -408,7 +418,7 @@ class HttpLoop:
                 continue
             before = transfer.curl.getinfo(pycurl.PRETRANSFER_TIME)
             if before and max(answer.active_at, answer.sent_at + before) <= limit:
-                self._end(transfer, HttpReadTimeoutError(f"nothing came for {self.options.read_seconds:g} seconds"))
+                self._break_off(transfer, f"nothing came for {self.options.read_seconds:g} seconds")
 
     def _end_slow(self, transfer: Transfer, answer: HttpAnswer) -> None:
         """End a transfer whose body comes too slowly. It is measured from its first byte, and from its last pause."""
@@ -418,25 +428,40 @@ class HttpLoop:
         elif self.now > answer.began_at + window + came / DOCUMENT_BYTES_PER_SECOND:
             refused = answer.status_so_far() >= REFUSALS
             if refused or answer.is_document:
-                why = HttpReadTimeoutError(f"only {came:,} bytes came within {self.now - answer.began_at:.0f} seconds")
-                self._end(transfer, None if refused else why)  # a refusal as if all had come
+                why = f"only {came:,} bytes came within {self.now - answer.began_at:.0f} seconds"
+                self._break_off(transfer, None if refused else why)
                 return
         if answer.measured_bytes and self.now < answer.measured_at + window:
             return
         if answer.measured_bytes and came - answer.measured_bytes < window * MIN_BYTES_PER_SECOND:
-            came -= answer.measured_bytes
-            self._end(transfer, HttpReadTimeoutError(f"only {came:,} bytes came within {window:g} seconds"))
+            self._break_off(transfer, f"only {came - answer.measured_bytes:,} bytes came within {window:g} seconds")
             return
         answer.measured_at, answer.measured_bytes = self.now, came
+
+    def _break_off(self, transfer: Transfer, why: str | None) -> None:
+        """End a transfer and its connection; without a reason as if all had come.
+
+        libcurl would keep a shared one, and send each later request over it, as long as no error of the socket comes. It is
+        found by its port: libcurl before 8.22 does not tell the socket of a connection that was kept.
+        """
+        port = transfer.curl.getinfo(pycurl.LOCAL_PORT)
+        for fd in self._watched:
+            # some are no sockets, or have no port: libcurl's threads that resolve names wake it by them
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                if connection.getsockname()[1:2] == (port,):
+                    connection.shutdown(socket.SHUT_RDWR)
+        self._end(transfer, HttpReadTimeoutError(why) if why is not None else None)
 
     def _watch(self, event: int, fd: int, _multi: Any, _data: Any) -> None:
         """Called by libcurl: which events of a socket it waits for."""
         if event == pycurl.POLL_REMOVE:
+            self._watched.discard(fd)
             try:
                 self._poll.unregister(fd)
             except OSError:
                 return  # closed already, so no longer registered
             return
+        self._watched.add(fd)
         try:  # each request of a kept connection begins and ends with a socket that is not registered
             self._poll.register(fd, _EVENTS[event])
         except FileExistsError:

@@ -63,7 +63,7 @@ class Transfer:
         spoilt: whether the request was not sent, because something had come on the kept connection. It is closed.
     """
 
-    __slots__ = ("_is_head", "_kept", "_opened", "_receive", "answer", "curl", "spoilt")
+    __slots__ = ("_is_head", "_is_small", "_kept", "_opened", "_receive", "answer", "curl", "spoilt")
 
     def __init__(
         self, options: HttpOptions, receive: Callable[[HttpAnswer, bytes], bool], kept: KeptConnections
@@ -80,7 +80,7 @@ class Transfer:
         self._opened: list[int] = []
         self.spoilt = False
         self.answer: HttpAnswer | None = None
-        self._is_head = False
+        self._is_head = self._is_small = False
         self.curl = curl = pycurl.Curl()
         for option, value in (
             (pycurl.NOSIGNAL, 1),
@@ -114,6 +114,10 @@ class Transfer:
         if answer.is_head is not self._is_head:
             self._is_head = answer.is_head
             curl.setopt(pycurl.NOBODY if answer.is_head else pycurl.HTTPGET, 1)  # codespell:ignore nobody
+        if answer.is_small is not self._is_small:
+            self._is_small = answer.is_small
+            version = pycurl.CURL_HTTP_VERSION_2TLS if answer.is_small else pycurl.CURL_HTTP_VERSION_1_1
+            curl.setopt(pycurl.HTTP_VERSION, version)
         curl.setopt(pycurl.URL, answer.url)
         curl.setopt(pycurl.HTTPHEADER, answer.request_headers)
         curl.setopt(pycurl.HEADERFUNCTION, answer.lines.append)
@@ -121,6 +125,14 @@ class Transfer:
     def go_on(self) -> None:
         """Resume the transfer, which is paused."""
         self.curl.pause(pycurl.PAUSE_CONT)
+
+    def close_request(self) -> None:
+        """Learn from a request that has ended whether its connection speaks HTTP/1.1."""
+        kept = self._kept
+        if not kept.unproven or not self._is_small:
+            return
+        if self.curl.getinfo(pycurl.INFO_HTTP_VERSION) == pycurl.CURL_HTTP_VERSION_1_1:
+            kept.prove(self.curl.getinfo(pycurl.LOCAL_PORT))
 
     def _open(self, fd: int, _purpose: int) -> int:
         """Called by libcurl for each socket that it opens."""
@@ -131,7 +143,9 @@ class Transfer:
     def _before_request(self, _address: str, _local: str, _port: int, local_port: int) -> int:
         """Called by libcurl when the connection stands, before it sends the request."""
         if self._opened:
-            self._kept.add(local_port, self._opened)
+            answer = self.answer
+            may_share = self._is_small and answer is not None and answer.url.startswith("https:")
+            self._kept.add(local_port, self._opened, may_share=may_share)
             self._opened.clear()
         elif self._kept.is_spoilt(local_port):
             self.spoilt = True
@@ -184,6 +198,6 @@ _TLS = (
     pycurl.E_SSL_CACERT_BADFILE,
     pycurl.E_SSL_CERTPROBLEM,
 )
-_UNNAMED = {100: "a header of the answer is too large"}
-"""What libcurl gives no message for; pycurl has no name for it."""
+_UNNAMED = {pycurl.E_HTTP2: "the connection over HTTP/2 broke", 100: "a header of the answer is too large"}
+"""What libcurl gives no message for; pycurl has no name for the 100."""
 _PROXY = (pycurl.E_COULDNT_RESOLVE_PROXY, pycurl.E_COULDNT_CONNECT)

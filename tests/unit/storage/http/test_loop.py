@@ -768,7 +768,7 @@ def test_a_refusal_that_trickles_is_judged_by_what_has_come(serving, clock, ahea
     paced = Paced(clock, b"busy" * 15_000, 1500, seconds=5, status=503)
     server, loop = serving(lambda *_: paced, read_seconds=60)
     paced.watch(loop)
-    more = {"room": StreamRoom(FetchBudget(1 << 20)), "retry": again} if ahead else {}
+    more = {"size": 100, "room": StreamRoom(FetchBudget(1 << 20)), "retry": again} if ahead else {}
     answer = loop.get(f"{server.endpoint}/k", [], **more)
     assert answer.status == 503
     body = answer.wait_refusal()
@@ -906,7 +906,8 @@ def test_the_path_of_the_authorities_may_be_none_of_ascii(tmp_path, name):
                 answer.read_all()
 
 
-def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path):
+@pytest.mark.parametrize("small", [True, False])
+def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path, small):
     """Tickets of TLS 1.3 come behind the handshake, before the first answer: they are nothing that came unasked."""
     pem, both = self_signed(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -915,14 +916,15 @@ def test_over_tls_connections_are_kept_and_looked_at_as_well(tmp_path):
     server = Answering(followed({"/stray"}, read, sent), context)
     loop = HttpLoop(HttpOptions(connect_seconds=5.0, read_seconds=30.0, max_connections=64, ca_file=str(pem)))
     try:
+        size = 7 if small else None
         for _ in range(20):
-            assert loop.get(f"{server.endpoint}/normal", []).read_all() == b"/normal"
+            assert loop.get(f"{server.endpoint}/normal", [], size=size).read_all() == b"/normal"
             time.sleep(0.005)
         assert server.connections == 1
-        assert loop.get(f"{server.endpoint}/stray", []).read_all() == b"/stray"
+        assert loop.get(f"{server.endpoint}/stray", [], size=size).read_all() == b"/stray"
         read.set()
         assert sent.acquire(timeout=30)
-        assert loop.get(f"{server.endpoint}/behind", []).read_all() == b"/behind"
+        assert loop.get(f"{server.endpoint}/behind", [], size=size).read_all() == b"/behind"
         assert server.connections == 2
     finally:
         loop.close()
