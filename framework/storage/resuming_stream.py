@@ -46,8 +46,8 @@ class StoreInput(ObjectInput):
 
     _store: ObjectStore
     native: NativeObject
-    policy: RetryPolicy = attrs.field(factory=RetryPolicy)
-    on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
+    _policy: RetryPolicy = attrs.field(factory=RetryPolicy)
+    _on_retry: OnRetry | None = attrs.field(default=None, kw_only=True)
     _stop: threading.Event | None = attrs.field(default=None, kw_only=True)
 
     @property
@@ -100,7 +100,7 @@ class StoreInput(ObjectInput):
         return self._call(f"opening {self.location}", failed, lambda: self._open(start, end))
 
     def _call(self, what: str, failed: RetriableError | None, attempt: Callable[[], T]) -> T:
-        return self.policy.call(attempt, what=what, failed=failed, on_retry=self.on_retry, stop=self._stop)
+        return self._policy.call(attempt, what=what, failed=failed, on_retry=self._on_retry, stop=self._stop)
 
     def _open(self, start: int, end: int) -> ReadStream:
         stream = self._store.open(self.native, start, None if end == self.native.size else end)
@@ -109,6 +109,21 @@ class StoreInput(ObjectInput):
                 f"{self.location}: {type(self._store).__name__}.open returned {type(stream).__name__}, not a ReadStream"
             )
         return stream
+
+    def retry_delay(self, error: RetriableError, failures: int, elapsed_seconds: float) -> float | None:
+        """Return the seconds before the next try of a request made ahead; None when its tries are used up."""
+        policy = self._policy
+        delay = policy.delay(failures, error.retry_after_seconds, elapsed_seconds)
+        if failures >= policy.attempts or elapsed_seconds + delay > policy.budget_seconds:
+            return None
+        if self._on_retry is not None:
+            self._on_retry(error, failures, delay)
+        return delay
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """The policy's clock."""
+        return self._policy.clock
 
     def again(self, failed: RetriableError, start: int, end: int, size: int) -> tuple[ReadStream, bytes]:
         """Reopen after a read failed at `start`; return the new stream and its first bytes.
@@ -159,7 +174,7 @@ class ResumingStream(ReadStream):
         if self._closed:
             raise TaskClosedError(f"{self._source.location}: read after close")
         if self._position < self._end:
-            self._stream = self._connected()
+            self._stream = self._begun() if self.pending is not None else self._request(None)
             if self._position == 0 and self._end == self._source.native.size:
                 self._checksum = getattr(self._stream, "checksum", None)
 
@@ -168,30 +183,34 @@ class ResumingStream(ReadStream):
         pending = self.pending
         return pending.whole() if pending is not None and not self._closed else None
 
-    def _connected(self) -> ReadStream:
-        source, failed = self._source, None
-        if self.pending is not None:
-            try:
-                return self.pending.result()
-            except RetriableError as error:
-                if self._gave_up:
-                    what = f"opening {source.location}"
-                    raise source.policy.given_up(error, self._failures, self._failed_since, what) from error.__cause__
-                failed = error
-            finally:
-                self.pending = None
-        return source.request(self._position, self._end, failed)
+    def _request(self, failed: RetriableError | None) -> ReadStream:
+        return self._source.request(self._position, self._end, failed)
+
+    def _begun(self) -> ReadStream:
+        pending = self.pending
+        assert pending is not None
+        try:
+            stream = pending.result()
+        except RetriableError as error:
+            self.pending = None
+            if self._gave_up:
+                seconds = self._source.clock() - self._failed_since
+                error.args = (
+                    f"{error} (gave up opening {self._source.location} after {self._failures} tries in {seconds:.1f} seconds)",
+                )
+                raise
+            return self._request(error)
+        self.pending = None
+        return stream
 
     def retry(self, error: RetriableError) -> float | None:
         """Return the seconds before the request made ahead is made again; None when its tries are used up."""
-        policy, on_retry = self._source.policy, self._source.on_retry
+        now = self._source.clock()
         if not self._failures:
-            self._failed_since = policy.clock()
+            self._failed_since = now
         self._failures += 1
-        delay = policy.next_delay(error, self._failures, self._failed_since)
+        delay = self._source.retry_delay(error, self._failures, now - self._failed_since)
         self._gave_up = delay is None
-        if delay is not None and on_retry is not None:
-            on_retry(error, self._failures, delay)
         return delay
 
     @override

@@ -1,4 +1,7 @@
-"""The one retry policy. Every number is explicit; every retry is bounded, and no wait outlives a stop."""
+"""The one retry policy.
+
+The only use of tenacity. Every number is explicit; every retry is bounded, and no wait outlives a stop.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import attrs
+import tenacity
 
 from framework.errors import RetriableError, TaskClosedError, drop_tracebacks
 
@@ -121,44 +125,82 @@ class RetryPolicy:
             TaskClosedError: `stop` was set while waiting; the last error is its cause.
             Exception: any other error of `fn`, at once.
         """
-        started, failures = self.clock(), 0
-        while True:
-            if failed is None:
-                try:
-                    return fn(*args, **kwargs)
-                except RetriableError as error:
-                    failed = error
-            failures += 1
-            delay = self.next_delay(failed, failures, started)
-            if delay is None:
-                raise self.given_up(failed, failures, started, what)
-            if on_retry is not None:
-                on_retry(failed, failures, delay)
-            drop_tracebacks(failed)  # its frames hold what was read so far
-            if stop is None or not stop.is_set():
-                self.wait(delay, stop)
-            if stop is not None and stop.is_set():
-                raise TaskClosedError(f"stopped while waiting to try again{_of(what)}") from failed
-            failed = None
+        started = self.clock()
+        if failed is None:
+            try:
+                return fn(*args, **kwargs)
+            except RetriableError as error:
+                failed = error
+        seen = [failed]
 
-    def next_delay(self, error: RetriableError, failures: int, started: float) -> float | None:
-        """Return the seconds to wait before the next try; None when none is left, or the wait does not fit into the budget.
+        def attempt() -> T:
+            # tenacity starts with the failure already seen: it counts as its own first try.
+            if seen:
+                raise seen.pop()
+            return fn(*args, **kwargs)
 
-        Args:
-            error: the failure of the last try.
-            failures: failures of this call so far.
-            started: when its first try began, by `clock`.
-        """
-        elapsed = self.clock() - started
-        delay = self.delay(failures, error.retry_after_seconds, elapsed)
-        return None if failures >= self.attempts or elapsed + delay > self.budget_seconds else delay
+        return _Again(self, started, what, on_retry, stop).run(attempt)
 
-    def given_up(self, error: RetriableError, failures: int, started: float, what: str) -> RetriableError:
-        """Return the last error itself, of whatever type, with tries and seconds in its message."""
-        tries = f"{failures} {'try' if failures == 1 else 'tries'}"
-        error.args = (f"{error} (gave up{_of(what)} after {tries} in {self.clock() - started:.1f} seconds)",)
-        return error
+
+@attrs.define
+class _Again:
+    """The slow path of one call: tenacity's loop with the policy's numbers, clock and pause."""
+
+    policy: RetryPolicy
+    started: float
+    what: str
+    on_retry: OnRetry | None
+    stop: threading.Event | None
+    last: RetriableError | None = None
+
+    def run(self, attempt: Callable[[], T]) -> T:
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(RetriableError),
+            wait=self._delay,
+            stop=self._exhausted,
+            sleep=self._sleep,
+            before_sleep=self._announce,
+            retry_error_callback=self._give_up,
+        )
+        return retrying(attempt)
+
+    def _delay(self, state: tenacity.RetryCallState) -> float:
+        elapsed = self.policy.clock() - self.started
+        return self.policy.delay(state.attempt_number, _error(state).retry_after_seconds, elapsed)
+
+    def _exhausted(self, state: tenacity.RetryCallState) -> bool:
+        elapsed = self.policy.clock() - self.started
+        return (
+            state.attempt_number >= self.policy.attempts or elapsed + state.upcoming_sleep > self.policy.budget_seconds
+        )
+
+    def _announce(self, state: tenacity.RetryCallState) -> None:
+        self.last = _error(state)
+        if self.on_retry is not None:
+            self.on_retry(self.last, state.attempt_number, state.upcoming_sleep)
+        drop_tracebacks(self.last)  # its frames hold what was read so far
+
+    def _sleep(self, seconds: float) -> None:
+        if self.stop is None or not self.stop.is_set():
+            self.policy.wait(seconds, self.stop)
+        if self.stop is not None and self.stop.is_set():
+            raise TaskClosedError(f"stopped while waiting to try again{_of(self.what)}") from self.last
+
+    def _give_up(self, state: tenacity.RetryCallState) -> NoReturn:
+        error = _error(state)
+        tries = f"{state.attempt_number} {'try' if state.attempt_number == 1 else 'tries'}"
+        elapsed = self.policy.clock() - self.started
+        # Raise the error itself, not a new one: its type may need other arguments, and it keeps its cause.
+        error.args = (f"{error} (gave up{_of(self.what)} after {tries} in {elapsed:.1f} seconds)",)
+        raise error
 
 
 def _of(what: str) -> str:
     return f" {what}" if what else ""
+
+
+def _error(state: tenacity.RetryCallState) -> RetriableError:
+    error = state.outcome.exception() if state.outcome is not None else None
+    if not isinstance(error, RetriableError):  # tenacity asks only after the predicate accepted
+        raise TypeError(f"not a retriable outcome: {error!r}")
+    return error

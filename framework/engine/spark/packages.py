@@ -49,6 +49,7 @@ NEEDED = (
     "attrs",
     "numpy",
     "orjson",
+    "tenacity",
     "typing_extensions",
     "xxhash",
     "zstandard",
