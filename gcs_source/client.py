@@ -10,7 +10,6 @@ Google's libraries are imported when a store is made, not before: that takes hal
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import logging
 import re
@@ -24,7 +23,6 @@ from typing_extensions import override
 
 from framework.config.bucket import customer_key_bytes
 from framework.errors import (
-    AccessDeniedError,
     ConfigError,
     ObjectChangedError,
     ObjectError,
@@ -37,16 +35,12 @@ from framework.model.secret_masking import environment_login_secrets, login_secr
 from framework.storage.checksum import Checksum, checksum_of
 from framework.storage.http.answer import MAX_DOCUMENT_BYTES, HttpAnswer
 from framework.storage.http.body import (
-    LENGTH_HEADERS,
     announces,
     announces_length,
-    check_named,
     expected_bytes,
     other_bytes,
-    unnamed,
 )
 from framework.storage.http.errors import HttpError
-from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
 from framework.store import ListPage
@@ -99,19 +93,12 @@ class GcsStore(HttpStore):
     """
 
     scheme = "gs"
-    judged_headers = pattern_of(
-        "x-goog-generation",
-        "x-goog-stored-content-encoding",
-        "x-guploader-response-body-transformations",
-        "x-goog-hash",
-        *LENGTH_HEADERS,
-    )
+    section = "gcs"
 
     def __init__(self, config: GcsConfig, credentials: Credentials | None = None) -> None:
         super().__init__(config.bucket)
         self.config = config
         self.address = config.endpoint
-        self._bucket_seen = False
         logins = login_secrets(config.proxy) + environment_login_secrets()
         self._secrets = ((config.customer_key,) if config.customer_key else ()) + logins
         try:
@@ -132,7 +119,8 @@ class GcsStore(HttpStore):
         self._media = f"{endpoint}/download/storage/v1/b/{bucket}/o"
         # Google promises the order. What else speaks GCS may list as it likes, and the keys behind a cut are what shows it.
         self.order_is_documented = self.bounds_pages = self.ends_are_reliable = is_google(endpoint)
-        self._names_versions = is_google(endpoint)  # elsewhere once an answer did; some emulators never do
+        if is_google(endpoint):  # elsewhere once an answer did; some emulators never do
+            self._named_kinds.add("")
         self._payer = {"userProject": config.user_project} if config.user_project else {}
         self._key_headers = _customer_key_headers(customer_key_bytes(config.customer_key, "gcs.customer_key"))
 
@@ -190,14 +178,6 @@ class GcsStore(HttpStore):
             raise self._replaced(native, mistake) from error
         return parse_metadata(body, native)
 
-    def _check_bucket(self) -> None:
-        """Raise if the bucket is missing, which only Google's 404 tells. Asks once."""
-        if self._bucket_seen:
-            return
-        with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
-            self.list_page(page_size=1)
-        self._bucket_seen = True
-
     @override
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
         native = get.native
@@ -239,7 +219,7 @@ class GcsStore(HttpStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         if headers.get("x-goog-generation") != native.version or not announces(headers, native.size):
             return False
-        self._names_versions = True
+        self._named_kinds.add("")
         stored = headers.get("x-goog-stored-content-encoding") or "identity"
         if stored != "identity" or "x-guploader-response-body-transformations" in headers:
             return False
@@ -266,11 +246,7 @@ class GcsStore(HttpStore):
     def _check(self, answer: Any, native: NativeObject, start: int, stop: int) -> int:
         headers = answer.headers
         generation = headers.get("x-goog-generation")
-        check_named(native, named=bool(generation), status=answer.status, headers=headers, section="gcs")
-        if generation:
-            self._names_versions = True
-        elif self._names_versions:
-            raise unnamed(native, "gcs")
+        self._check_named(native, answer, named=bool(generation))
         if generation and generation != native.version:
             raise other_generation(native, generation)
         stored, sent = headers.get("x-goog-stored-content-encoding"), headers.get("content-encoding") or "identity"

@@ -22,14 +22,15 @@ import attrs
 
 from framework.config.bucket import check_environment_proxy
 from framework.config.files import read_file
-from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
+from framework.errors import CredentialsError, StoreUnavailableError
 from framework.storage.error_messages import is_loopback
-from framework.storage.http.transfer import HttpOptions
 from gcs_source.config import GcsConfig
 from gcs_source.errors_map import Failed, describe, from_token_service, translate
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
+
+    from framework.storage.http.transfer import HttpOptions
 
 log = logging.getLogger(__name__)
 
@@ -318,18 +319,8 @@ def http_options(session: Any, endpoint: str, config: GcsConfig) -> tuple[HttpOp
         request.url, proxies, stream=True, verify=config.ca_bundle or None, cert=None
     )
     proxy = select_proxy(request.url, found["proxies"]) or ""
-    if not config.proxy:
-        check_environment_proxy(proxy, allows_brackets=True)
     ca_file = found["verify"] if isinstance(found["verify"], str) else importlib.import_module("requests.certs").where()
-    if not Path(ca_file).exists():
-        raise ConfigError(f"gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment: {ca_file} does not exist")
-    options = HttpOptions(
-        connect_seconds=config.connect_timeout,
-        read_seconds=config.read_timeout,
-        max_connections=config.max_connections,
-        proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
-        ca_file=ca_file,
-    )
+    options = config.http_options(proxy, ca_file, "gcs.ca_bundle, or REQUESTS_CA_BUNDLE of the environment")
     return options, [
         f"{name}: {value}" for name, value in request.headers.items() if name.lower() not in _OF_ONE_REQUEST
     ]

@@ -10,16 +10,13 @@ import functools
 import logging
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from typing_extensions import override
 
 from framework.config.bucket import check_environment_proxy
-from framework.errors import ConfigError
 from framework.storage.error_messages import is_loopback
-from framework.storage.http.transfer import HttpOptions
 from s3_source.config import S3Config
 
 if TYPE_CHECKING:
@@ -28,6 +25,8 @@ if TYPE_CHECKING:
     from botocore.credentials import CredentialResolver
     from botocore.loaders import Loader
     from botocore.session import Session as BotocoreSession
+
+    from framework.storage.http.transfer import HttpOptions
 
 log = logging.getLogger(__name__)
 
@@ -50,29 +49,15 @@ IDENTITIES = {
 """Where credentials came from, by botocore's name of the way."""
 
 
-AWS_SUFFIXES = (
-    "amazonaws.com",
-    "api.aws",
-    "amazonaws.com.cn",
-    "api.amazonwebservices.com.cn",
-    "amazonaws.eu",
-    "api.amazonwebservices.eu",
-    "c2s.ic.gov",
-    "api.aws.ic.gov",
-    "sc2s.sgov.gov",
-    "api.aws.scloud",
-    "cloud.adc-e.uk",
-    "api.cloud-aws.adc-e.uk",
-    "csp.hci.ic.gov",
-    "api.aws.hci.ic.gov",
-)
-"""Of all partitions, as botocore knows them; a test compares."""
-
-
 def is_aws(endpoint: str) -> bool:
-    """Return whether an endpoint is of AWS itself, of any partition."""
-    host = urlsplit(endpoint).hostname or ""
-    return host.endswith(tuple(f".{suffix}" for suffix in AWS_SUFFIXES))
+    """Return whether an endpoint is of AWS itself, of any partition that botocore knows."""
+    return (urlsplit(endpoint).hostname or "").endswith(_aws_suffixes())
+
+
+@functools.cache
+def _aws_suffixes() -> tuple[str, ...]:
+    partitions = [partition["outputs"] for partition in _loader(None).load_data("partitions")["partitions"]]
+    return tuple(f".{outputs[name]}" for outputs in partitions for name in ("dnsSuffix", "dualStackDnsSuffix"))
 
 
 def warn_in_the_clear(config: S3Config, endpoint: str) -> None:
@@ -360,19 +345,9 @@ def http_options(session: Session, config: S3Config, endpoint: str) -> HttpOptio
 
     proxies = proxies_of(config, endpoint)
     proxy = proxies.get(urlsplit(endpoint).scheme) or proxies.get("all") or ""
-    if not config.proxy:
-        check_environment_proxy(proxy, allows_brackets=True)
     ca_bundle: Any = config.ca_bundle or _botocore(session).get_config_variable("ca_bundle")
     ca_file = get_cert_path(ca_bundle or True) or ""
-    if ca_file and not Path(ca_file).exists():
-        raise ConfigError(f"s3.ca_bundle, AWS_CA_BUNDLE, or ca_bundle of the AWS profile: {ca_file} does not exist")
-    return HttpOptions(
-        connect_seconds=config.connect_timeout,
-        read_seconds=config.read_timeout,
-        max_connections=config.max_connections,
-        proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
-        ca_file=ca_file,
-    )
+    return config.http_options(proxy, ca_file, "s3.ca_bundle, AWS_CA_BUNDLE, or ca_bundle of the AWS profile")
 
 
 def _botocore(session: Session) -> BotocoreSession:

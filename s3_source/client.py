@@ -34,14 +34,10 @@ from framework.model.secret_masking import environment_login_secrets, login_secr
 from framework.storage.error_messages import redact
 from framework.storage.http.answer import HttpAnswer
 from framework.storage.http.body import (
-    LENGTH_HEADERS,
     announces,
     announces_length,
-    check_named,
     expected_bytes,
-    unnamed,
 )
-from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, HttpStore, ObjectGet
 from framework.storage.http.loop import HttpLoop
 from framework.store import ListPage
@@ -61,7 +57,6 @@ from s3_source.conditions_without_etag import VersionConditions
 from s3_source.config import S3Config
 from s3_source.errors_map import MAKING, Failed, from_code, translate
 from s3_source.object_version import (
-    CHECKSUM_HEADERS,
     bare_etag,
     check_version,
     checksum_in,
@@ -84,6 +79,8 @@ SHORTEST_SECRET = 8
 log = logging.getLogger(__name__)
 
 _ELSEWHERE = frozenset(("AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"))
+_WITH_ETAG = "with an ETag"
+"""Objects that are listed so; others are named by their time."""
 _STALE = frozenset(("ExpiredToken", "RequestExpired", "RequestTimeTooSkewed"))
 
 
@@ -100,8 +97,7 @@ class S3Store(HttpStore):
         ConfigError: boto3 cannot use the configuration: no such profile, an address that is none.
     """
 
-    scheme = "s3"
-    judged_headers = pattern_of("etag", *LENGTH_HEADERS, *CHECKSUM_HEADERS)
+    scheme = section = "s3"
 
     def __init__(self, config: S3Config, session: Session | None = None) -> None:
         super().__init__(config.bucket)
@@ -111,19 +107,16 @@ class S3Store(HttpStore):
         secrets = (config.secret_access_key, config.session_token, config.sse_customer_key, config.access_key_id)
         self._secrets = tuple(secret for secret in secrets if len(secret) >= SHORTEST_SECRET)
         self._secrets += login_secrets(config.proxy) + environment_login_secrets()
-        self._bucket_seen = False
         self._signer: Signer | None = None
         self._keys: tuple[float, Credentials | None] = (0.0, None)
         self._renewal = (-math.inf, False)
         self._version_conditions = VersionConditions()
         self._repeats = Repeats(config.bucket)
-        # whether an answer did: for objects that are listed without an ETag, and with one
-        self._names_versions = [False, False]
-        self._accepts_gzip: bool | None = None
+        self._accepts_gzip = False
         self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
-        self._owner = {"ExpectedBucketOwner": config.expected_bucket_owner} if config.expected_bucket_owner else {}
-        self._options |= self._owner
+        if config.expected_bucket_owner:
+            self._options["ExpectedBucketOwner"] = config.expected_bucket_owner
         key = customer_key_bytes(config.sse_customer_key, "s3.sse_customer_key")
         self._get_options = dict(self._options)
         if key:
@@ -266,18 +259,6 @@ class S3Store(HttpStore):
                 f"so, check s3.endpoint and s3.proxy"
             ) from error
 
-    def _check_bucket(self) -> None:
-        """Raise if the bucket is missing, which the answer to a HEAD does not tell. Asks once."""
-        if self._bucket_seen:
-            return
-        try:
-            self._client.head_bucket(Bucket=self.bucket, **self._owner)
-        except Exception as error:
-            made = translate(error, self._failed("HeadBucket"))
-            if not isinstance(made, AccessDeniedError):  # who may not ask about it knows at least that it is there
-                raise made from error
-        self._bucket_seen = True
-
     @override
     def listed_version(self, *, etag: str, modified_ms: int) -> str | None:
         return version_of(etag, modified_ms, 0) if bare_etag(etag) else None
@@ -297,7 +278,7 @@ class S3Store(HttpStore):
             headers[CHECKSUM_MODE] = "ENABLED"
         if self._accepts_gzip:
             headers.setdefault(ACCEPT_ENCODING, "gzip")
-        get.accepts_gzip = headers.get(ACCEPT_ENCODING) == "gzip"
+        get.accepts_gzip, get.repeats = headers.get(ACCEPT_ENCODING) == "gzip", ACCEPT_ENCODING in more
         signer = self._signer
         if signer is None:
             url, made = self._as_boto3(native.key, headers)
@@ -378,7 +359,7 @@ class S3Store(HttpStore):
         etag = listed_etag(native)
         if not etag or headers.get("etag") != f'"{etag}"' or not announces(headers, native.size):
             return False
-        self._names_versions[True] = True
+        self._named_kinds.add(_WITH_ETAG)
         checksum = checksum_in(headers) if self.config.verify_checksums else None
         return checksum is None or checksum.fits(data)
 
@@ -387,10 +368,9 @@ class S3Store(HttpStore):
         """Return the stream of an answer that is sure to have the stored bytes.
 
         Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,
-        and then announce no length. So an answer without a length is asked for again the other way, once, unless it was
-        found out that this store announces none; whichever of the two announces one is how the next requests are made.
-        Accepting it is not the first choice: what compresses on the way, such as a network of caches, does so for who
-        accepts it.
+        and then announce no length, but tell it otherwise. Such an answer is asked for again the other way, once; if that
+        announces a length, the next requests are made so. Accepting it is not the first choice: what compresses on the
+        way, such as a network of caches, does so for who accepts it.
         """
         native, status = get.native, answer.status
         if status not in OK:
@@ -405,46 +385,23 @@ class S3Store(HttpStore):
             return self._send_get(native, get.start, get.stop).result()
         headers, etag = answer.headers, listed_etag(native)
         named = bool(headers.get("etag") or (not etag and headers.get("last-modified")))
-        check_named(native, named=named, status=status, headers=headers, section="s3")
+        if not named:
+            self._check_named(native, answer, named=False)
         announced = announces_length(headers)
-        if not announced and not get.repeats:
-            other = self._in_other_form(get, headers)
-            if other is not None:
-                answer.close()
-                return other
+        if not announced and not get.repeats and may_be_unpacked(headers):
+            answer.close()
+            other = {ACCEPT_ENCODING: "identity" if get.accepts_gzip else "gzip"}
+            return self._send_get(native, get.start, get.stop, other).result()
+        if announced and get.repeats:
+            self._accepts_gzip = get.accepts_gzip
         check_version(native, etag, headers)
-        if named:
-            self._names_versions[bool(etag)] = True
-        elif self._names_versions[bool(etag)]:
-            raise unnamed(native, "s3")
+        self._check_named(native, answer, named=named, kind=_WITH_ETAG if etag else "without an ETag")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
         if not etag:
             self._version_conditions.check(native, headers)
             self._version_conditions.remember(native, headers)
         checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
         return self._stream(get, answer, expected, checksum, ends_there=not announced)
-
-    def _in_other_form(self, get: ObjectGet, headers: Mapping[str, str]) -> ReadStream | None:
-        """Ask again, accepting gzip or not as the first request did not; return None when its answer is the one to take.
-
-        Each request decides for itself: those made ahead were sent before the first answer came, and a store may send
-        one object without a length and unpack another.
-        """
-        if get.accepts_gzip == self._accepts_gzip and not may_be_unpacked(headers):
-            return None
-        encoding = "identity" if get.accepts_gzip else "gzip"
-        other = self._send_get(get.native, get.start, get.stop, {ACCEPT_ENCODING: encoding})
-        other.repeats = True
-        announced = other.announces_length()
-        if announced is None:  # a refusal, which says nothing about it
-            return other.result()
-        if announced:
-            self._accepts_gzip = other.accepts_gzip
-            return other.result()
-        other.close()
-        if self._accepts_gzip is None:
-            self._accepts_gzip = False
-        return None
 
     def _find_bucket(self, native: NativeObject, answer: HttpAnswer, refused: SourceError) -> None:
         """Have boto3 follow a redirect to the bucket's region, and learn how it asks there, unless another read has.

@@ -15,9 +15,6 @@ ROUNDING_MS = 1000
 
 _CHECKSUMS = {f"x-amz-checksum-{name}": name for name in ("crc64nvme", "crc32c", "crc32")}
 
-_CHECKSUM_TYPE = "x-amz-checksum-type"
-CHECKSUM_HEADERS = (_CHECKSUM_TYPE, *_CHECKSUMS)
-
 
 def version_of(etag: str, modified_ms: int, size: int) -> str:
     """Return the version of an object's content. The same bytes stored again have the same ETag and are a new version.
@@ -94,7 +91,7 @@ def check_version(native: NativeObject, etag: str, headers: Mapping[str, str]) -
 
 def checksum_in(headers: Mapping[str, str]) -> Checksum | None:
     """Return the checksum of the whole object in an answer's headers; None without one of a supported kind."""
-    if (headers.get(_CHECKSUM_TYPE) or "FULL_OBJECT") != "FULL_OBJECT":
+    if (headers.get("x-amz-checksum-type") or "FULL_OBJECT") != "FULL_OBJECT":
         return None
     for header, name in _CHECKSUMS.items():
         encoded = headers.get(header)

@@ -17,13 +17,9 @@ import html
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
 
 import attrs
-
-if TYPE_CHECKING:
-    from hashlib import _Hash
 
 # What belongs to one request only. Everything else that boto3 would send is sent: SSE-C, requester pays, user agent.
 _OF_ONE_REQUEST = frozenset(
@@ -123,38 +119,19 @@ class _Second:
         at: the second, since 1970.
         credentials: the keys.
         scope: day, region and service.
-        hashes: begun with the signing key.
-        begun: the inner hash, which has taken what the texts to sign of all requests begin with.
+        keyed: the HMAC with the signing key; copies of it take the text, which costs a third of a new one.
+        begun: a copy, which has taken what the texts to sign of all requests begin with.
         always: names and values of the headers that every request signs.
         lines: of the headers that every request has.
-        shapes: names of a request's own headers -> those that are signed, in order; the text to sign with a place for the
-            path and for each of their values; the line of the signature, up to it.
     """
 
     at: int
     credentials: Credentials
     scope: str
-    hashes: tuple[_Hash, _Hash] = attrs.field(repr=False)
-    begun: _Hash = attrs.field(repr=False)
+    keyed: hmac.HMAC = attrs.field(repr=False)
+    begun: hmac.HMAC = attrs.field(repr=False)
     always: Mapping[str, str] = attrs.field(repr=False)
     lines: Sequence[str] = attrs.field(repr=False)
-    shapes: dict[tuple[str, ...], tuple[Sequence[str], str, str]] = attrs.field(factory=dict, repr=False)
-
-    def shape(self, names: tuple[str, ...]) -> tuple[Sequence[str], str, str]:
-        """Return the shape of a request with headers of these names."""
-        shape = self.shapes.get(names)
-        if shape is None:
-            own = {name.lower(): name for name in names if name.lower() not in _UNSIGNED}
-            texts = {name: value.replace("%", "%%") for name, value in self.always.items()} | dict.fromkeys(own, "%s")
-            signed = sorted(texts)
-            canonical = "\n".join([f"{name}:{texts[name]}" for name in signed])
-            text = f"GET\n%s\n\n{canonical}\n\n{';'.join(signed)}\n{_EMPTY_BODY}"
-            line = (
-                f"Authorization: AWS4-HMAC-SHA256 Credential={self.credentials.access_key}/{self.scope}, "
-                f"SignedHeaders={';'.join(signed)}, Signature="
-            )
-            shape = self.shapes[names] = [own[name] for name in signed if name in own], text, line
-        return shape
 
 
 class Signer:
@@ -192,15 +169,20 @@ class Signer:
         known = second is not None and (second.credentials is credentials or second.credentials == credentials)
         if second is None or second.at != at or not known:
             second = self._second = self._begin(at, credentials)
-        own, text, line = second.shape(tuple(more))
-        values = [" ".join(value.split()) if " " in (value := more[name]) else value for name in own]
-        request = text % (url[self._path_at :], *values)
+        own = {name.lower(): " ".join(value.split()) for name, value in more.items()}
+        texts = {**second.always, **{name: own[name] for name in own if name not in _UNSIGNED}}
+        names = sorted(texts)
+        signed = ";".join(names)
+        headers = "\n".join([f"{name}:{texts[name]}" for name in names])
+        request = f"GET\n{url[self._path_at :]}\n\n{headers}\n\n{signed}\n{_EMPTY_BODY}"
         digest = hashlib.sha256(request.encode()).hexdigest()
-        inner, outer = second.begun.copy(), second.hashes[1].copy()
-        inner.update(digest.encode())
-        outer.update(inner.digest())
+        signature = second.begun.copy()
+        signature.update(digest.encode())
         lines += second.lines
-        lines.append(line + outer.hexdigest())
+        lines.append(
+            f"Authorization: AWS4-HMAC-SHA256 Credential={credentials.access_key}/{second.scope}, "
+            f"SignedHeaders={signed}, Signature={signature.hexdigest()}"
+        )
         return lines
 
     def _begin(self, at: int, credentials: Credentials) -> _Second:
@@ -208,13 +190,13 @@ class Signer:
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at))
         scope = f"{moment[:8]}/{template.region}/{template.service}/aws4_request"
         if last is not None and last.credentials == credentials and last.scope == scope:
-            hashes = last.hashes
+            keyed = last.keyed
         else:
             key = b"AWS4" + credentials.secret_key.encode()
             for part in scope.split("/"):
                 key = hmac.digest(key, part.encode(), "sha256")
-            hashes = _begun_hmac(key)
-        begun = hashes[0].copy()
+            keyed = hmac.new(key, digestmod="sha256")
+        begun = keyed.copy()
         begun.update(f"AWS4-HMAC-SHA256\n{moment}\n{scope}\n".encode())
         of_second = {"x-amz-date": moment, "x-amz-content-sha256": _EMPTY_BODY}
         if credentials.token:
@@ -225,20 +207,11 @@ class Signer:
             at=at,
             credentials=credentials,
             scope=scope,
-            hashes=hashes,
+            keyed=keyed,
             begun=begun,
             always={**always, "host": self._host},
             lines=[*self._common, *(f"{name}: {value}" for name, value in of_second.items())],
         )
-
-
-def _begun_hmac(key: bytes) -> tuple[_Hash, _Hash]:
-    """The inner and the outer hash of an HMAC (RFC 2104) that have taken the key: copies of them take the text.
-
-    `hmac.digest` would take the key again for each request, which costs three times as much.
-    """
-    padded = key.ljust(hashlib.sha256().block_size, b"\0")
-    return hashlib.sha256(bytes(byte ^ 0x36 for byte in padded)), hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
 
 
 def _host(netloc: str, scheme: str) -> str:

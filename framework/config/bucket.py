@@ -10,7 +10,8 @@ import itertools
 import os
 import re
 from collections.abc import Iterator
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import urlsplit
 
 import attrs
@@ -18,6 +19,9 @@ import attrs
 from framework.config.option import Seconds, option
 from framework.errors import ConfigError
 from framework.storage.retry import RetryPolicy
+
+if TYPE_CHECKING:
+    from framework.storage.http.transfer import HttpOptions
 
 _CUSTOMER_KEY_BYTES = 32
 
@@ -104,6 +108,31 @@ class BucketConfig:
             base_seconds=self.retry_base,
             cap_seconds=self.retry_cap,
             budget_seconds=self.retry_budget,
+        )
+
+    def http_options(self, proxy: str, ca_file: str, named_by: str) -> HttpOptions:
+        """Return how to connect to the store, with the proxy and the certificates that its libraries chose.
+
+        Args:
+            proxy: as it is written in the configuration or the environment; empty = none.
+            ca_file: the certificates.
+            named_by: the options and variables that may have named them.
+
+        Raises:
+            ConfigError: the certificates cannot be found, or the environment's proxy cannot be used.
+        """
+        from framework.storage.http.transfer import HttpOptions  # noqa: PLC0415 - loads libcurl
+
+        if not self.proxy:
+            check_environment_proxy(proxy, allows_brackets=True)
+        if ca_file and not Path(ca_file).exists():
+            raise ConfigError(f"{named_by}: {ca_file} does not exist")
+        return HttpOptions(
+            connect_seconds=self.connect_timeout,
+            read_seconds=self.read_timeout,
+            max_connections=self.max_connections,
+            proxy=proxy if "://" in proxy or not proxy else f"http://{proxy}",
+            ca_file=ca_file,
         )
 
 

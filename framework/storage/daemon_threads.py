@@ -20,7 +20,7 @@ SLICE_SECONDS = 0.1
 
 @attrs.define(eq=False, repr=False, slots=False)
 class DaemonThreads:
-    """A bounded pool of daemon threads, created on demand.
+    """A bounded pool of daemon threads, one more with each work until there are enough.
 
     The standard pool waits for its threads at process exit, and ours may hang in a request that the store never
     answers.
@@ -33,7 +33,6 @@ class DaemonThreads:
     _most: int
     _name: str = attrs.field(kw_only=True)
     _work: SimpleQueue[Callable[[], None] | None] = attrs.field(factory=SimpleQueue)
-    _idle: threading.Semaphore = attrs.field(factory=lambda: threading.Semaphore(0))
     _threads: list[threading.Thread] = attrs.field(factory=list)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
@@ -47,7 +46,7 @@ class DaemonThreads:
                 future.set_exception(error)
 
         self._work.put(run)
-        if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+        if len(self._threads) < self._most:
             thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -57,18 +56,15 @@ class DaemonThreads:
         while (work := self._work.get()) is not None:
             work()
             del work  # an idle thread must not keep its object alive
-            self._idle.release()
         self._work.put(None)
 
-    def shutdown(self, *, wait: bool = False) -> None:
+    def shutdown(self) -> None:
         """Drop work that has not started, and end each thread after its current work. Idempotent."""
         try:
             while True:
                 self._work.get_nowait()
         except Empty:
             self._work.put(None)
-        for thread in self._threads if wait else ():
-            thread.join()
 
 
 class Awaited(Future[T]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -17,7 +18,7 @@ from typing_extensions import override
 from framework.errors import SourceError, StoreContractError, TaskClosedError, is_low_memory, raised_at
 from framework.storage.daemon_threads import DaemonThreads
 from framework.storage.error_messages import redact
-from framework.storage.http.errors import MAX_REFUSAL_BYTES
+from framework.storage.http.read_room import CHUNK_BYTES, FetchBudget, StreamRoom
 from framework.storage.resuming_stream import ResumingStream, own_bytes
 from framework.transformer import ObjectInput, ReadStream
 
@@ -25,9 +26,6 @@ T = TypeVar("T")
 
 MAX_THREADS = 32
 """Objects read at once of a store that can only block: each takes a thread."""
-
-CHUNK_BYTES = 1 << 19
-"""Size of one read: large, because every read releases and reacquires the interpreter's lock."""
 
 
 class CheckedStream(ReadStream):
@@ -69,94 +67,6 @@ class CheckedStream(ReadStream):
             ) from failure
 
 
-class FetchBudget:
-    """Budget of bytes that all streams together may hold.
-
-    Use it with `with` for a change after which others may find room: they are woken at its end, without the lock, which they
-    want at once. What only looks, or takes room, holds `lock`.
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.limit_ahead = limit - min(limit // 4, 8 * CHUNK_BYTES)  # the rest is the head's, or it would starve
-        self.used = 0
-        self.closed = False
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
-        self._sleeping = 0
-        self.blocked: set[Callable[[], None]] = set()
-
-    def has_room(self, size: int, *, is_head: bool, is_empty: bool) -> bool:
-        """Return whether a stream may hold that many bytes more. The caller holds the lock."""
-        limit = self.limit if is_head else self.limit_ahead
-        return self.used + size <= limit or (is_head and is_empty)
-
-    def __enter__(self) -> None:
-        self.lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        if self._sleeping:
-            self.changed.notify_all()
-        woken = tuple(self.blocked)
-        self.blocked.clear()
-        self.lock.release()
-        for resume in woken:
-            resume()
-
-    def wait(self) -> None:
-        """Wait for a change. The caller holds the lock."""
-        self._sleeping += 1
-        try:
-            self.changed.wait()
-        finally:
-            self._sleeping -= 1
-
-
-@attrs.define(eq=False, repr=False)
-class StreamRoom:
-    """The part of a budget that one stream holds whose bytes the store delivers by itself; a `ReadRoom`."""
-
-    _budget: FetchBudget
-    _held: int = 0
-    _is_head: bool = False
-    _closed: bool = False
-
-    def take(self, size: int, resume: Callable[[], None]) -> bool:
-        """Take room for a piece; False when there is none. Bytes of a closed stream do not count."""
-        budget = self._budget
-        with budget.lock:
-            if self._closed:
-                return True
-            # the head always has room for a refusal, and one piece more: see MAX_REFUSAL_BYTES
-            if not budget.has_room(size, is_head=self._is_head, is_empty=self._held < MAX_REFUSAL_BYTES):
-                budget.blocked.add(resume)
-                return False
-            self._held += size
-            budget.used += size
-            return True
-
-    def give(self, size: int) -> None:
-        """Give back the room of bytes that were read."""
-        budget = self._budget
-        with budget:
-            if not self._closed:
-                self._held -= size
-                budget.used -= size
-
-    def make_head(self) -> None:
-        """Mark the stream's object as the head, which is being delivered."""
-        with self._budget:
-            self._is_head = True
-
-    def close(self) -> None:
-        """Give back everything. Idempotent."""
-        budget = self._budget
-        with budget:
-            self._closed = True
-            budget.used -= self._held
-            self._held = 0
-
-
 @attrs.define(eq=False, repr=False)
 class BegunStream:
     """A stream that the store fills by itself, before it is read."""
@@ -191,75 +101,71 @@ class FetchedStream:
 
     _opener: Callable[[], ReadStream]
     _expected: int
-    _budget: FetchBudget
+    _room: StreamRoom
     _chunks: deque[bytes] = attrs.field(factory=deque)
     _begin: int = 0  # of what is left of the first chunk: to cut it off would copy the rest at every read
-    _held: int = 0
     _ended: bool = False
     _refused: bool = False
     _error: BaseException | None = None
-    _closed: bool = False
-    is_head: bool = False
+    _changed: threading.Condition = attrs.field(factory=lambda: threading.Condition())  # noqa: PLW0108 - a test replaces it
 
     def fill(self) -> None:
         """Fill the stream in a pool thread until the object's end, an error, or `close`."""
         stream: ReadStream | None = None
-        reserved = 0
         try:
             stream = self._opener()
-            remaining = self._expected
-            while True:
-                reserved = self._reserve(max(1, min(CHUNK_BYTES, remaining)))
-                if not reserved:
-                    break
-                chunk = stream.read(CHUNK_BYTES)
-                remaining -= len(chunk)
-                if not self._keep(chunk, reserved):
-                    break
-                reserved = 0
+            self._fill_from(stream)
         except BaseException as error:  # noqa: BLE001 - re-raised in `read`
             self._error = error
-        finally:
+        try:
+            if stream is not None:
+                stream.close()
+        except Exception as error:  # noqa: BLE001 - re-raised in `read`, or the reader would wait without end
+            self._error = self._error or error
+        self._ended = True
+        self._wake()
+
+    def _fill_from(self, stream: ReadStream) -> None:
+        left, chunk = self._expected, b"first"
+        while chunk:
+            size = max(1, min(CHUNK_BYTES, left))  # taken before it is read, as many threads read at once
+            self._wait_until(partial(self._has_taken, size))
+            if self._room.is_closed:
+                return
+            chunk = b""
             try:
-                if stream is not None:
-                    stream.close()
-            except Exception as error:  # noqa: BLE001 - re-raised in `read`, or the reader would wait without end
-                self._error = self._error or error
-            with self._budget:
-                self._budget.used -= reserved
-                self._ended = True
+                chunk = stream.read(CHUNK_BYTES)
+            finally:
+                self._room.give(size - len(chunk))
+            left -= len(chunk)
+            if chunk:
+                self._chunks.append(chunk)
+                self._wake()
 
-    def _reserve(self, size: int) -> int:
-        """Wait for room and reserve it before reading, as many threads read at once. Return 0 when closed."""
-        budget = self._budget
-        with budget.lock:
-            while not (self._closed or budget.closed):
-                if budget.has_room(size, is_head=self.is_head, is_empty=not self._chunks):
-                    budget.used += size
-                    return size
-                if self.is_head and not self._refused:
-                    self._refused = True
-                    budget.changed.notify_all()
-                budget.wait()
-            return 0
+    def _has_taken(self, size: int) -> bool:
+        taken = self._room.take(size, self._wake)
+        if not taken and self._room.is_head:
+            self._refused = True
+            self._changed.notify_all()
+        return taken
 
-    def _keep(self, chunk: bytes, reserved: int) -> bool:
-        """Add a chunk in place of its reservation; return False at the end, or when the stream is closed."""
-        with self._budget:
-            if not chunk or self._closed:
-                return False
-            self._chunks.append(chunk)
-            self._held += len(chunk)
-            self._budget.used += len(chunk) - reserved
-            return True
+    def _wait_until(self, ready: Callable[[], object]) -> None:
+        """Wait until `ready()`, or until the stream is closed. Holds no lock at the end: a change of the budget wakes others."""
+        with self._changed:
+            self._room.watch(self._wake)  # before the look: a change between look and wait must not be missed
+            while not (self._room.is_closed or ready()):
+                self._changed.wait()
+                self._room.watch(self._wake)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def read(self, size: int, /) -> bytes:
         """Return the next bytes, at most `size`; `b""` at the end. Raises an error of the filling after its bytes."""
-        budget = self._budget
-        with budget:
-            while not (self._chunks or self._ended or self._closed or budget.closed):
-                budget.wait()
-            if self._closed or budget.closed:
+        self._wait_until(lambda: self._chunks or self._ended)
+        with self._changed:
+            if self._room.is_closed:
                 raise TaskClosedError("read from a closed stream")
             if not self._chunks:
                 if self._error is not None:
@@ -270,34 +176,27 @@ class FetchedStream:
             if self._begin == len(self._chunks[0]):
                 self._chunks.popleft()
                 self._begin = 0
-            self._held -= len(data)
-            budget.used -= len(data)
-            return data
+        self._room.give(len(data))
+        return data
 
     def whole(self) -> bytes | None:
         """Return all bytes, which stay; None when `read` must tell: of an error, or when they need more room."""
         self.taken()
-        budget = self._budget
-        with budget.lock:
-            while not (self._ended or self._refused or self._closed or budget.closed):
-                budget.wait()
-            good = self._ended and self._error is None and not self._closed
-            return b"".join(self._chunks)[self._begin :] if good else None
+        self._wait_until(lambda: self._ended or self._refused)
+        good = self._ended and self._error is None and not self._room.is_closed
+        return b"".join(self._chunks)[self._begin :] if good else None
 
-    def taken(self) -> ReadStream:
+    def taken(self) -> FetchedStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""
-        with self._budget:
-            self.is_head = True
+        self._room.make_head()
         return self
 
     def close(self) -> None:
         """Drop the fetched bytes and end the filling. Idempotent."""
-        budget = self._budget
-        with budget:
-            self._closed = True
-            budget.used -= self._held
-            self._held = 0
+        self._room.close()
+        with self._changed:
             self._chunks.clear()
+            self._changed.notify_all()
 
 
 class FetchedInput:
@@ -373,14 +272,12 @@ class Prefetcher:
 
     def fetch(self, source: ObjectInput, start: int, end: int | None = None) -> FetchedInput:
         """Start reading the bytes `start .. end - 1` of an object, or all from `start` on; returns at once."""
-        begin = getattr(source, "begin", None)
-        if begin is not None:
-            room = StreamRoom(self._budget)
-            begun = begin(start, end, room)
-            if begun is not None:
-                return FetchedInput(source, start, BegunStream(begun, room), end)
+        begin, room = getattr(source, "begin", None), StreamRoom(self._budget)
+        begun = begin(start, end, room) if begin is not None else None
+        if begun is not None:
+            return FetchedInput(source, start, BegunStream(begun, room), end)
         expected = (source.size if end is None else end) - start
-        stream = FetchedStream(lambda: CheckedStream(source, start, end), expected, self._budget)
+        stream = FetchedStream(lambda: CheckedStream(source, start, end), expected, room)
         self._pool.submit(stream.fill)
         return FetchedInput(source, start, stream, end)
 

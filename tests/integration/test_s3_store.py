@@ -31,7 +31,7 @@ from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source import transport, xml_limits
-from s3_source.boto_session import AWS_SUFFIXES, make_session
+from s3_source.boto_session import is_aws, make_session
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from tests.integration.test_stores import CONTENT, difficult_keys
@@ -724,12 +724,21 @@ def test_the_owner_is_named_in_every_request(moto_bucket, opened):
         assert {one.headers.get("x-amz-expected-bucket-owner") for one in proxy.requests} == {"123456789012"}
 
 
-def test_the_addresses_of_aws_are_those_that_botocore_knows():
-    from botocore.session import Session
-
-    partitions = Session().get_data("partitions")["partitions"]
-    suffixes = {one["outputs"][name] for one in partitions for name in ("dnsSuffix", "dualStackDnsSuffix")}
-    assert suffixes <= set(AWS_SUFFIXES)
+@pytest.mark.parametrize(
+    ("endpoint", "expected"),
+    [
+        ("https://s3.eu-west-1.amazonaws.com", True),
+        ("https://s3.dualstack.eu-west-1.api.aws:443", True),
+        ("https://s3.cn-north-1.amazonaws.com.cn", True),
+        ("https://s3.us-iso-east-1.c2s.ic.gov", True),
+        ("https://s3.eusc-de-east-1.amazonaws.eu", True),
+        ("https://amazonaws.com", False),
+        ("https://s3.notamazonaws.com", False),
+        ("http://localhost:8333", False),
+    ],
+)
+def test_the_addresses_of_aws_are_those_that_botocore_knows(endpoint, expected):
+    assert is_aws(endpoint) is expected
 
 
 @pytest.mark.parametrize("bucket", ["lake--euw1-az1--x-s3", "point--euw1-az1--xa-s3"])

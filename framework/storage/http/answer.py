@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import LockType, allocate_lock
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import attrs
 
@@ -13,9 +13,6 @@ from framework.errors import TaskClosedError
 from framework.storage.http.errors import MAX_REFUSAL_BYTES, HttpCutError, HttpError
 from framework.storage.http.head import HttpHead
 from framework.store import ReadRoom
-
-if TYPE_CHECKING:
-    import re
 
 WINDOW_BYTES = 1 << 21
 """What an answer without a room of its own may hold for its reader."""
@@ -60,7 +57,8 @@ class HttpAnswer:
     """A request and its answer. One reader; `shutdown` may come from any thread.
 
     Attributes:
-        room: memory that the body may take; None: `WINDOW_BYTES`.
+        room: memory that the body may take.
+        is_ahead: whether it is read ahead: a `read` takes what has come, and never waits for more.
         is_head: whether the request is a HEAD, which has no body.
         is_small: whether its connection may be shared, over HTTP/2.
         is_document: whether the reader waits for the whole body.
@@ -73,9 +71,10 @@ class HttpAnswer:
     _loop: RequestLoop
     url: str
     request_headers: Sequence[str]
-    room: ReadRoom | None
+    room: ReadRoom
     retry: RetryAfter | None
     is_head: bool = attrs.field(default=False, kw_only=True)
+    is_ahead: bool = attrs.field(default=False, kw_only=True)
     is_small: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
@@ -84,8 +83,7 @@ class HttpAnswer:
         self.measured_bytes = 0
         self.paused = self.permitted = self.is_document = False
         self._waiter: LockType | None = None
-        self._came = self._gone = 0  # bytes, without a room: each counted by one thread alone
-        self._reserved = 0  # bytes, with a room; used by the loop's thread alone
+        self._reserved = 0  # bytes; used by the loop's thread alone
         self._begin()
 
     def _begin(self) -> None:
@@ -98,9 +96,8 @@ class HttpAnswer:
 
     def begin_again(self) -> None:
         """Forget the answer so far: the same request is made again; only in the loop's thread."""
-        if self.room is not None:
-            self.room.give(self._size + self._reserved)
-            self._reserved = 0
+        self.room.give(self._size + self._reserved)
+        self._reserved = 0
         self._begin()
 
     # The reader's side
@@ -149,10 +146,6 @@ class HttpAnswer:
         """The answer's headers, names in lower case; only after `status`."""
         return self._read_head().headers
 
-    def headers_named(self, pattern: re.Pattern[str]) -> Mapping[str, str]:
-        """Return those of them that a pattern of `framework.storage.http.head` names."""
-        return self._read_head().named(pattern)
-
     def read(self, size: int, /) -> bytes:
         """Return the next bytes: `size` of them, or what has come of a body that is read ahead; waits for the first.
 
@@ -180,11 +173,11 @@ class HttpAnswer:
             length += len(data)
             if length == size:
                 break
-            if self.room is None and not chunks:  # what is not read ahead is read in full
-                self._give(length - given)
+            if not self.is_ahead and not chunks:
+                self.room.give(length - given)
                 given = length
                 self._wait_until(lambda: bool(chunks) or self.ended)
-        self._give(length - given)
+        self.room.give(length - given)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_all(self, max_bytes: int | None = None) -> bytes:
@@ -201,7 +194,7 @@ class HttpAnswer:
         limit = MAX_DOCUMENT_BYTES if max_bytes is None else max_bytes
         self.is_document = True
         while True:
-            self._wait_until(lambda: self.ended or self._is_full)
+            self._wait_until(lambda: self.ended or bool(self._refused))
             data = self.read(WINDOW_BYTES)
             if not data:
                 break
@@ -243,22 +236,9 @@ class HttpAnswer:
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         return data if len(data) == size else None  # what came may have been a refusal, and this is the next answer
 
-    def _give(self, size: int) -> None:
-        room = self.room
-        if room is not None:
-            room.give(size)
-        else:
-            self._gone += size
-            if self.paused:
-                self._loop.resume()
-
     @property
     def _size(self) -> int:
         return sum(map(len, tuple(self._chunks)))  # a copy, made in one step: the loop's thread may be adding to it
-
-    @property
-    def _is_full(self) -> bool:
-        return self._came - self._gone >= WINDOW_BYTES
 
     def _wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait for the loop's thread until `ready()`."""
@@ -283,8 +263,7 @@ class HttpAnswer:
         """End the transfer; its connection is closed unless all has come."""
         if not self.ended:
             self._loop.post(self._loop.drop, self)
-        if self.room is not None:
-            self.room.close()
+        self.room.close()
 
     def shutdown(self) -> None:
         """End the transfer at once, from another thread; a waiting `read` raises."""
@@ -295,31 +274,20 @@ class HttpAnswer:
 
     def keep(self, data: bytes) -> bool:
         """Add a piece of the body; False when there is no room for it now."""
-        room = self.room
-        if room is not None:
-            reserved, self._reserved = self._reserved, 0
-            if reserved != len(data):
-                if reserved:
-                    room.give(reserved)
-                if not room.take(len(data), self._loop.resume):
-                    self._refused = len(data)
-                    self._wake_reader()
-                    return False
-        else:
-            if self._is_full:
-                self.paused = True  # before the last look: the reader may make room at any moment
-                if self._is_full:
-                    return False
-                self.paused = False
-            self._came += len(data)
+        reserved, self._reserved = self._reserved, 0
+        if reserved != len(data):
+            if reserved:
+                self.room.give(reserved)
+            if not self.room.take(len(data), self._loop.resume):
+                self._refused = len(data)
+                self._wake_reader()
+                return False
         self._chunks.append(data)
         if not self.started:
             # a refusal that goes on and on is judged by its reader: there may be no room for its end
             self.started = self.retry is None or self.status_so_far() < REFUSALS or self._size >= MAX_REFUSAL_BYTES
-        waiter = self._waiter
-        if waiter is not None and not (self.is_document and not self._is_full):  # each piece would wake its reader
-            self._waiter = None
-            waiter.release()
+        if not self.is_document:  # each piece would wake its reader
+            self._wake_reader()
         return True
 
     def has_room(self) -> bool:
@@ -327,11 +295,10 @@ class HttpAnswer:
 
         To let it go on in vain would copy that piece once more.
         """
-        room, size = self.room, self._refused
-        if room is not None and not self._reserved:
-            if not room.take(size, self._loop.resume):
+        if not self._reserved:
+            if not self.room.take(self._refused, self._loop.resume):
                 return False
-            self._reserved, self._refused = size, 0
+            self._reserved, self._refused = self._refused, 0
         return True
 
     def end(self, failure: Exception | None) -> None:

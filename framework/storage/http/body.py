@@ -21,9 +21,6 @@ from framework.storage.checksum import Checksum
 from framework.storage.http.answer import HttpAnswer
 from framework.transformer import ReadStream
 
-DRAIN_BYTES = 65_536
-"""A remainder up to this size is drained on close to keep the connection; beyond it the connection is closed."""
-
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)", re.ASCII | re.IGNORECASE)
 _LENGTH_DIGITS = 19
 
@@ -69,12 +66,12 @@ class HttpStream(ReadStream):
             last = self._ends_there and len(data) == left
             more = self._body.read(1) if last else b""
         except Exception as error:
-            self.abandon()
+            self.close()
             if self._aborted:
                 raise TaskClosedError(f"{self._native.location}: closed while reading") from error
             raise self._translate(error, self._native) from error
         if not data:
-            self.abandon()
+            self.close()
             if self._aborted:
                 raise TaskClosedError(f"{self._native.location}: closed while reading")
             came = self._expected - left
@@ -82,38 +79,24 @@ class HttpStream(ReadStream):
                 f"{self._native.location}: the connection ended after {came} of {self._expected} bytes"
             )
         if last and self._body.failure is not None:
-            self.abandon()
+            self.close()
             raise StoreUnavailableError(
                 f"{self._native.location}: the connection ended before the body did, which announces no length, after "
                 f"{self._expected} bytes"
             )
         if more:
-            self.abandon()
+            self.close()
             raise other_bytes(self._native, f"more than its {self._native.size} bytes came")
         self._left = left - len(data)
         return data
 
     @override
     def close(self) -> None:
-        if self._closed:
-            return
-        if 0 < self._left <= DRAIN_BYTES and not self._aborted:
-            try:
-                while self._left and (data := self._body.read(self._left)):
-                    self._left -= len(data)
-                if self._ends_there and self._body.read(1):
-                    self._left = 1  # more data than requested: the connection cannot be reused
-            except Exception:  # noqa: BLE001, S110  # these bytes are not needed: the connection is closed instead
-                pass
-        self.abandon(keep=not self._left)
-
-    def abandon(self, *, keep: bool = False) -> None:
-        """Close the connection, or release it if the whole answer was read. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        if not keep:
-            self._body.close()
+        """Release the connection if the whole answer was read, else close it. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            if self._left:
+                self._body.close()
 
     def abort(self) -> None:
         """End a waiting `read` at once, from another thread."""
@@ -135,10 +118,6 @@ class EmptyStream(ReadStream):
 
 
 EMPTY = EmptyStream()
-
-
-LENGTH_HEADERS = ("content-length", "transfer-encoding")
-"""Names of the headers that announce a body's length."""
 
 
 def announces(headers: Mapping[str, str], size: int) -> bool:
@@ -200,41 +179,6 @@ def expected_bytes(native: NativeObject, start: int, end: int, *, status: int, h
             f"asked for bytes {start} to {end - 1}, the store or a proxy ignored that and answered the whole object",
         )
     return end
-
-
-def check_named(native: NativeObject, *, named: bool, status: int, headers: Mapping[str, str], section: str) -> None:
-    """Refuse a body that nothing ties to the object: its head names no version, and announces another length or none.
-
-    A maintenance page of an ingress comes with status 200. Its bytes would be taken for the beginning of the object.
-
-    Args:
-        native: the object as listed.
-        named: whether the head names a version, whichever.
-        status: 200 or 206; a 206 names its range and the object's size.
-        headers: the answer's headers; looked up in lower case.
-        section: the store's section of the configuration.
-
-    Raises:
-        StoreUnavailableError: so it is.
-    """
-    if named or status != 200 or announces(headers, native.size):  # noqa: PLR2004
-        return
-    length = headers.get("content-length") if announces_length(headers) else None
-    raise StoreUnavailableError(
-        f"{native.location}: the answer names no version of it and announces {length or 'no'} bytes, listed are {native.size}: an "
-        f"ingress, load balancer or proxy made it; when that stays so, check {section}.endpoint and {section}.proxy"
-    )
-
-
-def unnamed(native: NativeObject, section: str) -> StoreUnavailableError:
-    """Return the error of an answer that names no version, from a store that names them.
-
-    It may be of another version, also when it is a range of the listed size: a read would go on with other bytes.
-    """
-    return StoreUnavailableError(
-        f"{native.location}: the answer names no version of it and others of this store do: an ingress, load balancer or proxy "
-        f"made it; when that stays so, check {section}.endpoint and {section}.proxy"
-    )
 
 
 def other_bytes(native: NativeObject, seen: str) -> ObjectError:

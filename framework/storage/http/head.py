@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _STATUS = re.compile(r"HTTP/[^\s]*[^\S\n]+([0-9]{3})(?!\S)", re.ASCII)
 
 _END = re.compile(r"\n\r?\n")
-
-
-def pattern_of(*names: str) -> re.Pattern[str]:
-    """Return a pattern of the headers of these names, for `HttpHead.named`."""
-    return re.compile(rf"\n({'|'.join(map(re.escape, names))})(:)([^\n]*)", re.ASCII | re.IGNORECASE)
 
 
 class HttpHead:
@@ -46,19 +41,11 @@ class HttpHead:
         Some proxies add headers that are there already.
         """
         if self._headers is None:
-            self._headers = _by_name(line.partition(":") for line in self._text.split("\n")[1:])
+            self._headers = {}
+            for line in self._text.split("\n")[1:]:
+                written, colon, value = line.partition(":")
+                if colon:
+                    name, text = written.lower(), value.strip()
+                    before = self._headers.get(name, text)
+                    self._headers[name] = text if text == before else f"{before}, {text}"
         return self._headers
-
-    def named(self, pattern: re.Pattern[str]) -> dict[str, str]:
-        """Return those of `headers` that a pattern names, in a third of the time."""
-        return _by_name(pattern.findall(self._text))
-
-
-def _by_name(fields: Iterable[tuple[str, str, str]]) -> dict[str, str]:
-    headers: dict[str, str] = {}
-    for written, colon, value in fields:
-        if colon:
-            name, text = written.lower(), value.strip()
-            before = headers.get(name, text)
-            headers[name] = text if text == before else f"{before}, {text}"
-    return headers

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import abc
-import re
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import RetriableError, SourceError, TaskClosedError
+from framework.errors import AccessDeniedError, RetriableError, SourceError, StoreUnavailableError, TaskClosedError
 from framework.storage.http.answer import HttpAnswer
-from framework.storage.http.body import EMPTY, HttpStream, announces_length
+from framework.storage.http.body import EMPTY, HttpStream, announces, announces_length
 from framework.storage.http.loop import HttpLoop
 from framework.store import ObjectStore, ReadRoom
 from framework.transformer import ReadStream
@@ -29,17 +29,17 @@ class HttpStore(ObjectStore):
     """A bucket whose objects are read over HTTP: sends the GETs, and ends them when it is closed.
 
     A subclass sets `_http`, makes the requests, and judges the answers.
-
-    Attributes:
-        judged_headers: the headers that `is_listed` looks at (`framework.storage.http.head.pattern_of`).
     """
 
-    judged_headers: re.Pattern[str]
     _http: HttpLoop
+    section: str
+    """The store's section of the configuration."""
 
     def __init__(self, bucket: str) -> None:
         self.bucket = bucket
         self._closed = False
+        self._bucket_seen = False
+        self._named_kinds: set[str] = set()
 
     @abc.abstractmethod
     def _request(self, get: ObjectGet, more: Mapping[str, str]) -> tuple[str, list[str]]:
@@ -56,7 +56,7 @@ class HttpStore(ObjectStore):
     def is_listed(self, native: NativeObject, headers: Mapping[str, str], data: bytes) -> bool:
         """Return whether the body of an answer 200 is surely the whole listed version; else `stream_of` decides.
 
-        Must not block. It gets only those of the headers that `judged_headers` names.
+        Must not block.
         """
 
     @abc.abstractmethod
@@ -117,11 +117,49 @@ class HttpStore(ObjectStore):
             answer, expected, native=get.native, translate=self.failure, ends_there=ends_there, checksum=checksum
         )
 
+    def _check_named(self, native: NativeObject, answer: HttpAnswer, *, named: bool, kind: str = "") -> None:
+        """Refuse an answer that nothing ties to the object: its head names no version.
+
+        A maintenance page of an ingress comes with status 200 and another length. Its bytes would be taken for the beginning
+        of the object. From a store that names versions elsewhere, an answer without one may be of another version, also
+        when it is a range of the listed size: a read would go on with other bytes.
+
+        Args:
+            native: the object as listed.
+            answer: its status is 200 or 206; a 206 names its range and the object's size.
+            named: whether the head names a version, whichever.
+            kind: objects of one kind are named alike.
+
+        Raises:
+            StoreUnavailableError: so it is.
+        """
+        headers, why = answer.headers, ""
+        if named:
+            self._named_kinds.add(kind)
+        elif answer.status == OK[0] and not announces(headers, native.size):
+            length = headers.get("content-length") if announces_length(headers) else None
+            why = f"announces {length or 'no'} bytes, listed are {native.size}"
+        elif kind in self._named_kinds:
+            why = "others of this store do"
+        if why:
+            raise StoreUnavailableError(
+                f"{native.location}: the answer names no version of it and {why}: an ingress, load balancer or proxy made it; "
+                f"when that stays so, check {self.section}.endpoint and {self.section}.proxy"
+            )
+
     def failure(self, error: BaseException, native: NativeObject) -> SourceError:
         """Return the framework's error for a failed read."""
         if isinstance(error, TaskClosedError) or self._closed:
             return TaskClosedError(f"{native.location}: the store was closed while reading")
         return self._translate(error, native)
+
+    def _check_bucket(self) -> None:
+        """Raise if the bucket is missing, which an answer about a missing object may not tell. Asks once."""
+        if self._bucket_seen:
+            return
+        with contextlib.suppress(AccessDeniedError):  # who may not ask about it knows at least that it is there
+            self.list_page(page_size=1)
+        self._bucket_seen = True
 
     def _check_open(self) -> None:
         if self._closed:
@@ -145,7 +183,7 @@ class ObjectGet:
         problem: why the request could not be made; `result` raises it.
         accepts_gzip: whether the request says so.
         pinned: conditions of the request that the listed version does not state.
-        repeats: whether another request of this read was answered in a form that may not be the stored one.
+        repeats: whether an answer to another request of this read had a form that may not be the stored one.
     """
 
     _store: HttpStore
@@ -228,21 +266,11 @@ class ObjectGet:
             return None
         self._retry = None  # it refers back to this request, and Python frees a cycle only when it looks for cycles
         store = self._store
-        return data if store.is_listed(native, answer.headers_named(store.judged_headers), data) else None
+        return data if store.is_listed(native, answer.headers, data) else None
 
     def _wait_refusal(self, answer: HttpAnswer) -> None:
         try:
             answer.wait_refusal()
-        except Exception as error:
-            raise self._store.failure(error, self.native) from error
-
-    def announces_length(self) -> bool | None:
-        """Return whether the answer announces the length of its body; None when it is a refusal. Waits for it."""
-        answer = self._answer
-        if answer is None:
-            return None
-        try:
-            return announces_length(answer.headers) if answer.status in OK else None
         except Exception as error:
             raise self._store.failure(error, self.native) from error
 

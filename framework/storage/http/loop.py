@@ -23,9 +23,10 @@ from typing import Any
 import pycurl
 
 from framework.errors import FatalError, TaskClosedError
-from framework.storage.http.answer import REFUSALS, HttpAnswer, RetryAfter
+from framework.storage.http.answer import REFUSALS, WINDOW_BYTES, HttpAnswer, RetryAfter
 from framework.storage.http.errors import HttpError, HttpReadTimeoutError
 from framework.storage.http.kept_connections import KeptConnections
+from framework.storage.http.read_room import FetchBudget, StreamRoom
 from framework.storage.http.transfer import HttpOptions, Transfer, failure_of
 from framework.storage.listing.limiter import CallLimiter
 from framework.store import ReadRoom
@@ -109,14 +110,15 @@ class HttpLoop:
             room: given for a request made ahead: memory that its body may take.
             retry: decides on retries of a request made ahead.
         """
+        is_ahead = room is not None
         is_small = size is not None and size <= MULTIPLEXED_BYTES
-        answer = HttpAnswer(self, url, headers, room, retry, is_small=is_small)
-        self.post(self._start if room is None else self._queue, answer)
+        answer = HttpAnswer(self, url, headers, room or _window(), retry, is_ahead=is_ahead, is_small=is_small)
+        self.post(self._queue if is_ahead else self._start, answer)
         return answer
 
     def head(self, url: str, headers: Sequence[str]) -> HttpAnswer:
         """Start a HEAD and return at once."""
-        answer = HttpAnswer(self, url, headers, None, None, is_head=True)
+        answer = HttpAnswer(self, url, headers, _window(), None, is_head=True)
         self.post(self._start, answer)
         return answer
 
@@ -481,6 +483,12 @@ _MASKS = {
     select.EPOLLOUT: pycurl.CSELECT_OUT,
     select.EPOLLIN | select.EPOLLOUT: pycurl.CSELECT_IN | pycurl.CSELECT_OUT,
 }
+
+
+def _window() -> StreamRoom:
+    """Return the room of an answer that is not read ahead."""
+    return StreamRoom(FetchBudget(WINDOW_BYTES), is_head=True)
+
 
 _OF_PARENTS: list[object] = []
 """Handles of a parent process: closing one here would write into the parent's connections."""

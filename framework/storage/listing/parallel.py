@@ -148,19 +148,7 @@ class ParallelListing(Listing):
         if self.counts.serial:
             self._start(self._list_serially)
         else:
-            if self._first is not None:
-                self._take_first(self._first)
             self._schedule()
-
-    def _take_first(self, page: ListPage) -> None:
-        self._first = None
-        task = self._planner.first_range()
-        try:
-            self._accept(task, page, checked_keys(self._where, page, task.after), 1)
-        except OutOfOrderError as error:
-            self._start_over(error)
-        if self._planner.finished and not self.counts.serial:
-            self._shut()
 
     def _start(self, work: Callable[[], None]) -> None:
         self._threads += 1
@@ -226,19 +214,14 @@ class ParallelListing(Listing):
                     return
                 task = self._ready.popleft()
                 self._under_way += 1
+                first = self._first if task.after == self._after else None
+                if first is not None:
+                    self._first = None
             succeeded = False
             try:
-                bound = bound_of(self._store, task)
-                page, calls = page_after(
-                    self._ask,
-                    self._where,
-                    self._prefix,
-                    task.after,
-                    self._page_size,
-                    until=bound,
-                    ended=task.ended,
-                )
-                succeeded = True
+                bound = bound_of(self._store, task) if first is None else None
+                page, calls = (first, 1) if first is not None else self._page_of(task, bound)
+                succeeded = first is None
             finally:
                 self._limiter.give_back(1, succeeded=succeeded)
             try:
@@ -252,6 +235,11 @@ class ParallelListing(Listing):
                 if self._planner.finished and not self._under_way and not self.counts.serial:
                     self._shut()
                 self._schedule()
+
+    def _page_of(self, task: RangeTask, bound: str | None) -> tuple[ListPage, int]:
+        return page_after(
+            self._ask, self._where, self._prefix, task.after, self._page_size, until=bound, ended=task.ended
+        )
 
     def _accept(
         self, task: RangeTask, page: ListPage, keys: list[str], calls: int, *, bounded: bool = False
@@ -340,6 +328,7 @@ class ParallelListing(Listing):
                 ) from error
             log.warning("%s; one chain of pages lists it from the start", error)
             self.counts.serial = True
+            self._first = None  # it lies behind the start key, and the chain begins before it
             self._limiter.give_back(len(self._ready))
             self._ready.clear()
             self._work.notify_all()

@@ -153,10 +153,6 @@ class RangePlanner:
         """Return the histogram for the next listing of this prefix; complete once the planner has finished."""
         return self._marks.histogram()
 
-    def first_range(self) -> RangeTask:
-        """Return the range at the start, for a caller that already has its first page; call it before `next_ranges`."""
-        return self._begin(self._ranges[0])
-
     def next_ranges(self, free: int) -> list[RangeTask]:
         """Return up to `free` ranges to list now, the largest first; cuts ranges if there are too few.
 

@@ -339,7 +339,10 @@ def test_closing_frees_everything_and_may_be_done_twice(over):
     iterator.close()
     with pytest.raises(TaskClosedError):
         iterator.next_batch()
-    iterator._ahead._prefetcher._pool.shutdown(wait=True)
+    pool = iterator._ahead._prefetcher._pool
+    pool.shutdown()
+    for thread in pool._threads:
+        thread.join()
     iterator._current.close()
     assert store.open_streams == 0
 

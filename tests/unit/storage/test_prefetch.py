@@ -2,11 +2,13 @@
 
 import io
 import threading
+import time
 
 import pytest
 
 from framework.errors import CorruptObjectError, StoreContractError, TaskClosedError
-from framework.storage.prefetch import CHUNK_BYTES, FetchBudget, FetchedInput, FetchedStream, Prefetcher, StreamRoom
+from framework.storage.http.read_room import CHUNK_BYTES, FetchBudget, StreamRoom
+from framework.storage.prefetch import FetchedInput, FetchedStream, Prefetcher
 from transformers import BytesInput
 
 
@@ -53,7 +55,13 @@ def ahead():
 
     yield make
     for one in made:
-        one._pool.shutdown(wait=True)
+        end_threads(one)
+
+
+def end_threads(fetch):
+    fetch._pool.shutdown()
+    for thread in fetch._pool._threads:
+        thread.join()
 
 
 def read_all(stream, size=70_000):
@@ -71,12 +79,11 @@ def final(fetch, *, least=0):
     """Waits until the threads have read what they may, and so much at the least."""
     budget = fetch._budget
     seen = None
-    with budget.changed:
-        for _ in range(3000):
-            if seen == budget.used >= least:
-                return budget.used
-            seen = budget.used
-            budget.changed.wait(0.02)
+    for _ in range(3000):
+        if seen == budget.used >= least:
+            return budget.used
+        seen = budget.used
+        time.sleep(0.02)
     raise AssertionError("it never settles")
 
 
@@ -87,7 +94,7 @@ def test_the_bytes_come_whole_and_in_order(ahead):
     stream = fetch.fetch(source, 5).open(5)
     assert read_all(stream) == data[5:]
     stream.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert (source.opened, source.open_now, fetch._budget.used) == ([(5, None)], 0, 0)
 
 
@@ -102,7 +109,7 @@ def test_all_streams_together_hold_no_more_than_the_budget(ahead):
         assert len(read_all(stream)) == source.size
         assert fetch._budget.used <= limit
         stream.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert fetch._budget.used == 0
 
 
@@ -140,7 +147,7 @@ def test_another_range_goes_to_the_object_and_gives_the_fetched_one_up(ahead):
     fetch = ahead()
     fetched = fetch.fetch(source, 0)
     assert read_all(fetched.open(10, 20)) == data[10:20]
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert fetch._budget.used == 0
     assert (10, 20) in source.opened
     assert read_all(fetched.open(0)) == data  # the fetched one is gone: asked for anew
@@ -163,14 +170,14 @@ def test_closing_gives_the_bytes_and_the_connection_back_and_may_be_done_twice(a
     fetched.close()
     fetch.close()
     fetch.close()
-    fetch._pool.shutdown(wait=True)
+    end_threads(fetch)
     assert (fetch._budget.used, source.open_now) == (0, 0)
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 8])
 def test_a_chunk_is_read_in_pieces_of_any_size(size):
     budget = FetchBudget(1000)
-    stream = FetchedStream(Watched(b"abcdefg").open, 7, budget)
+    stream = FetchedStream(Watched(b"abcdefg").open, 7, StreamRoom(budget))
     stream.fill()
     pieces = [stream.read(size) for _ in range(7 // size + 2)]
     assert b"".join(pieces) == b"abcdefg"
@@ -180,7 +187,7 @@ def test_a_chunk_is_read_in_pieces_of_any_size(size):
 
 def test_what_is_left_of_a_chunk_is_given_back_with_its_stream():
     budget = FetchBudget(1000)
-    stream = FetchedStream(Watched(b"abcdefg").open, 7, budget)
+    stream = FetchedStream(Watched(b"abcdefg").open, 7, StreamRoom(budget))
     stream.fill()
     assert (stream.read(3), budget.used) == (b"abc", 4)
     stream.close()
@@ -211,7 +218,7 @@ def test_who_waits_for_room_is_woken_once_and_without_the_lock(change):
 
 def test_a_read_that_waits_ends_when_the_stream_is_closed():
     gate = threading.Event()
-    stream = FetchedStream(Watched(b"abc", gate=gate).open, 3, FetchBudget(1000))
+    stream = FetchedStream(Watched(b"abc", gate=gate).open, 3, StreamRoom(FetchBudget(1000)))
     failed = []
 
     def read():

@@ -30,11 +30,11 @@ from framework.storage.http.errors import (
     HttpReadTimeoutError,
     HttpTlsError,
 )
-from framework.storage.http.head import pattern_of
 from framework.storage.http.http_store import OK, ObjectGet
 from framework.storage.http.loop import HttpLoop
+from framework.storage.http.read_room import FetchBudget, StreamRoom
 from framework.storage.http.transfer import BUFFER_BYTES, HttpOptions
-from framework.storage.prefetch import FetchBudget, FetchedInput, Prefetcher, StreamRoom
+from framework.storage.prefetch import FetchedInput, Prefetcher
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore
@@ -160,7 +160,6 @@ class Store(ObjectStore):
     scheme = "test"
     bucket = "b"
     believed = True
-    judged_headers = pattern_of("etag")
 
     def __init__(self, server, loop):
         self.server, self.loop = server, loop
