@@ -25,15 +25,8 @@ from typing_extensions import Self, override
 
 from framework.cli import trace as traces
 from framework.cli.line_writer import LineWriter
-from framework.cli.progress_text import (
-    Rate,
-    StallWatch,
-    figures,
-    filters_everything,
-    progress_text,
-    seconds_left,
-    stacks,
-)
+from framework.cli.progress_text import Rate, figures, filters_everything, progress_text, seconds_left
+from framework.cli.stall_watch import StallWatch, stacks
 from framework.cli.text import printable
 from framework.engine.log_forwarding import TRACE, fields_of, message_of, text_of
 from framework.engine.process_exit import LAST_SECONDS
