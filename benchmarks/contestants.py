@@ -101,7 +101,7 @@ def ours(props: dict[str, Any]) -> Run:
     """
     from framework.engine.local import LocalEngine
     from framework.engine.process_setup import set_up_process
-    from framework.task.object_store import StoreSourceTask
+    from framework.task.store_task import StoreSourceTask
     from gcs_source.task import GcsSourceTask
     from s3_source.task import S3SourceTask
 

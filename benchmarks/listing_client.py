@@ -35,7 +35,7 @@ from typing_extensions import override
 
 from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.store import ObjectStore
 from gcs_source.client import GcsStore
 from gcs_source.task import GcsSourceConfig

@@ -19,7 +19,7 @@ from typing_extensions import override
 from framework.config.format_registry import make_transformer
 from framework.config.option import Seconds, option
 from framework.config.sections import SourceCommonConfig
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.storage.retry import RetryPolicy
 from framework.store import ListPage, ObjectStore

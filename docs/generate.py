@@ -49,7 +49,7 @@ from framework.pipeline.producer_contract import Producer  # noqa: E402
 from framework.storage.preflight import CheckResult  # noqa: E402
 from framework.store import ListPage, ObjectStore  # noqa: E402
 from framework.task import AbstractSourceTask, SourceContext  # noqa: E402
-from framework.task.object_store import StoreSourceTask  # noqa: E402
+from framework.task.store_task import StoreSourceTask  # noqa: E402
 from framework.testing.kit import LAWS  # noqa: E402
 from framework.testing.rig import SourceRig  # noqa: E402
 from framework.transform import Transform, TransformBatch, TransformContext  # noqa: E402

@@ -19,8 +19,8 @@ this list to its top:
     offsets/       OffsetManager, the table of positions, watermark, listing hints
     discovery/     which objects, in which order, to which partition; `discovery/key_list`: supplied lists
     pipeline/      object reader, bounded queue, sender, error policy, dead letters
-    iterator/      contract: objects -> batches, resumable; `iterator.object_store` over any object store
-    task/          contract: one reader, one queue; it alone wires the stages; `task.object_store` for any object store
+    iterator/      contract: objects -> batches, resumable; `iterator.store_iterator` over any object store
+    task/          contract: one reader, one queue; it alone wires the stages; `task.store_task` for any object store
     iggy/          access to Iggy: connection, wire, producer; `iggy/offset_log`, `iggy/dead_letters`, `iggy/embedded`
     engine/        an epoch of work: one process, or one per task; `engine/spark`
     runtime/       a worker: many sources in one process tree, and the HTTP API over them
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from framework.errors import ObjectChangedError as ObjectChangedError, ObjectNotFoundError as ObjectNotFoundError
     from framework.iterator import AbstractSourceRecordIterator as AbstractSourceRecordIterator
-    from framework.iterator.object_store import StoreRecordIterator as StoreRecordIterator
+    from framework.iterator.store_iterator import StoreRecordIterator as StoreRecordIterator
     from framework.model.batches import (
         Acknowledgement as Acknowledgement,
         RecordBatch as RecordBatch,
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from framework.store import ListPage as ListPage, ObjectStore as ObjectStore
     from framework.task import AbstractSourceTask as AbstractSourceTask, SourceContext as SourceContext
     from framework.task.backoff import BackoffConfig as BackoffConfig
-    from framework.task.object_store import StoreSourceTask as StoreSourceTask
+    from framework.task.store_task import StoreSourceTask as StoreSourceTask
     from framework.transform import (
         Transform as Transform,
         TransformBatch as TransformBatch,
@@ -94,7 +94,7 @@ _NAMES = {
     "framework.discovery.object_feed": ("AssignedFeed", "Assignment", "ObjectFeed"),
     "framework.errors": ("ObjectChangedError", "ObjectNotFoundError"),
     "framework.iterator": ("AbstractSourceRecordIterator",),
-    "framework.iterator.object_store": ("StoreRecordIterator",),
+    "framework.iterator.store_iterator": ("StoreRecordIterator",),
     "framework.model.batches": ("Acknowledgement", "RecordBatch", "SkippedRecord", "SourceRecord"),
     "framework.model.objects": ("Anchor", "NativeObject", "ResumePoint", "TopicPartition"),
     "framework.model.positions": ("OffsetManagerEntry", "OffsetManagerKey"),
@@ -106,7 +106,7 @@ _NAMES = {
     "framework.store": ("ListPage", "ObjectStore"),
     "framework.task": ("AbstractSourceTask", "SourceContext"),
     "framework.task.backoff": ("BackoffConfig",),
-    "framework.task.object_store": ("StoreSourceTask",),
+    "framework.task.store_task": ("StoreSourceTask",),
     "framework.transform": ("Transform", "TransformBatch", "TransformContext"),
     "framework.transformer": (
         "BatchLimits",

@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
-from framework.task.object_store import StoreSourceTask
+from framework.task.store_task import StoreSourceTask
 from gcs_source.config import GcsConfig
 from gcs_source.kafka_connect import OPTIONS
 

@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from framework.config.sections import SourceCommonConfig
-from framework.task.object_store import StoreSourceTask
+from framework.task.store_task import StoreSourceTask
 from s3_source.config import S3Config
 from s3_source.kafka_connect import OPTIONS
 

@@ -18,9 +18,9 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.first_records import check_records, then
 from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
 from framework.cli.text import printable
-from framework.discovery.filters import FilterReason, RoutedSelection, Selector
 from framework.discovery.listing_feed import iterated
 from framework.discovery.new_objects import check_listed
+from framework.discovery.object_filters import FilterReason, RoutedSelection, Selector
 from framework.discovery.routing import Router
 from framework.errors import (
     EXIT_CONFIGURATION,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
@@ -9,7 +10,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from framework.cli.config_file import ConfigOption, DryRunOption, JsonOption, SetOption, YesOption, objects_option
@@ -251,7 +251,7 @@ def as_row(entry: OffsetManagerEntry) -> dict[str, Any]:
     """Return a position as `export` writes it; docs/guides/positions-by-hand.md explains each field."""
     row = {"bucket": entry.bucket, "key": entry.key, **entry.get_properties()}
     if entry.numbering_options:
-        row["depends_on"] = orjson.loads(entry.numbering_options)
+        row["depends_on"] = json.loads(entry.numbering_options)
     return row
 
 

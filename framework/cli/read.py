@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import orjson
 import typer
 
 from framework.cli.config_file import ConfigOption, SetOption
@@ -80,6 +79,8 @@ def as_json(topic: str, partition: int, message: StoredMessage) -> dict[str, Any
     and `split_size` when the object was split. A payload that is not JSON is a string; bytes that are not UTF-8 are
     `"payload_base64"`.
     """
+    import orjson  # noqa: PLC0415 - loads what a run does
+
     from framework.iggy.header_decoding import join_provenance, split_of  # noqa: PLC0415
     from framework.model.message_ids import parse_message_id  # noqa: PLC0415
 

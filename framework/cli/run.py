@@ -19,7 +19,7 @@ from framework.cli.terminal import Output
 from framework.config.bucket import BucketConfig
 from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
 from framework.config.loading import Loaded, load, noted
-from framework.discovery.filters import FilterReason
+from framework.discovery.object_filters import FilterReason
 from framework.engine.process_setup import set_up_process
 from framework.engine.run_statistics import RunStatistics
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, FatalError, IggyTopicError, SourceError

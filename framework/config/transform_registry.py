@@ -28,7 +28,7 @@ SHIPPED: Mapping[str, str] = {
     "delete_fields": "framework.transforms.fields:DeleteFields",
     "filter_fields": "framework.transforms.fields:FilterFields",
     "unwrap_envelope": "framework.transforms.unwrap_envelope:UnwrapEnvelope",
-    "filter": "framework.transforms.filters:Filter",
+    "filter": "framework.transforms.record_filters:Filter",
     "headers": "framework.transforms.headers:Headers",
     "timestamp": "framework.transforms.timestamps:Timestamp",
     "partition_by": "framework.transforms.partitions:PartitionBy",

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator
 
 import attrs
 
-from framework.discovery.filters import RoutedSelection
 from framework.discovery.object_feed import Assignment
+from framework.discovery.object_filters import RoutedSelection
 from framework.discovery.splitting import InFlight, SplitPolicy
 from framework.discovery.stale_listing import NOT_GIVEN, StaleListingGuard
 from framework.errors import ListingError, ObjectChangedError, ObjectError

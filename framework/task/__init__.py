@@ -1,6 +1,6 @@
 """The contract of a source's task: one reader, one queue; `object_store` has the task for any object store."""
 
-from framework.task.abstract import AbstractSourceTask, iterator_of
+from framework.task.abstract_task import AbstractSourceTask, iterator_of
 from framework.task.context import SourceContext
 
 __all__ = ["AbstractSourceTask", "SourceContext", "iterator_of"]

@@ -47,7 +47,7 @@ from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.offset_log import codec, record_size, snapshots
 from framework.iggy.values import ConnectedClient, PartitionInfo, StoredMessage, TopicInfo
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import NativeObject
 from framework.offsets import packed_table
 from framework.offsets.position_filter import PositionFilter

@@ -211,15 +211,16 @@ def expired_is_unsaved():
 
 def archived_is_filtered():
     """What is archived is filtered, also when it is to be waited for."""
-    from framework.discovery import filters
 
-    real = filters.Selector.__init__
+    from framework.discovery import object_filters
+
+    real = object_filters.Selector.__init__
 
     def init(self, *args, **more):
         real(self, *args, **more)
-        self._archived = filters._ARCHIVED
+        self._archived = object_filters._ARCHIVED
 
-    filters.Selector.__init__ = init
+    object_filters.Selector.__init__ = init
 
 
 def never_listed_whole():
@@ -403,22 +404,24 @@ def outdated_row_is_right():
 
 def order_of_the_listing():
     """Objects are read as they are listed, whatever the start offsets say."""
-    from framework.iterator import abstract
 
-    abstract.listing_order = lambda config: None
+    from framework.iterator import abstract_iterator
+
+    abstract_iterator.listing_order = lambda config: None
 
 
 def order_of_texts():
     """Start offsets are compared as texts: 100 before 9."""
-    from framework.iterator import abstract
 
-    real = abstract.listing_order
+    from framework.iterator import abstract_iterator
+
+    real = abstract_iterator.listing_order
 
     def listing_order(config):
         place = real(config)
         return place and (lambda native: tuple(map(str, place(native))))
 
-    abstract.listing_order = listing_order
+    abstract_iterator.listing_order = listing_order
 
 
 def assigned_by_old_positions():

@@ -6,10 +6,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from framework.discovery.filters import FilterReason
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_feed import ListingFeed
 from framework.discovery.object_feed import Assignment
+from framework.discovery.object_filters import FilterReason
 from framework.discovery.routing import Router
 from framework.model.objects import NativeObject
 

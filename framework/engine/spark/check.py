@@ -17,7 +17,7 @@ from framework.engine.spark.threads import cancel_jobs
 from framework.engine.task_run import portable
 from framework.errors import SourceError
 from framework.storage.preflight import CheckResult, check_store
-from framework.task.object_store import StoreSourceTask
+from framework.task.store_task import StoreSourceTask
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -34,7 +34,7 @@ from framework.engine.spark.threads import cancel_jobs, for_thread
 from framework.engine.task_run import TaskRunPlan
 from framework.errors import SourceError, SparkUnavailableError, TaskClosedError
 from framework.iggy.offset_log.log import DuePolls
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.pipeline.task_statistics import TaskStatistics
 from framework.storage.daemon_threads import Awaited
 from framework.task import SourceContext, iterator_of

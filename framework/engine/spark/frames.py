@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.discovery.filters import RoutedSelection, Selector
 from framework.discovery.object_feed import AssignedFeed, Assignment
+from framework.discovery.object_filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
 from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors, wave_lister
@@ -33,7 +33,7 @@ from framework.engine.spark.range_batch import FIELDS, VALUES, RangeBatch, Range
 from framework.engine.spark.spark_context import runs_locally
 from framework.engine.spark.threads import context_of, for_thread_of
 from framework.errors import FatalError, ObjectChangedError, ObjectError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.task import SourceContext, iterator_of

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
     from framework.config.sections import SourceCommonConfig
-    from framework.iterator.object_store import StoreRecordIterator
+    from framework.iterator.store_iterator import StoreRecordIterator
     from framework.storage.listing.listing import ListingRequest
     from framework.store import ListPage
     from framework.task import AbstractSourceTask
@@ -234,7 +234,7 @@ class WaveListing(Listing):
         def end() -> list[RangeListing]:
             listed = work()
             throttled = sum(range_listed.throttled for range_listed in listed)
-            # only now, so that a wave whose end nobody waits for takes nothing; a process lists a bucket once at a time
+            # only now, so that a wave that was given up takes nothing; a process lists a bucket once at a time
             for _ in range(self._limiter.take(len(tasks))):
                 self._limiter.give_back(1, succeeded=not throttled)
             if throttled:

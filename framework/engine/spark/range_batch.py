@@ -20,7 +20,7 @@ import zstandard
 
 from framework.engine.task_run import portable
 from framework.errors import FatalError, SourceError, ThrottledError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.key_range import KeyRange
 from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import CallLimiter

@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from framework.config.format_registry import make_transformer
 from framework.config.sections import SourceCommonConfig
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.storage.retry import RetryPolicy
 from framework.store import ObjectStore
 from framework.task import AbstractSourceTask

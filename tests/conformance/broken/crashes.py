@@ -12,7 +12,7 @@ import numpy as np
 from framework.engine import task_run
 from framework.engine.process_group import ProcessGroup
 from framework.iggy.dead_letters.writer import IggyDeadLetters
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.objects import TopicPartition
 from framework.offsets.offset_store import PositionDelta

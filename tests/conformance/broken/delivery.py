@@ -8,7 +8,7 @@ from functools import partial
 import attrs
 
 from framework.errors import AccessDeniedError, SourceError, StoreUnavailableError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import Anchor, TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.offset_store import MemoryOffsetStore

@@ -5,7 +5,7 @@ from urllib.parse import unquote
 
 import attrs
 
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import TopicPartition
 from framework.store import ListPage
 from framework.testing.fakes.memory_rig import MemoryRig

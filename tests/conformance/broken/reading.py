@@ -3,7 +3,7 @@
 import attrs
 
 from framework.errors import SourceError, TruncatedObjectError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.splits import Split
 from framework.testing.fakes.memory_rig import MemoryRig

@@ -1,6 +1,6 @@
 """What the exhibits are built from: the reference with another iterator, or with a format around the real one."""
 
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.testing.fakes.memory_rig import MemoryRig
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.transformer import Transformer

@@ -8,7 +8,7 @@ import pytest
 
 from framework.config.loading import ConfigWarning, structure
 from framework.config.option import options_of, sections_of
-from framework.discovery.filters import selected_objects, selection_digest
+from framework.discovery.object_filters import selected_objects, selection_digest
 from framework.errors import ConfigError
 from gcs_source.task import GcsSourceConfig
 from s3_source.task import S3SourceConfig

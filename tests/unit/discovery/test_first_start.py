@@ -123,7 +123,7 @@ def test_a_reset_of_everything_reads_again_what_was_read(store):
 
 
 def test_the_log_names_the_moment(store, caplog):
-    with caplog.at_level(logging.INFO, logger="framework.iterator.abstract"):
+    with caplog.at_level(logging.INFO, logger="framework.iterator.abstract_iterator"):
         one = source(store)
         first = [record.getMessage() for record in caplog.records if "modified_after" in record.getMessage()]
         pass_time(store)

@@ -25,7 +25,7 @@ from framework.iggy.dead_letters.reader import DeadLetterLog, is_current, topic_
 from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log import fencing, framing
 from framework.iggy.offset_log.partition_replay import PartitionGoneError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.header_encoding import REPLAY_HEADER
 from framework.model.message_ids import dead_letter_hash64, message_id
 from framework.model.objects import ObjectState, TopicPartition

@@ -6,7 +6,7 @@ import pytest
 from framework.engine.dry_run import dry_run, ending_of, folder_of
 from framework.engine.inspection import inspect
 from framework.errors import ObjectError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader

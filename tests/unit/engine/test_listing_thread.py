@@ -6,7 +6,7 @@ import pytest
 
 from framework.engine.listing_thread import ListingThread
 from framework.errors import AccessDeniedError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.objects import ObjectState
 from tests.support.core import iterator_over, store_of
 

@@ -23,12 +23,12 @@ from framework.config.format_registry import make_transformer
 from framework.config.kafka_connect import ConnectorOption
 from framework.config.sections import SourceCommonConfig
 from framework.errors import ConfigError, RetriableError, StoreContractError, TaskClosedError
-from framework.iterator.object_store import StoreRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.storage.daemon_threads import Awaited
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.preflight import CheckResult, check_store
 from framework.store import ObjectStore
-from framework.task.abstract import AbstractSourceTask
+from framework.task.abstract_task import AbstractSourceTask
 from framework.task.context import SourceContext
 
 log = logging.getLogger(__name__)

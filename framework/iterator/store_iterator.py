@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from framework.discovery.filters import log_prefixes
 from framework.discovery.key_list.location import key_list_of
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_memory import ListingMemory
+from framework.discovery.object_filters import log_prefixes
 from framework.errors import ListingError, ObjectNotFoundError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
 from framework.iterator.store_clock import StoreClock

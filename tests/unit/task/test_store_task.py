@@ -154,6 +154,6 @@ def test_a_store_that_comes_in_the_moment_of_a_stop_is_used(monkeypatch):
     def wait(self, stopping):
         assert self.ended.wait(20)
 
-    monkeypatch.setattr("framework.task.object_store.Awaited.wait", wait)
+    monkeypatch.setattr("framework.task.store_task.Awaited.wait", wait)
     monkeypatch.setattr(DrawerTask, "make_store", lambda self, config: MemoryStore())
     assert isinstance(DrawerTask().open_store(DrawerConfig(path="x")), MemoryStore)

@@ -20,19 +20,19 @@ from typing_extensions import Self, override
 
 from framework.config.envelope import make_envelope
 from framework.config.transform_registry import make_transforms
-from framework.discovery.filters import (
-    RoutedSelection,
-    Selector,
-    selected_objects,
-    selection_digest,
-    with_start,
-)
 from framework.discovery.incremental import IncrementalFeed
 from framework.discovery.key_list.feed import KeyListFeed
 from framework.discovery.key_list.resolver import KeyListResolver
 from framework.discovery.listing_feed import ListingFeed
 from framework.discovery.new_objects import NewObjects
 from framework.discovery.object_feed import Assignment, FeedCounts, ObjectFeed
+from framework.discovery.object_filters import (
+    RoutedSelection,
+    Selector,
+    selected_objects,
+    selection_digest,
+    with_start,
+)
 from framework.discovery.order import listing_order
 from framework.discovery.routing import Router
 from framework.discovery.splitting import SplitPolicy
@@ -318,7 +318,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def get_table_log_keys(self) -> Iterable[str]:
         """Return keys that show whether the listed folder is itself a table; called once.
 
-        See `framework.discovery.filters.log_prefixes`.
+        See `framework.discovery.object_filters.log_prefixes`.
         """
         return ()
 

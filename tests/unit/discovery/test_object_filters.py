@@ -13,7 +13,7 @@ from framework.config.globs import compile_globs
 from framework.config.key_template import NameMatch
 from framework.config.loading import structure
 from framework.config.sections import SourceCommonConfig
-from framework.discovery.filters import FilterReason, RoutedSelection, Selector, log_prefixes, table_log
+from framework.discovery.object_filters import FilterReason, RoutedSelection, Selector, log_prefixes, table_log
 from framework.discovery.routing import Router
 from framework.errors import ConfigError
 from framework.model.objects import NativeObject, TopicPartition

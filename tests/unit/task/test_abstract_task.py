@@ -28,7 +28,7 @@ from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import MemoryOffsetStore
 from framework.storage.retry import RetryPolicy
 from framework.task import SourceContext, iterator_of
-from framework.task.abstract import CLOSE_SECONDS
+from framework.task.abstract_task import CLOSE_SECONDS
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import DEFAULTS, source_config, source_props
@@ -313,7 +313,7 @@ def test_stop_while_a_call_is_tried_again_is_at_once(page):
 
 
 def test_stop_while_the_store_does_not_answer_keeps_its_limit(monkeypatch):
-    monkeypatch.setattr("framework.task.abstract.CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("framework.task.abstract_task.CLOSE_SECONDS", 0.3)
     silent, store = threading.Event(), MemoryStore()
     store.on_call = lambda call: silent.wait(60)
     task = MemorySourceTask(store)
@@ -325,7 +325,7 @@ def test_stop_while_the_store_does_not_answer_keeps_its_limit(monkeypatch):
 
 
 def test_stop_while_close_resources_hangs_keeps_its_limit(monkeypatch):
-    monkeypatch.setattr("framework.task.abstract.CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("framework.task.abstract_task.CLOSE_SECONDS", 0.3)
     hang = threading.Event()
 
     class Hanging(MemorySourceTask):
@@ -424,7 +424,7 @@ def test_an_iterator_of_a_format_whose_close_fails_hides_no_bad_record():
 
 
 def test_nor_does_one_that_hangs(monkeypatch):
-    monkeypatch.setattr("framework.task.abstract.CLOSE_SECONDS", 0.3)
+    monkeypatch.setattr("framework.task.abstract_task.CLOSE_SECONDS", 0.3)
     hang, closed = threading.Event(), threading.Event()
 
     class Hanging(MemorySourceTask):
