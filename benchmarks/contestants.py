@@ -132,7 +132,7 @@ def ours(props: dict[str, Any]) -> Run:
     (started, cpu_before), (stopped, cpu_after) = marks
     return Run(
         records=progress.records + progress.records_filtered,
-        objects=progress.objects_done,
+        objects=progress.objects,
         wall_seconds=stopped - started,
         cpu_seconds=cpu_after - cpu_before,
         start_seconds=ended - began - (stopped - started),

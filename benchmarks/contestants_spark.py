@@ -36,7 +36,7 @@ def engine_run(props: dict[str, Any]) -> Run:
     start = _first_stored(config) - began_at if progress.records else 0.0
     return Run(
         records=progress.records,
-        objects=progress.objects_done,
+        objects=progress.objects,
         wall_seconds=took - start,
         cpu_seconds=0.0,
         start_seconds=start,

@@ -159,7 +159,7 @@ def _shown(loaded: Loaded[SourceCommonConfig], file: str, *, defaults: bool) -> 
         for option in options_of(cls):
             path = (*section.split("."), option.name)
             value, origins = value_at(mapping, path), [origin or file for origin in merged.origins_of(path)]
-            if path == ("iggy", "url") and "${" not in value:
+            if path == ("iggy", "url") and value is not None and "${" not in value:
                 value = str(loaded.config.iggy.server())
             if value is not None:
                 sections.setdefault(section, {})[option.name] = toml_value(value), value, origins or [file]

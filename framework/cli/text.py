@@ -57,9 +57,12 @@ def json_text(value: object, *, indent: bool = False) -> str:
     Raises:
         RecursionError: it is nested too deeply.
     """
-    text = json.dumps(
-        value, ensure_ascii=False, indent=2 if indent else None, separators=(",", ": " if indent else ":")
-    )
+    import orjson  # noqa: PLC0415 - what only imports a program does not load it
+
+    try:
+        text = orjson.dumps(value, option=orjson.OPT_INDENT_2 if indent else 0).decode()
+    except TypeError:  # numbers of more than 64 bits, text that is no valid Unicode, deep nesting: of others
+        text = json.dumps(value, indent=2 if indent else None, separators=(",", ": " if indent else ":"))
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text)

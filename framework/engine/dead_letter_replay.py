@@ -257,14 +257,17 @@ class DeadLetterReplay:
 
     def _ends_before(self, dead_letters: Iterable[StoredDeadLetter]) -> dict[TopicPartition, int]:
         """Return where the partitions ended when the first of the dead letters was stored."""
-        times: dict[TopicPartition, int] = {}
+        first: dict[tuple[TopicPartition, int], int] = {}  # of a partition and a number of parts
         for dead_letter in dead_letters:
-            places = [dead_letter.topic_partition]
-            if isinstance(dead_letter.division, KeyPart):  # a record that is good now can be of any part
-                topic = dead_letter.topic_partition.topic
-                places = [TopicPartition(topic, partition) for partition in range(dead_letter.division.parts)]
+            division = dead_letter.division
+            at = dead_letter.topic_partition, division.parts if isinstance(division, KeyPart) else 0
+            first[at] = min(dead_letter.timestamp_us, first.get(at, dead_letter.timestamp_us))
+        times: dict[TopicPartition, int] = {}
+        for (own, parts), time_us in first.items():
+            # a record of a part that is good now can be of any part
+            places = [TopicPartition(own.topic, partition) for partition in range(parts)] or [own]
             for place in places:
-                times[place] = min(dead_letter.timestamp_us, times.get(place, dead_letter.timestamp_us))
+                times[place] = min(time_us, times.get(place, time_us))
         ends: dict[TopicPartition, int] = {}
         connection, slack_us = self._session.connection, CLOCK_STEP_SECONDS * 1_000_000
         for topic in {place.topic for place in times}:

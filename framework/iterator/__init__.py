@@ -1,4 +1,4 @@
-"""The contract of a source's iterator: objects -> batches of records; `object_store` implements it for a store."""
+"""The contract of a source's iterator: objects -> batches of records; `store_iterator` implements it for a store."""
 
 from framework.iterator.abstract_iterator import AbstractSourceRecordIterator
 

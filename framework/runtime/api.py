@@ -65,6 +65,8 @@ ERRORS = {
 _OWN_SITES = (b"same-origin", b"none")
 _CONNECT_PATHS = ("/connectors", "/connector-plugins")
 
+_NO_CONTENT: dict[str, Any] = {"status_code": 204, "response_class": Response, "response_model": None}
+
 
 def make_api(worker: Worker, http: HttpSection) -> ASGIApp:
     """Return the application of a worker, with its guard."""
@@ -183,8 +185,9 @@ def _add_runtime_paths(app: FastAPI, worker: Worker, http: HttpSection) -> None:
     @app.get("/stats", response_model_exclude_none=True, responses=_some())
     def stats() -> api_documents.RuntimeStats:
         """Return figures of the worker and of each source."""
+        usage = probe.read()  # it looks at all processes of the machine
         with supervisor.locked() as sources:
-            return api_documents.stats_of(sources, probe.read(), version=worker.version)
+            return api_documents.stats_of(sources, usage, version=worker.version)
 
     if http.metrics.enabled:
         registry = registry_of(supervisor)
@@ -216,7 +219,7 @@ def _add_source_paths(app: FastAPI, worker: Worker) -> None:
             streams = api_documents.streams_of(shown(found.described))
             return api_documents.SourceDetails(**dict(api_documents.info_of(found)), streams=streams)
 
-    @app.post("/sources/{key}/restart", status_code=204, responses=_some(404, 409))
+    @app.post("/sources/{key}/restart", **_NO_CONTENT, responses=_some(404, 409))
     def restart(key: str) -> None:
         """Stop a source in order and start it again, also after an error."""
         supervisor.restart(key)
@@ -248,7 +251,7 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
     def create(key: str, new: api_documents.NewConfig) -> api_documents.SourceConfig:
         return api_documents.config_of(worker.create(key, new), active=False)
 
-    @app.delete("/sources/{key}/configs", status_code=204, responses=_some(404, 409, 500))
+    @app.delete("/sources/{key}/configs", **_NO_CONTENT, responses=_some(404, 409, 500))
     def delete(key: str, version: Annotated[int | None, Query(ge=0, le=2**63 - 1)] = None) -> None:
         """Delete a version, by default the active one; the version of the file is then active."""
         supervisor.remove_version(key, version)
@@ -259,7 +262,7 @@ def _add_config_paths(app: FastAPI, worker: Worker) -> None:
         with supervisor.source(key) as found:
             return api_documents.config_of(found.active, active=True)
 
-    @app.put("/sources/{key}/configs/active", status_code=204, responses=_some(404, 409, 500))
+    @app.put("/sources/{key}/configs/active", **_NO_CONTENT, responses=_some(404, 409, 500))
     def activate(key: str, active: api_documents.ActiveVersion) -> None:
         """Activate a version: the source is stopped in order and started with it."""
         supervisor.activate(key, active.version)
@@ -319,12 +322,12 @@ def _add_connect_paths(app: FastAPI, worker: Worker) -> None:
         """Run a paused or stopped source again."""
         supervisor.set_state(name, RUNNING)
 
-    @app.put("/connectors/{name}/stop", status_code=204, responses=_some(404, 500, connect=True))
+    @app.put("/connectors/{name}/stop", **_NO_CONTENT, responses=_some(404, 500, connect=True))
     def stop(name: str) -> None:
         """Stop the source; kept over restarts. Its offsets can then be changed."""
         supervisor.set_state(name, STOPPED)
 
-    @app.post("/connectors/{name}/restart", status_code=204, responses=_some(404, 409, connect=True))
+    @app.post("/connectors/{name}/restart", **_NO_CONTENT, responses=_some(404, 409, connect=True))
     def restart(name: str) -> None:
         """Stop a source in order and start it again, also after an error."""
         supervisor.restart(name)

@@ -130,9 +130,16 @@ class WorkerEnd:
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
-            while message := self._line.recv(_MESSAGE_BYTES):
-                self._receive(message)
+            with contextlib.suppress(
+                ConnectionResetError
+            ):  # it ended with a `stop` unread, which comes before its messages
+                self._receive_all()
+            self._receive_all()
         self._ended()
+
+    def _receive_all(self) -> None:
+        while message := self._line.recv(_MESSAGE_BYTES):
+            self._receive(message)
 
     def _receive(self, message: bytes) -> None:
         try:

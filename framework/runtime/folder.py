@@ -102,7 +102,8 @@ class ConfigFolder:
             if other is not None:
                 what = f'source "{made.source}"' if made.source in sources else f'key "{made.key}"'
                 mistake = f"{path}: the {what} is also in {other}: rename one of them, or remove a file"
-                made = attrs.evolve(made, key=unicode_text(path.name), source="", mistake=unicode_text(mistake))
+                key = _free(unicode_text(path.name), result)
+                made = attrs.evolve(made, key=key, source="", mistake=unicode_text(mistake))
             else:
                 owners.add(path)
                 if made.source:
@@ -114,6 +115,12 @@ class ConfigFolder:
     def _rank(self, path: Path) -> tuple[bool, bool, Path]:
         made = self._configurations[path]
         return path not in self._owners, path.stem not in {made.key, made.source}, path
+
+
+def _free(key: str, taken: Mapping[str, object]) -> str:
+    while key in taken:
+        key += "_"
+    return key
 
 
 def content_of(paths: Iterable[Path]) -> bytes:

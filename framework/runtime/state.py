@@ -148,7 +148,7 @@ class StateFolder:
             return {}
         except OSError as error:
             raise ConfigError(f"{self._option}: {path} cannot be read: {error.strerror}") from None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ConfigError(
                 f"{self._option}: {path} is damaged: restore it, or delete it; paused sources then run"
             ) from None

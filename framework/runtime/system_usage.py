@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 
 import psutil
 
 
 class SystemProbe:
-    """Reads the figures. Not thread-safe; the first percentages are 0."""
+    """Reads the figures. Thread-safe; the first percentages are 0."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._processes: dict[int, psutil.Process] = {}
         self._worker = psutil.Process()
         self._start_time_us = time.time_ns() // 1000
@@ -19,6 +21,10 @@ class SystemProbe:
 
     def read(self) -> dict[str, float]:
         """Return the figures of now."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> dict[str, float]:
         tree = [self._worker, *self._worker.children(recursive=True)]
         # each process keeps its last reading, so the former values must be used again
         self._processes = {process.pid: self._processes.get(process.pid, process) for process in tree}

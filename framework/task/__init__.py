@@ -1,4 +1,4 @@
-"""The contract of a source's task: one reader, one queue; `object_store` has the task for any object store."""
+"""The contract of a source's task: one reader, one queue; `store_task` has the task for any object store."""
 
 from framework.task.abstract_task import AbstractSourceTask, iterator_of
 from framework.task.context import SourceContext

@@ -101,7 +101,7 @@ def count(demo: Demo, iggy: EmbeddedServer) -> bool:
                 ids.add(message.message_id)
                 if records == 1:
                     origin = join_provenance(message.headers)
-                    place = f"{demo.store.scheme}://{origin['bucket']}/{origin['key']}"
+                    place = f"{demo.store.scheme}://{origin.get('bucket')}/{origin.get('key')}"
                     payload = message.payload.decode("utf-8", "replace")
                     examples += [
                         f"   {topic}, partition {partition}, offset {message.offset}: from {place}",

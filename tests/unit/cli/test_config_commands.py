@@ -207,6 +207,19 @@ def test_show_has_the_list_of_transforms(told, file):
     assert json.loads(told("config", "show", "--config", file, "--json")[1])["transforms"] == wanted
 
 
+def test_show_has_an_address_that_stands_in_place_of_the_url(told, tmp_path):
+    path = tmp_path / "address.toml"
+    path.write_text(
+        '[source]\nname = "orders"\n[s3]\nbucket = "lake"\n[input]\nformat = "jsonl"\n[iggy]\naddress = "localhost:8090"\n'
+        'username = "iggy"\npassword = "iggy"\nstream = "lake"\ntopic = "orders"\npartitions = 1\n'
+    )
+    code, out, err = told("config", "show", "--no-defaults", "--config", path)
+    assert (code, err) == (0, "")
+    shown = tomllib.loads(out)["iggy"]
+    assert shown["address"] == "localhost:8090"
+    assert "url" not in shown
+
+
 def test_show_as_json(told, file):
     shown = json.loads(told("config", "show", "--config", file, "--json", "--set", "spark.conf.a=b")[1])
     assert shown["s3"]["access_key_id"] == {"value": "***", "origins": [str(file)]}

@@ -198,3 +198,15 @@ def test_what_is_no_message_is_passed_over(data):
     theirs.close()
     end.close()
     assert (end.progress, end.error) == (None, "")
+
+
+def test_the_error_of_a_source_that_ends_before_it_reads_stop_is_kept():
+    ours, theirs = socket_pair()
+    theirs.sendall(b'{"error": "no bucket"}')
+    ours.sendall(child_channel.STOP)
+    theirs.close()  # the end of the line comes first then, as a reset
+    ended = threading.Event()
+    end = WorkerEnd(ours, ended.set)
+    assert ended.wait(10)
+    assert end.error == "no bucket"
+    end.close()

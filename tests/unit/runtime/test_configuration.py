@@ -10,7 +10,8 @@ from framework.config.masked_view import MASK, has_mask, shown_mapping
 from framework.config.option import option
 from framework.errors import ConfigError
 from framework.runtime.api_documents import transforms_of
-from framework.runtime.configuration import shown
+from framework.runtime.configuration import Configuration, shown
+from framework.runtime.folder import ConfigFolder
 from framework.runtime.source_program import Kinds
 from framework.runtime.state import KeptState, StateFolder
 from framework.transform import Transform
@@ -299,6 +300,20 @@ def test_an_address_is_shown_without_its_login(tmp_path, url, visible):
     assert shown(found)["iggy"]["url"] == visible
 
 
+def test_a_file_of_a_name_that_is_the_key_of_another_takes_nothing_from_it(tmp_path):
+    sources = {"a.toml": ("x", "x"), "b.toml": ("x", "x"), "y.toml": ("b.toml", "y")}
+    for name in sources:
+        (tmp_path / name).write_text(name)
+    found = ConfigFolder(
+        tmp_path, lambda path: Configuration(key=sources[path.name][0], path=path, source=sources[path.name][1])
+    ).look()
+    assert {key: each.path.name for key, each in found.items()} == {
+        "x": "a.toml",
+        "b.toml": "y.toml",
+        "b.toml_": "b.toml",
+    }
+
+
 # ---- the kept state
 
 
@@ -311,8 +326,9 @@ def test_a_damaged_state_is_a_sentence_and_a_half_written_one_is_dropped(tmp_pat
         assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["state.json", "worker.lock"]
     (tmp_path / "state" / "folder.tmp").mkdir()  # no draft of ours
     mistyped = ('{"sources": {"a": {"state": "asleep"}}}', '{"sources": {"a": {"x": 1}}}')
-    for content in ("{", "[]", *mistyped, "\0", "[" * 100_000):
-        (tmp_path / "state" / "state.json").write_text(content)
+    deep = '{"sources": {}, "x": ' + "[" * 100_000
+    for content in ("{", "[]", *mistyped, "\0", "[" * 100_000, deep, '{"sources": {"\udcff": {}}}'):
+        (tmp_path / "state" / "state.json").write_bytes(content.encode(errors="surrogateescape"))
         with pytest.raises(ConfigError, match="is damaged"), StateFolder(tmp_path / "state"):
             pass
 
