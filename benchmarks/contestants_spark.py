@@ -50,9 +50,7 @@ def _first_stored(config: SourceCommonConfig) -> float:
 
     place = config.iggy.stream, str(config.iggy.topic)
     with IggyConnection(IggyAddress.parse(str(config.iggy.url))) as connection:
-        firsts = [
-            connection.poll(*place, partition, offset="first", count=1) for partition in range(config.iggy.partitions)
-        ]
+        firsts = [connection.poll(*place, partition, offset=0, count=1) for partition in range(config.iggy.partitions)]
     return min(messages[0].timestamp_us for messages in firsts if messages) / 1e6
 
 

@@ -79,16 +79,16 @@ async def open_client(address: IggyAddress, timeout_seconds: float) -> tuple[apa
         ) from error
     failure: BaseException = ConnectionError("no address")
     for ip in dict.fromkeys(str(entry[4][0]) for entry in found):
-        client = iggy.IggyClient(_config(address, ip))
+        client, left = iggy.IggyClient(_config(address, ip)), deadline - loop.time()
         try:
-            await asyncio.wait_for(client.connect(), max(0.01, deadline - loop.time()))
+            await asyncio.wait_for(client.connect(), max(0.01, left))
         except asyncio.TimeoutError:
             failure = TimeoutError("no answer in time")
         except Exception as error:  # noqa: BLE001  (classified below)
             failure = error.with_traceback(None)  # whose frame knows the client that is returned
         else:
             return client, ip
-        if answer_of(failure) is not Answer.BROKEN or loop.time() >= deadline:
+        if answer_of(failure) is not Answer.BROKEN or left <= 0:
             break
     raise await _explained(address, failure, max(_MIN_HANDSHAKE_SECONDS, deadline - loop.time())) from failure
 

@@ -107,21 +107,22 @@ class IggyProducer(Producer):
         submitted: deque[Future[int]] = deque()
         try:
             self._check()
-            for count, body in bodies:
+            for number, (count, body) in enumerate(bodies, 1):
                 # each waits for its own confirmation, and not for all of them
                 if len(submitted) == _MAX_REQUESTS_AHEAD:
                     self._connection.wait(submitted.popleft())
                     self._check()
                 objects = ((batch.entry.bucket, batch.entry.key) for batch in batches)
                 submitted.append(self._connection.submit_send(*place, body, objects))
-                submitted[-1].add_done_callback(functools.partial(self._confirm, topic_partition, count))
+                if number < len(bodies):  # one call for each answer: two could run in two threads at a time
+                    submitted[-1].add_done_callback(functools.partial(self._confirm, topic_partition, count))
         except BaseException as error:
             self._slots.release()
             if submitted and isinstance(error, IggyUnavailableError):
                 raise _partly(error) from error
             raise
         acknowledge = functools.partial(
-            self._acknowledge, acknowledgement, (last_id, origin_us), result, cut=len(bodies) > 1
+            self._acknowledge, acknowledgement, bodies[-1][0], (last_id, origin_us), result, cut=len(bodies) > 1
         )
         submitted[-1].add_done_callback(acknowledge)
         return result
@@ -217,13 +218,15 @@ class IggyProducer(Producer):
     def _acknowledge(
         self,
         acknowledgement: Acknowledgement,
+        count: int,
         last: tuple[int, int],
         result: Future[Acknowledgement],
-        _future: Future[int],
+        future: Future[int],
         *,
         cut: bool,
     ) -> None:
-        """Complete the future of a send after its last request."""
+        """Record the answer to the last request of a send, and complete the future of the send."""
+        self._confirm(acknowledgement.topic_partition, count, future)
         self._slots.release()
         if self._failure is None:
             anchor = Anchor(self._ends[acknowledgement.topic_partition], *last)

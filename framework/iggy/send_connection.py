@@ -130,7 +130,10 @@ class SendConnection:
         self._received = bytearray()
         self._id, self._session, self._requests = secrets.token_bytes(16), 0, 0
         self._used = time.monotonic()
-        self._socket = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+        try:
+            self._socket = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET)
+        except OSError as error:  # no descriptor is left, or the kernel has no such addresses
+            raise classify(error, CONNECT, server=address.server, login=address.login) from error
         self._readable = select.poll()
         self._readable.register(self._socket, select.POLLIN)
         weakref.finalize(self, self._socket.close)

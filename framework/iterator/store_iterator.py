@@ -182,7 +182,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         if self.closing.is_set():  # `close` may have looked for it before
             listing.close()
         documented = self.store.ordered and self.store.order_is_documented and not request.unordered
-        self.offsets.tracker.begin_listing(prefix, after, in_order=documented)
+        self.offsets.tracker.begin_listing(prefix, after, in_order=documented, whole=whole)
         try:
             yield from self._objects_of(listing)
         except ListingError:

@@ -133,21 +133,22 @@ class FinishedTable:
             self._dead += bytes(self._block_rows)
             self._newest = {}
             self._as_numpy().sort(kind="stable")  # fast, as all but those of the last block are in order
-        self._clear_away_if_worthwhile()
+        self.clear_away()
 
     def discard(self, key: OffsetManagerKey) -> bool:
         """Remove the entry of that key; return False when there is none."""
         head = self.codec.head(key)
         is_gone = head is not None and self._discard(head)
-        self._clear_away_if_worthwhile()
+        self.clear_away()
         return is_gone
 
     def discard_row(self, row: bytes, codec: RowCodec) -> bool:
-        """Remove a row of a view; return False when it is no longer there, or rows have another codec now."""
+        """Remove a row of a view; return False when it is no longer there, or rows have another codec now.
+
+        Call `clear_away` after the last one.
+        """
         head = codec.head_of(row)
-        is_gone = codec is self.codec and self._row_with(head) == row and self._discard(head)
-        self._clear_away_if_worthwhile()
-        return is_gone
+        return codec is self.codec and self._row_with(head) == row and self._discard(head)
 
     def load(self, chunks: Iterable[RowChunk]) -> None:
         """Replace all rows by the chunks of `FinishedView.chunks`. Takes a tenth of the time of single puts.
@@ -216,7 +217,8 @@ class FinishedTable:
         self._gone += 1
         return True
 
-    def _clear_away_if_worthwhile(self) -> None:
+    def clear_away(self) -> None:
+        """Copy the rows that live, when many others take room among them."""
         # from some thousands on, and a quarter of those that live, since the others are copied
         if self._gone > max(self._block_rows, self._live >> 2):
             self._clear_away()

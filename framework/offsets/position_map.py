@@ -135,6 +135,10 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
             self.floor = max(self.floor, compactable.generation)
         return any(dropped)
 
+    def clear_away(self) -> None:
+        """Give back the memory of dropped positions, when it is much. Call it after the last `drop`."""
+        self._finished.clear_away()
+
     def next_generation(self, key: OffsetManagerKey) -> int:
         """Return a generation that the object never had before."""
         known = self.find(key)

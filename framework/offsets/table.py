@@ -259,6 +259,7 @@ class PositionTable:
                     self.watermark = self.watermark.with_compacted(prefixes, sum(one.records for one in gone))
                 objects += len(gone)
             with self.lock:
+                self.positions.clear_away()
                 uncompactable = self.positions.uncompactable()
                 missing = {
                     key.whole(): None for key, entry in uncompactable if entry.missing_since_ms and is_gone(entry)

@@ -56,19 +56,22 @@ class WatermarkTracker:
 
     # ---- reports of the listing
 
-    def begin_listing(self, prefix: str, after: str, *, in_order: bool) -> None:
+    def begin_listing(self, prefix: str, after: str, *, in_order: bool, whole: bool = True) -> None:
         """Start the listing of a prefix; objects count only after `start_at` sets its time.
 
         Args:
             prefix: the prefix.
             after: the listing starts after this key.
             in_order: the store's order is documented, so every key before a listed key was listed.
+            whole: the listing begins at the usual start of this prefix, so it shows which objects are missing.
         """
         self._prefix, self._base, self._in_order = prefix, after, in_order
         self._began_ms: int | None = None
         self._horizon_ms = self._page_ms = self._least_ms = self._old = 0
-        with self._table.lock:
-            self._unseen = {key.whole() for key, _ in self._table.positions.uncompactable()}
+        self._unseen: set[OffsetManagerKey] = set()
+        if whole:
+            with self._table.lock:
+                self._unseen = {key.whole() for key, _ in self._table.positions.uncompactable()}
         self._without_position = 0
         self._youngest: NativeObject | None = None
         self._compacted_before = self._table.watermark.compacted.get(prefix, 0)

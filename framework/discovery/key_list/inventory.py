@@ -7,6 +7,7 @@ when its length and its MD5 match the manifest.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 from collections.abc import Iterator, Sequence
@@ -89,7 +90,7 @@ def parse_manifest(content: bytes, origin: str) -> Inventory:
         KeyListError: it is truncated, not a manifest, or a manifest of ORC files.
     """
     try:
-        inventory = msgspec.json.decode(content, type=Inventory, strict=False)
+        inventory = msgspec.json.decode(content.removeprefix(codecs.BOM_UTF8), type=Inventory, strict=False)
     except msgspec.ValidationError as error:
         raise KeyListError(
             f"{origin}: no manifest of an S3 Inventory ({error}); it needs sourceBucket, fileFormat, fileSchema and "

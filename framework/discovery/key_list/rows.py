@@ -19,7 +19,6 @@ from typing import Any, BinaryIO
 from urllib.parse import unquote_plus
 
 import attrs
-import msgspec
 
 from framework.errors import KeyListError
 from framework.model.objects import MAX_SIZE, size_of
@@ -118,8 +117,8 @@ class RowReader:
                 continue
             try:
                 cells[field] = convert(value)
-            except (LookupError, TypeError, ValueError, msgspec.ValidationError):
-                raise KeyListError(f"{self._origin}, row {number}: its {name} is no {kind}") from None
+            except (LookupError, TypeError, ValueError):
+                raise KeyListError(f"{self._origin}, row {number}: its {shown(name)} is no {kind}") from None
         cells["key"] = checked_key(cells["key"], self._origin, number, encoded=self._encoded)
         return KeyRow(origin=self._origin, number=number, **cells)
 
@@ -145,7 +144,11 @@ def _size(value: object) -> int:
 def _moment(value: object) -> int:
     if type(value) is int:  # milliseconds, of Parquet
         return value
-    moment = msgspec.convert(value, datetime)
+    moment = value
+    if isinstance(value, str):  # Python 3.10 does not read the usual Z
+        moment = datetime.fromisoformat(f"{value[:-1]}+00:00" if value[-1] in "zZ" else value)
+    if not isinstance(moment, datetime):
+        raise TypeError
     return moment_ms(moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc))
 
 

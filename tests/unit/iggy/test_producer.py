@@ -1,6 +1,7 @@
 """The producer against a connection of futures: what it acknowledges, and what it does not believe."""
 
 import struct
+import threading
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -119,6 +120,49 @@ def test_whoever_asks_for_a_confirmation_has_it_read(producer, connection):
     assert connection.pulled == [0, 5]
     assert future.done()
     assert len(connection.pulled) == 2, "nobody asks for what is there"
+
+
+class SlowAnswer(Future):
+    """An answer that comes in another thread as soon as someone waits for it, and is preempted in its first call."""
+
+    def __init__(self, outcome):
+        super().__init__()
+        self.outcome = outcome
+        self.thread = None
+
+    def add_done_callback(self, call):
+        if self.thread is not None:
+            super().add_done_callback(call)
+            return
+        called = threading.Event()
+
+        def preempted(future):
+            called.set()
+            time.sleep(0.05)
+            call(future)
+
+        super().add_done_callback(preempted)
+        self.thread = threading.Thread(target=self.answer)
+        self.thread.start()
+        assert called.wait(5)
+
+    def answer(self):
+        if isinstance(self.outcome, BaseException):
+            self.set_exception(self.outcome)
+        else:
+            self.set_result(self.outcome)
+
+
+def test_an_answer_that_comes_while_a_send_begins_is_taken_once(producer, connection, monkeypatch):
+    for outcome in (10, 11, IggyUnavailableError("broke")):
+        answer = SlowAnswer(outcome)
+        monkeypatch.setattr(connection, "submit_send", lambda *_, answer=answer: answer)
+        future = producer.send(PARTITION, [batch(1, [b"a"])])
+        if isinstance(outcome, int):
+            assert future.result(5).anchor.offset == outcome
+        else:
+            assert future.exception(5) is outcome
+        answer.thread.join()
 
 
 def test_each_request_tells_its_objects(producer, connection):

@@ -107,6 +107,7 @@ def small_map(hash_of=None, *, folders=3, templates=12):
 def compact(positions, watermark):
     """Drop what the watermark covers; return the number of objects by prefix, and their records."""
     gone = [one for one in positions.view().compactable(watermark) if positions.drop(one)]
+    positions.clear_away()
     return Counter(one.prefix for one in gone), sum(one.records for one in gone)
 
 

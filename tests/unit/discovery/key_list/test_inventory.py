@@ -1,5 +1,6 @@
 """S3 inventories: manifests and data files, in CSV and in Parquet; everything that is not whole is refused."""
 
+import codecs
 import gzip
 import io
 import json
@@ -103,6 +104,10 @@ def test_a_manifest_says_where_its_files_lie():
     )
     assert parse_manifest(told(sourceBucket="arn:aws:s3:::lake"), "m").source_bucket == "lake"
     assert parse_manifest(told(destinationBucket=None), "m").files
+
+
+def test_a_manifest_with_a_byte_order_mark_is_read():
+    assert parse_manifest(codecs.BOM_UTF8 + told(), "manifest.json") == parse_manifest(told(), "manifest.json")
 
 
 def test_a_manifest_cut_anywhere_is_refused():

@@ -132,6 +132,17 @@ def test_times_are_read_in_the_usual_forms_and_mean_utc(moment):
     assert row.modified_ms == 1_717_156_800_000
 
 
+def test_a_date_is_its_first_moment():
+    (row,) = of_csv("key,last_modified\na,2024-05-31\n")
+    assert row.modified_ms == 1_717_113_600_000
+
+
+def test_an_endless_name_of_a_column_is_cut_in_an_error():
+    with pytest.raises(KeyListError) as caught:
+        of_csv(f"key,size{'-' * 15_000}\na,x\n")
+    assert len(str(caught.value)) < 1000
+
+
 @pytest.mark.parametrize(
     "moment", ["2024-05-31T12:00:00.123900Z", "2024-05-31T12:00:00.123900+00:00", "2024-05-31T14:00:00.123900+02:00"]
 )
