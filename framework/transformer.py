@@ -8,6 +8,7 @@ group `iggy_cloud_sources.transformers`.
 from __future__ import annotations
 
 import abc
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -93,9 +94,9 @@ class InputOptions:
             found.append(f"input.compression: {self.compression!r} is none of {', '.join(COMPRESSIONS)}")
         for name, least, most in (
             ("max_record_bytes", 1, MAX_MESSAGE_BYTES),
-            ("max_block_bytes", 1, 1 << 62),
-            ("max_expansion", 0, 1 << 62),
-            ("max_temporary_bytes", 1, 1 << 62),
+            ("max_block_bytes", 1, sys.maxsize),
+            ("max_expansion", 0, sys.maxsize),
+            ("max_temporary_bytes", 1, sys.maxsize),
             ("chunk_size", 1, MAX_MESSAGE_BYTES),
             ("max_page_bytes", 1 << 20, 1 << 62),
             ("max_window_bytes", MIN_WINDOW_BYTES, MAX_WINDOW_BYTES),

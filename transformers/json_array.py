@@ -43,6 +43,9 @@ _NOT_UTF8 = "not UTF-8"
 _NO_END = "the JSON array has no end: the object was cut short"
 _separator = re.compile(rb'[ \t\r\n]*,[ \t\r\n]*(?:\{[ \t\r\n]*"[^"\\]*"|[\[{"]?)').match
 
+_WORD_BYTES = 9
+"""Length of the longest word of JSON: what is wrong so near the end may be one that is cut."""
+
 # Numbers become floats only because their values are not looked at: `int` refuses very long ones.
 _scan = json.JSONDecoder(parse_int=float).raw_decode
 
@@ -140,10 +143,12 @@ class _ArrayReader:
             if ends:
                 break
             if is_long or len(data) > most:
+                _check_begun(data, is_checked=is_long)
                 is_long, depth, quoted = True, next_depth, next_quoted
                 part, self._data = _without_end(data, is_value_over=not depth and not quoted)
                 length += self._keep(parts, part, length)
             if not self._more():
+                _check_begun(data, is_checked=is_long)
                 raise TruncatedObjectError(_NO_END)
             if not is_long:
                 return False
@@ -248,6 +253,24 @@ def _without_end(part: bytes, *, is_value_over: bool) -> tuple[bytes, bytes]:
     return part, b""
 
 
+def _check_begun(data: bytes, *, is_checked: bool) -> None:
+    """Check the beginning of an element that has no end yet: one that is no JSON must not take its neighbours with it.
+
+    Raises:
+        CorruptObjectError: whatever follows, it is no JSON.
+    """
+    if is_checked:  # it goes on in pieces
+        return
+    text = data.decode("utf-8", "surrogateescape").strip(" \t\r\n")
+    try:
+        _scan(text)
+    except json.JSONDecodeError as error:
+        if not error.msg.startswith("Unterminated string") and error.pos < len(text) - _WORD_BYTES:
+            raise CorruptObjectError(f"an element of the JSON array is not JSON ({error.msg})") from None
+    except RecursionError:  # said where it is taken
+        pass
+
+
 def _is_whole(element: bytes, problem: str) -> bool:
     """Return whether an element with this problem ends where Python's scanner, which knows NaN and half pairs, finds its end."""
     if len(element) > _LONG_BYTES:
@@ -278,8 +301,8 @@ def _between(data: bytes, ends: list[int]) -> bytes:
 
     Nothing without a second.
     """
-    if len(ends) < 2:  # noqa: PLR2004
+    begin = len(data[: ends[0]].rstrip(_WHITESPACE)) if len(ends) > 1 else 0
+    if not begin:
         return b""
-    begin = len(data[: ends[0]].rstrip(_WHITESPACE))
     found = _separator(data, begin)
     return data[begin - 1 : begin] + (b"," if found is None else found.group())

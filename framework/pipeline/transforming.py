@@ -216,15 +216,23 @@ class _Step:
         known = len(batch.bad)
         if len(result.bad) == known:
             return result
-        if self.parts:
-            return self._apart(batch, context)
-        return attrs.evolve(result, bad=(*batch.bad, *self._named(result.bad[known:])))
+        bad = self._found_apart(batch, result.bad[known:], context) if self.parts else self._named(result.bad[known:])
+        return attrs.evolve(result, bad=(*batch.bad, *bad))
 
     def _apart(self, batch: TransformBatch, context: TransformContext) -> TransformBatch:
         for part in self.parts:
             if len(batch):
                 batch = part.apply(batch, context)
         return batch
+
+    def _found_apart(
+        self, batch: TransformBatch, bad: Sequence[SkippedRecord], context: TransformContext
+    ) -> Iterator[SkippedRecord]:
+        """Return the bad records with the reasons that the parts give for them, one part after the other."""
+        numbers = sorted(skipped.record_number for skipped in bad)
+        alone = attrs.evolve(batch.keep(number_array(batch.numbers).searchsorted(numbers)), bad=())
+        named = {skipped.record_number: skipped for skipped in self._apart(alone, context).bad}
+        return (named.get(skipped.record_number, skipped) for skipped in bad)
 
     def _named(self, bad: Sequence[SkippedRecord]) -> Iterator[SkippedRecord]:
         """Yield the bad records with the place of the transform, not its name alone, in their reasons."""

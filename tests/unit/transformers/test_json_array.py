@@ -193,6 +193,20 @@ def test_long_elements_are_cut_by_their_brackets_and_quotes(long):
             assert [value for _, value in read(data, skip=skip, piece=step)] == elements[skip:]
 
 
+@pytest.mark.parametrize(("first", "second"), [(b'{"a":"x"y"}', b'{"a":"x"y"}'), (b'{"a":[1}', b'{"a":1]}')])
+@pytest.mark.parametrize("is_twice", [False, True])
+def test_an_element_that_is_none_takes_no_neighbours_with_it(first, second, is_twice):
+    good = b",".join(b'{"a":"%d"}' % number for number in range(20_000))
+    data = b"[" + b",".join([good, first, good, *([second, good] if is_twice else [])]) + b"]"
+    with pytest.raises(CorruptObjectError, match="an element of the JSON array is not JSON"):
+        read(data, piece=50_000, max_record_bytes=100_000)
+
+
+def test_an_array_that_begins_with_a_comma_is_refused():
+    with pytest.raises(CorruptObjectError, match="an element of the JSON array is not JSON"):
+        read(b"[," + b",".join([b'{"a":1}'] * 5_000) + b"]")
+
+
 def test_long_elements_that_are_none_end_the_array():
     def error_of(data, skip=0):
         with pytest.raises(CorruptObjectError) as caught:
