@@ -55,7 +55,7 @@ EXHIBITS = {
     "divided_in_any_way": ("changed_transforms", 300, 130),
     "trimmed_with_others_in_it": ("neighbours", 600, 8),
     "sent_beside_what_is_begun": ("late_requests", 1500, 246),
-    "confirmed_at_any_offset": ("by_hand", 100, 19),
+    "confirmed_at_any_offset": ("by_hand", 100, 11),
     "log_at_any_offset": ("by_hand", 800, 227),
     "snapshot_of_a_purged_log": ("by_hand", 600, 135),
     "accepted_at_the_end": ("by_hand", 600, 540),
