@@ -38,7 +38,7 @@ EXHIBITS = {
     "list_read_once": ("key_lists", 100, 4),
     "finished_is_never_rechecked": ("key_lists", 100, 5),
     "first_split_says_all": ("key_lists", 300, 4),
-    "released_is_forgotten": ("key_lists", 300, 10),
+    "released_is_forgotten": ("key_lists", 300, 14),
     "outdated_row_is_right": ("key_lists", 300, 10),
     "order_of_the_listing": ("start_offsets", 100, 3),
     "order_of_texts": ("start_offsets", 100, 5),
