@@ -158,7 +158,7 @@ _LISTED: Mapping[type, frozenset[str]] = {
         (
             *("get_native_item_stream", "get_input_stream", "get_native_key", "get_offset_manager_key"),
             *("create_offset_manager_entry", "create_source_record", "create_feed", "look_up", "store_clock"),
-            *("get_table_log_keys", "finished", "next_batch", "close"),
+            *("get_table_log_keys", "prefixes", "bucket", "address", "start_key", "finished", "next_batch", "close"),
         )
     ),
     OffsetManager: frozenset(

@@ -82,23 +82,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         offsets: positions; the iterator reads them, only a commit changes them.
         feed: which objects to read; by default repeated listings with `get_native_item_stream`.
         once: with the default feed: one complete listing, then `finished`.
-
-    Attributes:
-        prefixes: the listed prefixes; hidden names within a prefix itself do not filter its objects.
-        bucket: the listed bucket; positions of finished objects are compacted for a single bucket.
-        address: the endpoint of the bucket's store; None when the endpoint says nothing about the bucket's content.
-        start_key: the key after which listings begin (`start_after`); None to begin at the first key.
-        named_objects: the supplied list that `get_native_item_stream` reads from; None when it lists the bucket.
-        listing_idle_seconds: total so far in which listings waited without a request to the store, so without load on it.
-        error_policy: what happens to bad records and failed objects.
     """
-
-    prefixes: Sequence[str] = ()
-    bucket: str = ""
-    address: str | None = None
-    start_key: str | None = None
-    named_objects: KeyListResolver | None = None
-    listing_idle_seconds = 0.0
 
     def __init__(
         self,
@@ -117,7 +101,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         self.transforms = TransformChain(transforms) if transforms else None
         transformer.row_decoder = self.transforms.row_decoder if self.transforms is not None else None
         self.numbering_options = config.numbering_options(transformer.numbering_options())
-        self.error_policy = ErrorPolicy(
+        self._error_policy = ErrorPolicy(
             tolerance=config.errors.tolerance,
             per_object=config.errors.max_bad_records,
             per_hour=config.errors.max_bad_records_per_hour,
@@ -292,6 +276,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Return the listing hints of a prefix; empty when there are none."""
         return self.offsets.hints.get(prefix) or ListingHints(of="")
 
+    @property
+    def named_objects(self) -> KeyListResolver | None:
+        """The supplied list that `get_native_item_stream` reads from; None when it lists the bucket."""
+        return None
+
     def look_up(self, native: NativeObject) -> NativeObject | None:
         """Return the object as it is now; None when it is gone. By default None: the next listing shows it."""
         del native
@@ -322,6 +311,31 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """
         return ()
 
+    @property
+    def prefixes(self) -> Sequence[str]:
+        """The listed prefixes; hidden names within a prefix itself do not filter its objects."""
+        return ()
+
+    @property
+    def bucket(self) -> str:
+        """The listed bucket; positions of finished objects are compacted for a single bucket."""
+        return ""
+
+    @property
+    def address(self) -> str | None:
+        """The endpoint of the bucket's store; None when the endpoint says nothing about the bucket's content."""
+        return None
+
+    @property
+    def listing_idle_seconds(self) -> float:
+        """Total seconds so far in which listings waited without a request to the store, so without load on it."""
+        return 0.0
+
+    @property
+    def start_key(self) -> str | None:
+        """The key after which listings begin (`start_after`); None to begin at the first key."""
+        return None
+
     # Used by the task
 
     @property
@@ -343,6 +357,11 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
     def finished(self) -> bool:
         """Whether the iterator has ended: the feed is finished and everything was handed out."""
         return self._current is None and self._ahead.is_empty and self.feed.finished
+
+    @property
+    def error_policy(self) -> ErrorPolicy:
+        """What happens to bad records and failed objects."""
+        return self._error_policy
 
     @property
     def seconds_until_due(self) -> float:

@@ -82,15 +82,14 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self.lister: Callable[[ListingRequest], Listing] | None = None
         self.store = store
         self.policy = policy
-        self.prefixes = tuple(prefixes)
+        self._prefixes = tuple(prefixes)
         self.page_size = page_size
-        self.bucket = store.bucket
-        self.address = store.address
-        self.start_key = start_key
+        self._start_key = start_key
         self.closing = threading.Event()
         self._pages = SinglePages(store, policy, page_size, self._count_retry)
         self._memory = ListingMemory(self.offsets.hints, store, page_size)
         self._listing: Listing | None = None
+        self._listing_idle_seconds = 0.0
         self._began_monotonic = time.monotonic()
         self._clock = StoreClock(f"{store.scheme}://{store.bucket}")
         self.limiter = CallLimiter(
@@ -105,7 +104,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
             on_retry=self._count_retry,
             stop=self.closing,
         )
-        self.named_objects = self._name_objects() if config.discovery.mode == "keys" else None
+        self._named = self._name_objects() if config.discovery.mode == "keys" else None
 
     def _name_objects(self) -> KeyListResolver:
         """Build the objects of the configured list of keys. No I/O."""
@@ -144,6 +143,36 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     ) -> Mapping[str, str]:
         what = f"asking for the {what} of {native.location}"
         return self.policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self.closing)
+
+    @property
+    @override
+    def named_objects(self) -> KeyListResolver | None:
+        return self._named
+
+    @property
+    @override
+    def prefixes(self) -> Sequence[str]:
+        return self._prefixes
+
+    @property
+    @override
+    def bucket(self) -> str:
+        return self.store.bucket
+
+    @property
+    @override
+    def address(self) -> str | None:
+        return self.store.address
+
+    @property
+    @override
+    def start_key(self) -> str | None:
+        return self._start_key
+
+    @property
+    @override
+    def listing_idle_seconds(self) -> float:
+        return self._listing_idle_seconds
 
     @override
     def get_native_item_stream(self, offset: str | None) -> Iterator[NativeObject]:
@@ -223,7 +252,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
     def _objects_of(self, listing: Listing) -> Iterator[NativeObject]:
         """Yield the objects of a listing; add its counts to this iterator's counts, and take over its clock."""
         calls = retries = 0
-        idle_before = self.listing_idle_seconds
+        idle_before = self._listing_idle_seconds
         clock_is_set = False
         try:
             while True:
@@ -237,7 +266,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
                 self.statistics.list_requests += listing.counts.calls - calls
                 self.statistics.retries += listing.counts.retries - retries
                 calls, retries = listing.counts.calls, listing.counts.retries
-                self.listing_idle_seconds = idle_before + listing.counts.idle_seconds
+                self._listing_idle_seconds = idle_before + listing.counts.idle_seconds
                 if objects is None:
                     break
                 self.store_works("listing")
@@ -262,9 +291,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
 
     @override
     def get_table_log_keys(self) -> Iterable[str]:
-        if (
-            self.named_objects is not None
-        ):  # the owner of a supplied list may lack permission to list, and chose the files
+        if self.named_objects is not None:  # the owner of a supplied list may lack permission to list, and chose them
             return []
         tables = self.config.input.format in {"parquet", "auto"} and not self.config.discovery.allow_table_folders
         keys: list[str] = []

@@ -79,9 +79,9 @@ class KeyedRead(ObjectRead):
         import numpy as np  # noqa: PLC0415 - loaded with the transforms
 
         records, hashes = self._records, self._records.key_hashes
+        if len(batch.payloads) != len(records) or (hashes is None and len(records)):
+            raise TransformContractError(f"{batch.native.location}: records without the hashes of their keys")
         if hashes is None:
-            if len(records):
-                raise TransformContractError(f"{batch.native.location}: records without the hashes of their keys")
             hashes = np.zeros(0, dtype=np.uint32)
         numbers, partitions = number_array(records.numbers), hashes % np.uint32(self._part_count)
         order = np.argsort(partitions, kind="stable")

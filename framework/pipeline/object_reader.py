@@ -60,7 +60,6 @@ class ObjectOwner(Protocol):
         statistics: counts of reading so far.
         denied_in_a_row: number of consecutive objects with denied access.
         given_back: logs the objects that wait for the store.
-        error_policy: what happens to bad records and failed objects.
     """
 
     config: SourceCommonConfig
@@ -69,11 +68,14 @@ class ObjectOwner(Protocol):
     statistics: TaskStatistics
     denied_in_a_row: int
     given_back: LogSampler
-    error_policy: ErrorPolicy
 
     @property
     def feed(self) -> ObjectFeed:
         """The feed, which takes back objects that could not be read as listed."""
+
+    @property
+    def error_policy(self) -> ErrorPolicy:
+        """What happens to bad records and failed objects."""
 
     def store_works(self, doing: str) -> None:
         """Record a successful call to the store."""

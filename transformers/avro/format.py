@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, cast
+from typing import IO, Any, ClassVar, cast
 
 import attrs
 from typing_extensions import override
@@ -74,15 +74,31 @@ _WHOLE = "whole"
 """The field of the record in which a datum comes that is a union: it has the very bytes of its field."""
 
 
-class _BlockSource(io.BytesIO):
-    """The file that fastavro reads: a header without a codec, then one checked block at a time."""
+class _BlockSource:
+    """The file that fastavro reads: a header without a codec, then one checked block at a time, which is not copied."""
+
+    def __init__(self, schema: object) -> None:
+        self._around = io.BytesIO(file_header(schema))
+        self._block = b""
+        self.tell = self._around.tell
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the bytes around the block, until the block itself is read."""
+        if self._block and size == len(self._block):
+            block, self._block = self._block, b""
+            return block
+        return self._around.read(size)
 
     def put(self, count: int, data: bytes) -> None:
         """The next block; the one before must have been read."""
-        self.seek(0)
-        self.truncate()
-        self.write(b"".join((encode_long(count), encode_long(len(data)), data, bytes(SYNC_BYTES))))
-        self.seek(0)
+        small = len(data) <= SYNC_BYTES  # as long as a sync marker or a number: its length does not distinguish it
+        self._block = b"" if small else data
+        self._around.seek(0)
+        self._around.truncate()
+        self._around.write(
+            b"".join((encode_long(count), encode_long(len(data)), data if small else b"", bytes(SYNC_BYTES)))
+        )
+        self._around.seek(0)
 
 
 class AvroTransformer(SplittableTransformer):
@@ -260,7 +276,7 @@ class _Decoder:
                 plain = {"type": "record", "name": name, "fields": [{"name": _WHOLE, "type": plain}]}
             projection = Projection(self._schema, options.columns) if options.columns else None
             self._encoder = JsonEncoder(self._schema, partial=projection is not None)
-            self._source = _BlockSource(file_header(plain))
+            self._source = _BlockSource(plain)
             chosen = None
             if projection is not None:
                 if isinstance(plain, dict) and plain["type"] == "record" and not self._wrapped and decodes_chosen():
@@ -268,7 +284,9 @@ class _Decoder:
                 if chosen is None or not projection.at_top:
                     self._pick = projection.pick
             # Strings that are not UTF-8 become half surrogate pairs and fail when encoded: one bad record, not the rest.
-            self._blocks = fastavro.block_reader(self._source, chosen, handle_unicode_errors="surrogateescape")
+            self._blocks = fastavro.block_reader(
+                cast("IO[bytes]", self._source), chosen, handle_unicode_errors="surrogateescape"
+            )
             refuse_indexes(self._blocks.writer_schema)
             if chosen is not None:
                 decode_chosen(self._blocks)

@@ -304,7 +304,13 @@ class SparkGroup:
                 listing.release(assignment, gone=gone)
             self._running.remove(running)
             if result.host:  # else Spark lost it, and its positions tell what it did
-                running.counts = attrs.evolve(result.statistics.without_state(), position_commits=0)
+                job, seen = result.statistics.without_state(), running.counts
+                running.counts = attrs.evolve(
+                    job,
+                    objects=max(job.objects, seen.objects),  # fewer: the job found sent what another had not saved
+                    object_bytes=max(job.object_bytes, seen.object_bytes),
+                    position_commits=0,
+                )
             self._done += running.counts
             self._board.give_back(running.topic_partitions)
 

@@ -153,7 +153,10 @@ def _chosen(
             context = context_of(spark)
             remote = context is None or not runs_locally(context)
             executors = Executors(width=lambda: _slots(spark), run=for_thread_of(spark, run), remote=remote)
-            iterator.lister = wave_lister(iterator, task_class, lambda: executors)
+            own = type(iterator).get_native_item_stream is not StoreRecordIterator.get_native_item_stream
+            # a stream of the source's own may change or leave out objects: only then the driver looks at each
+            unpack = unpacked if own else pages.keep
+            iterator.lister = wave_lister(iterator, task_class, lambda: executors, unpack=unpack)
         for native in iterator.get_native_item_stream(iterator.start_key):
             pages.add(native)
         # a store may tell its clock with the first page
@@ -197,6 +200,12 @@ class _Pages:
         if len(self._page) == PAGE_OBJECTS:
             self._pack()
 
+    def keep(self, page: bytes) -> list[NativeObject]:
+        """Add a packed page as it came; return none of its objects, which executors unpack."""
+        self._packed.append(page)
+        self._put_large()
+        return []
+
     def frame(self) -> DataFrame:
         """Return all pages, as column `page`."""
         self._pack()
@@ -211,6 +220,9 @@ class _Pages:
         if self._page:
             self._packed.append(packed(self._page))
             self._page.clear()
+        self._put_large()
+
+    def _put_large(self) -> None:
         if sum(map(len, self._packed)) >= DRIVER_BYTES:
             self._frames.append(self._put(self._packed).localCheckpoint())
             self._packed.clear()

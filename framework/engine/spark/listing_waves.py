@@ -99,7 +99,11 @@ def executors_of(context: SparkContext, config: SourceCommonConfig, *, group: st
 
 
 def wave_lister(
-    iterator: StoreRecordIterator, task_class: type[AbstractSourceTask], executors: Callable[[], Executors]
+    iterator: StoreRecordIterator,
+    task_class: type[AbstractSourceTask],
+    executors: Callable[[], Executors],
+    *,
+    unpack: Callable[[bytes], list[NativeObject]] = unpacked,
 ) -> Callable[[ListingRequest], Listing]:
     """Return a lister by waves, for `StoreRecordIterator.lister`.
 
@@ -107,13 +111,14 @@ def wave_lister(
         iterator: iterator of the source, on the driver.
         task_class: the source.
         executors: waits for Spark; called for what the driver does not list itself.
+        unpack: takes each packed page; returns the objects that the listing then gives.
     """
 
     def open_listing(request: ListingRequest) -> Listing:
         if request.unordered or not iterator.store.ordered or iterator.config.discovery.list_concurrency == 1:
             return iterator.list_by_threads(request)
         bundle = RangeBatch(task_class=task_class, config=iterator.config, prefix=request.prefix, tasks=())
-        return WaveListing(iterator, request, bundle, executors)
+        return WaveListing(iterator, request, bundle, executors, unpack)
 
     return open_listing
 
@@ -131,12 +136,14 @@ class WaveListing(Listing):
         request: the listing.
         bundle: what the batches of all waves have in common.
         executors: waits for Spark; called for what the driver does not list itself.
+        unpack: takes each packed page; returns the objects to give.
     """
 
     _iterator: StoreRecordIterator
     _request: ListingRequest
     _bundle: RangeBatch
     _executors: Callable[[], Executors]
+    _unpack: Callable[[bytes], list[NativeObject]]
     _chain: Listing | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -182,7 +189,7 @@ class WaveListing(Listing):
             for wave in self._waves():
                 for listed in wave:
                     for page, self.key_range in listed.pages:
-                        yield unpacked(page)
+                        yield self._unpack(page)
         except OutOfOrderError as error:
             log.warning("%s; one chain of pages lists it from the start", error)
             self.unordered = True

@@ -165,6 +165,8 @@ def list_ranges(iterator: StoreRecordIterator, batch: RangeBatch) -> list[RangeL
         requests_per_second=(discovery.list_requests_per_second or 0.0) * batch.budget_part,
         bytes_per_second=(discovery.list_bytes_per_second or 0.0) * batch.budget_part,
     )
+    if len(batch.tasks) == 1:  # a thread of the pool would be joined when the interpreter exits
+        return [_list_one(iterator, batch, batch.tasks[0], limiter)]
     with ThreadPoolExecutor(len(batch.tasks), thread_name_prefix="range") as threads:
         return list(threads.map(lambda task: _list_one(iterator, batch, task, limiter), batch.tasks))
 

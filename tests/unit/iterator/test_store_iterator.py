@@ -134,6 +134,22 @@ def test_many_calls_are_under_way_at_once(over):
     assert enough.is_set()
 
 
+def test_a_subclass_may_say_by_properties_what_is_listed(over, monkeypatch):
+    class Chosen(MemorySourceTask.iterator_class):
+        prefixes = property(lambda _: ("b/",))
+        bucket = property(lambda _: "other")
+        address = property(lambda _: "https://other")
+        start_key = property(lambda _: "b/1")
+        named_objects = property(lambda _: None)
+        listing_idle_seconds = property(lambda _: 7.0)
+        error_policy = property(lambda iterator: iterator._error_policy)
+
+    monkeypatch.setattr(MemorySourceTask, "iterator_class", Chosen)
+    iterator = over(SortedStore(["a/1", "b/1", "b/2"]))
+    assert keys_of(iterator, iterator.start_key) == ["b/2"]
+    assert (iterator.bucket, iterator.address, iterator.listing_idle_seconds) == ("other", "https://other", 7.0)
+
+
 def test_each_prefix_is_listed_in_its_turn(over):
     keys = [f"{prefix}{number:04}" for prefix in "abc" for number in range(300)]
     iterator = over(SortedStore(keys), prefixes=["c", "a"])

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from framework.engine.session import Session
-from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError
+from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError, TransformContractError
 from framework.iggy.header_decoding import join_provenance
 from framework.model.header_encoding import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
@@ -203,6 +203,14 @@ def test_bad_records_have_one_letter_each_and_are_counted_once():
         letters = source.server.messages("kit", "dead", 0)
         assert len({letter.message_id for letter in letters}) == 6, at
         assert {int(join_provenance(letter.headers)["record"]) for letter in letters} == {1, 2, 9, 10, 11, 23}
+
+
+def test_records_whose_keys_are_unknown_are_an_error(monkeypatch):
+    """They would count as filtered in every part."""
+    monkeypatch.setattr(keyed_reader.KeyedRead, "_transformed", lambda read, transforms, runs: runs)
+    with pytest.raises(ReaderFailedError, match="without the hashes of their keys") as failed:
+        Source({"a": 5}).live()
+    assert isinstance(failed.value.__cause__, TransformContractError)
 
 
 def test_a_changed_field_refuses_an_object_that_is_half_read():

@@ -21,11 +21,14 @@ from framework.engine.spark.frames import (
     list_objects,
     read_records,
 )
-from framework.engine.spark.range_batch import packed, unpacked
+from framework.engine.spark.listing_waves import Executors, wave_lister
+from framework.engine.spark.range_batch import list_ranges, packed, unpacked
 from framework.errors import FatalError, ObjectError, RecordError
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
-from tests.support.core import store_of
+from tests.support.core import iterator_over, store_of
+from tests.support.listing import even
+from tests.unit.storage.listing.test_parallel import SortedStore
 
 
 def choice_of(config, now=2_000_000_000.0):
@@ -165,6 +168,23 @@ def test_the_driver_keeps_no_more_pages_than_its_limit(monkeypatch):
     assert len(pages._frames) > 5
     assert all(frame.kept for frame in pages._frames)
     assert sorted(pages.frame().keys()) == [f"{number:06d}" for number in range(2000)]
+
+
+def test_the_driver_unpacks_no_page_of_a_listing(monkeypatch):
+    """One thread would take minutes for a hundred million objects."""
+    monkeypatch.setattr(frames, "DRIVER_BYTES", 1000)
+    store = SortedStore(even(300))
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=7))
+    executors = Executors(
+        width=lambda: 3, run=lambda wave: [one for batch in wave for one in list_ranges(iterator, batch)]
+    )
+    pages = _Pages(put=Frame)
+    iterator.lister = wave_lister(iterator, MemorySourceTask, lambda: executors, unpack=pages.keep)
+    assert list(iterator.get_native_item_stream(None)) == []
+    assert all(frame.kept for frame in pages._frames)
+    assert sum(map(len, pages._packed)) < 1000
+    assert sorted(pages.frame().keys()) == even(300)
+    iterator.close()
 
 
 def test_the_plan_of_many_frames_is_flat(monkeypatch):

@@ -2,6 +2,7 @@
 the waves run in this process, through the same bytes."""
 
 import pickle
+import threading
 import time
 from itertools import pairwise
 
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 
 from framework.engine.spark import listing_waves, range_batch
 from framework.engine.spark.listing_waves import Executors, wave_lister
-from framework.engine.spark.range_batch import RangeListing, list_batch, list_ranges, packed, seconds_asked, unpacked
+from framework.engine.spark.range_batch import (
+    RangeBatch,
+    RangeListing,
+    list_batch,
+    list_ranges,
+    packed,
+    seconds_asked,
+    unpacked,
+)
 from framework.errors import (
     AccessDeniedError,
     CredentialsError,
@@ -25,6 +34,7 @@ from framework.errors import (
 from framework.model.objects import NativeObject
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.listing import ListingRequest
+from framework.storage.listing.range_tasks import RangeTask
 from framework.storage.retry import RetryPolicy
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -59,6 +69,26 @@ def listed(store, *, run=None, request=None, width=3, clock=time.monotonic, **op
     keys = [one.key for page in listing for one in page]
     iterator.close()
     return keys, listing, given_out
+
+
+def test_a_single_range_is_listed_by_the_thread_that_asks():
+    """The interpreter's exit would wait for a thread of a pool, and so for a store that does not answer."""
+    threads = []
+
+    class Watched(SortedStore):
+        def list_page(self, **call):
+            threads.append(threading.current_thread())
+            return super().list_page(**call)
+
+    store = Watched(even(PAGE))
+    iterator = iterator_over(store, task=MemorySourceTask(store, page_size=PAGE))
+    task = RangeTask(number=0, after="", until=None, max_pages=1)
+    (one,) = list_ranges(
+        iterator, RangeBatch(task_class=MemorySourceTask, config=iterator.config, prefix="", tasks=[task])
+    )
+    assert one.failure is None
+    assert threads == [threading.current_thread()]
+    iterator.close()
 
 
 def test_a_small_bucket_costs_no_job():

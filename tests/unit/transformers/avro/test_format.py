@@ -20,6 +20,8 @@ from framework.errors import CorruptObjectError, RecordError, RecordTooLargeErro
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from transformers import BytesInput, make_transformer
+from transformers.avro.container_header import SYNC_BYTES
+from transformers.avro.format import _BlockSource
 
 LIMITS = BatchLimits(records=7, size_bytes=300)
 SCHEMA = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "long"}, {"name": "s", "type": "string"}]}
@@ -597,3 +599,11 @@ def test_what_this_machine_lacks_is_not_the_objects_fault(place, monkeypatch):
         monkeypatch.setattr(avro_format, "islice", failing)
     with pytest.raises(ImportError, match="failed to map segment"):
         list(make_transformer(InputOptions(format="avro")).records(BytesInput(data)))
+
+
+def test_a_block_goes_to_the_decoder_without_a_copy():
+    data, source = bytes(100), _BlockSource(SCHEMA)
+    source.put(3, data)
+    source.read(len(varint(3) + varint(100)))
+    assert source.read(100) is data
+    assert source.read(SYNC_BYTES) == bytes(SYNC_BYTES)
