@@ -25,6 +25,7 @@ from framework.errors import (
     RetriableError,
     StoreUnavailableError,
     TaskClosedError,
+    is_low_memory,
 )
 from framework.model.objects import NativeObject
 from framework.storage.preflight import check_store
@@ -846,6 +847,7 @@ def test_a_broken_proxy_to_the_metadata_service_is_named_without_its_password(
         opened(attrs.evolve(BARE, role_arn=role_arn, endpoint="https://store.test")).list_page()
     assert "Pr" not in str(caught.value).replace("PROXY", "")
     assert "Secret" not in str(caught.value)
+    assert not is_low_memory(caught.value)  # it is its own cause: raised again from itself
 
 
 def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mistake(instance, opened, monkeypatch):
