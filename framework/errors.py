@@ -394,7 +394,7 @@ def is_low_memory(error: BaseException | None) -> bool:
         refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
         if refused or isinstance(error, MemoryError) or "can't start new thread" in str(error):
             return True
-        error = error.__cause__
+        error = error.__cause__ if error.__cause__ is not error else None  # of `raise error from error`
     return False
 
 

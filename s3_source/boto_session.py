@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from typing_extensions import override
 
 from framework.config.bucket import check_environment_proxy
+from framework.errors import ConfigError
 from framework.storage.error_messages import is_loopback
 from s3_source.config import S3Config
 
@@ -49,15 +50,29 @@ IDENTITIES = {
 """Where credentials came from, by botocore's name of the way."""
 
 
+AWS_SUFFIXES = (
+    "amazonaws.com",
+    "api.aws",
+    "amazonaws.com.cn",
+    "api.amazonwebservices.com.cn",
+    "amazonaws.eu",
+    "api.amazonwebservices.eu",
+    "c2s.ic.gov",
+    "api.aws.ic.gov",
+    "sc2s.sgov.gov",
+    "api.aws.scloud",
+    "cloud.adc-e.uk",
+    "api.cloud-aws.adc-e.uk",
+    "csp.hci.ic.gov",
+    "api.aws.hci.ic.gov",
+)
+"""Of all partitions, as botocore knows them; a test compares."""
+
+
 def is_aws(endpoint: str) -> bool:
-    """Return whether an endpoint is of AWS itself, of any partition that botocore knows."""
-    return (urlsplit(endpoint).hostname or "").endswith(_aws_suffixes())
-
-
-@functools.cache
-def _aws_suffixes() -> tuple[str, ...]:
-    partitions = [partition["outputs"] for partition in _loader(None).load_data("partitions")["partitions"]]
-    return tuple(f".{outputs[name]}" for outputs in partitions for name in ("dnsSuffix", "dualStackDnsSuffix"))
+    """Return whether an endpoint is of AWS itself, of any partition."""
+    host = urlsplit(endpoint).hostname or ""
+    return host.endswith(tuple(f".{suffix}" for suffix in AWS_SUFFIXES))
 
 
 def warn_in_the_clear(config: S3Config, endpoint: str) -> None:
@@ -86,6 +101,7 @@ def find_credentials(session: Session) -> None:
     """Have boto3 find the credentials, which it keeps.
 
     Raises:
+        ConfigError: the environment's proxy for the instance's metadata service cannot be used.
         CredentialRetrievalError: what gives them out left a part out, or wrote one in another form; or the instance's
             metadata service, which may come up after this program, is the only one left and failed.
     """
@@ -95,6 +111,8 @@ def find_credentials(session: Session) -> None:
     try:
         with _metadata_watched(session) as watch:
             keys: Any = session.get_credentials()
+    except ConfigError:  # a ValueError, too
+        raise
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
@@ -140,6 +158,7 @@ class _MetadataWatch:
     def send(self, request: Any) -> Any:
         """Send a request; called by botocore."""
         self.fault = ""
+        _check_proxy_of(request.url)
         try:
             answer = self.session.send(request)
         except Exception as error:
@@ -218,9 +237,12 @@ _TOKEN_SERVICES = ("sts", "sso", "sso-oidc", "signin")
 
 def _check_token_proxy(**event: Any) -> None:
     """Check the environment's proxy for a request of botocore's; called before botocore sends it."""
+    _check_proxy_of(event["request"].url)
+
+
+def _check_proxy_of(url: str) -> None:
     from botocore.utils import get_environ_proxies  # noqa: PLC0415
 
-    url: str = event["request"].url
     check_environment_proxy(get_environ_proxies(url).get(urlsplit(url).scheme, ""))
 
 

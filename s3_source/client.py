@@ -112,7 +112,7 @@ class S3Store(HttpStore):
         self._renewal = (-math.inf, False)
         self._version_conditions = VersionConditions()
         self._repeats = Repeats(config.bucket)
-        self._accepts_gzip = False
+        self._accepts_gzip: bool | None = None
         self._warned = False
         self._options: dict[str, object] = {"RequestPayer": "requester"} if config.requester_pays else {}
         if config.expected_bucket_owner:
@@ -368,9 +368,10 @@ class S3Store(HttpStore):
         """Return the stream of an answer that is sure to have the stored bytes.
 
         Cloudflare R2 and Google's S3 interface unpack objects with `Content-Encoding: gzip` for who does not accept gzip,
-        and then announce no length, but tell it otherwise. Such an answer is asked for again the other way, once; if that
-        announces a length, the next requests are made so. Accepting it is not the first choice: what compresses on the
-        way, such as a network of caches, does so for who accepts it.
+        and then announce no length. So an answer without a length is asked for again the other way, once, unless it was
+        found out that this store announces none; whichever of the two announces one is how the next requests are made.
+        Accepting it is not the first choice: what compresses on the way, such as a network of caches, does so for who
+        accepts it.
         """
         native, status = get.native, answer.status
         if status not in OK:
@@ -388,12 +389,11 @@ class S3Store(HttpStore):
         if not named:
             self._check_named(native, answer, named=False)
         announced = announces_length(headers)
-        if not announced and not get.repeats and may_be_unpacked(headers):
-            answer.close()
-            other = {ACCEPT_ENCODING: "identity" if get.accepts_gzip else "gzip"}
-            return self._send_get(native, get.start, get.stop, other).result()
-        if announced and get.repeats:
-            self._accepts_gzip = get.accepts_gzip
+        if not announced and not get.repeats:
+            other = self._in_other_form(get, headers)
+            if other is not None:
+                answer.close()
+                return other
         check_version(native, etag, headers)
         self._check_named(native, answer, named=named, kind=_WITH_ETAG if etag else "without an ETag")
         expected = expected_bytes(native, get.start, get.stop, status=status, headers=headers)
@@ -402,6 +402,27 @@ class S3Store(HttpStore):
             self._version_conditions.remember(native, headers)
         checksum = checksum_in(headers) if get.wanted is None and self.config.verify_checksums else None
         return self._stream(get, answer, expected, checksum, ends_there=not announced)
+
+    def _in_other_form(self, get: ObjectGet, headers: Mapping[str, str]) -> ReadStream | None:
+        """Ask again, accepting gzip or not as the first request did not; return None when its answer is the one to take.
+
+        Each request decides for itself: those made ahead were sent before the first answer came, and a store may send
+        one object without a length and unpack another.
+        """
+        if get.accepts_gzip == self._accepts_gzip and not may_be_unpacked(headers):
+            return None
+        encoding = "identity" if get.accepts_gzip else "gzip"
+        other = self._send_get(get.native, get.start, get.stop, {ACCEPT_ENCODING: encoding})
+        announced = other.announces_length()
+        if announced is None:  # a refusal, which says nothing about it
+            return other.result()
+        if announced:
+            self._accepts_gzip = other.accepts_gzip
+            return other.result()
+        other.close()
+        if self._accepts_gzip is None:
+            self._accepts_gzip = False
+        return None
 
     def _find_bucket(self, native: NativeObject, answer: HttpAnswer, refused: SourceError) -> None:
         """Have boto3 follow a redirect to the bucket's region, and learn how it asks there, unless another read has.

@@ -145,13 +145,14 @@ class IggySection:
         Raises:
             ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
         """
+        mistakes = [*_login_errors(self)]
         if (self.url is None) == (self.address is None):
-            raise ConfigError(
+            mistakes.append(
                 "url: missing; give url, or address with username and password, or address with token"
                 if self.url is None
                 else "url, address: both name the server; leave one of the two out"
             )
-        mistakes = [*_login_errors(self)]
+            raise ConfigError(mistakes)
         place = "address" if self.url is None else "url"
         try:
             with_login = bool(self.login_names) or self.url is None
@@ -187,7 +188,7 @@ def _login_errors(section: IggySection) -> Iterator[str]:
     elif (section.username is None) != (section.password is None):
         missing = "password" if section.password is None else "username"
         yield f"{missing}: missing; username and password belong together"
-    elif section.address is not None and not section.login_names:
+    elif section.url is None and section.address is not None and not section.login_names:
         yield "address: who logs in is missing; add username and password, or token"
 
 

@@ -22,6 +22,7 @@ _CHARACTERS_PER_SECOND = 20_000_000
 
 _SHORT = 1000
 _QUICK_CHARACTERS, _QUICK_SECONDS = 10_000, 0.02
+_REMEMBERED = 10_000
 
 _WORD = r"\p{L}\p{N}_"
 _NOT_WORD = r"\p{M}\p{S}\p{Z}\p{C}\p{Pd}\p{Ps}\p{Pe}\p{Pi}\p{Pf}\p{Po}\u203f\u2040\u2054\ufe33\ufe34\ufe4d-\ufe4f\uff3f"
@@ -57,8 +58,7 @@ _IN_SET = re.compile(rf"{_ESCAPE}|[\[\]]", re.DOTALL)
 class LimitedPattern:
     """A regular expression whose searches end.
 
-    A text that took too long is remembered, so that the next search in it fails at once, and in the same way. That holds
-    little: half a second of work stands before each.
+    A text that took too long is remembered, so that the next search in it fails at once, and in the same way.
 
     Attributes:
         groupindex: the names of its groups, and their numbers.
@@ -117,6 +117,8 @@ class LimitedPattern:
             try:
                 return limited(text, timeout=seconds, concurrent=True)
             except TimeoutError:
+                if len(self._slow) >= _REMEMBERED:
+                    self._slow.clear()
                 self._slow.add((len(text), hash(text)))
         raise TimeoutError(
             f"takes more than {seconds:.1f} seconds on a text of {len(text):,} characters; repeat nothing that matches the "

@@ -138,9 +138,10 @@ class FetchedStream:
             finally:
                 self._room.give(size - len(chunk))
             left -= len(chunk)
-            if chunk:
-                self._chunks.append(chunk)
-                self._wake()
+            with self._changed:
+                if chunk and not self._room.is_closed:
+                    self._chunks.append(chunk)
+                    self._changed.notify_all()
 
     def _has_taken(self, size: int) -> bool:
         taken = self._room.take(size, self._wake)
@@ -183,8 +184,9 @@ class FetchedStream:
         """Return all bytes, which stay; None when `read` must tell: of an error, or when they need more room."""
         self.taken()
         self._wait_until(lambda: self._ended or self._refused)
-        good = self._ended and self._error is None and not self._room.is_closed
-        return b"".join(self._chunks)[self._begin :] if good else None
+        with self._changed:  # else a close in between would leave no bytes, which is a whole object too
+            good = self._ended and self._error is None and not self._room.is_closed
+            return b"".join(self._chunks)[self._begin :] if good else None
 
     def taken(self) -> FetchedStream:
         """Return the stream itself; its object becomes the head, which is being delivered."""

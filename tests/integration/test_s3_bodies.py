@@ -198,6 +198,19 @@ def test_a_store_that_unpacks_for_who_does_not_accept_gzip_gives_what_is_stored(
 
 
 @WARM
+def test_a_store_that_unpacks_without_a_sign_of_it_gives_what_is_stored(serving, reads):
+    def answer(headers, _number):
+        if "gzip" in headers.get("accept-encoding", ""):
+            return 200, {"ETag": ETAG, "Content-Encoding": "gzip"}, PACKED, "length"
+        return 200, {"ETag": ETAG}, LINES, "chunked"
+
+    server, store = serving(answer)
+    for _ in range(reads):
+        assert read_all(store, listed(len(PACKED))) == PACKED
+    assert len(server.seen) == reads + 1
+
+
+@WARM
 def test_what_compresses_on_the_way_is_not_taken_for_the_object(serving, reads):
     def answer(headers, _number):
         if "gzip" in headers.get("accept-encoding", ""):

@@ -25,13 +25,14 @@ from framework.errors import (
     RetriableError,
     StoreUnavailableError,
     TaskClosedError,
+    is_low_memory,
 )
 from framework.model.objects import NativeObject
 from framework.storage.preflight import check_store
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from s3_source import transport, xml_limits
-from s3_source.boto_session import is_aws, make_session
+from s3_source.boto_session import AWS_SUFFIXES, is_aws, make_session
 from s3_source.client import S3Store
 from s3_source.config import S3Config
 from tests.integration.test_stores import CONTENT, difficult_keys
@@ -731,14 +732,23 @@ def test_the_owner_is_named_in_every_request(moto_bucket, opened):
         ("https://s3.dualstack.eu-west-1.api.aws:443", True),
         ("https://s3.cn-north-1.amazonaws.com.cn", True),
         ("https://s3.us-iso-east-1.c2s.ic.gov", True),
+        ("https://s3.us-iso-east-1.api.aws.ic.gov", True),
         ("https://s3.eusc-de-east-1.amazonaws.eu", True),
         ("https://amazonaws.com", False),
         ("https://s3.notamazonaws.com", False),
         ("http://localhost:8333", False),
     ],
 )
-def test_the_addresses_of_aws_are_those_that_botocore_knows(endpoint, expected):
+def test_an_address_of_aws_ends_with_a_name_of_aws(endpoint, expected):
     assert is_aws(endpoint) is expected
+
+
+def test_the_addresses_of_aws_are_those_that_botocore_knows():
+    from botocore.session import Session
+
+    partitions = Session().get_data("partitions")["partitions"]
+    suffixes = {one["outputs"][name] for one in partitions for name in ("dnsSuffix", "dualStackDnsSuffix")}
+    assert suffixes <= set(AWS_SUFFIXES)  # an older botocore, which is allowed, knows fewer
 
 
 @pytest.mark.parametrize("bucket", ["lake--euw1-az1--x-s3", "point--euw1-az1--xa-s3"])
@@ -823,6 +833,21 @@ def test_a_metadata_service_that_is_not_up_yet_is_named_and_asked_again(instance
         instance(f"http://127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(StoreUnavailableError, match=rf"{metadata}.*timed out"):
             opened(config).list_page()
+
+
+@pytest.mark.parametrize("role_arn", ["", ROLE])
+@pytest.mark.parametrize("proxy", ["http://user:Pr/Secret@h.invalid:1", "http://user:Secret@h.invalid:99999"])
+def test_a_broken_proxy_to_the_metadata_service_is_named_without_its_password(
+    instance, opened, monkeypatch, proxy, role_arn
+):
+    instance("http://metadata.invalid")
+    for name in ("HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, proxy)
+    with pytest.raises(ConfigError, match=r"the variable (HTTP_PROXY|http_proxy): ") as caught:
+        opened(attrs.evolve(BARE, role_arn=role_arn, endpoint="https://store.test")).list_page()
+    assert "Pr" not in str(caught.value).replace("PROXY", "")
+    assert "Secret" not in str(caught.value)
+    assert not is_low_memory(caught.value)  # it is its own cause: raised again from itself
 
 
 def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mistake(instance, opened, monkeypatch):

@@ -274,6 +274,16 @@ class ObjectGet:
         except Exception as error:
             raise self._store.failure(error, self.native) from error
 
+    def announces_length(self) -> bool | None:
+        """Return whether the answer announces the length of its body; None when it is a refusal. Waits for it."""
+        answer = self._answer
+        if answer is None:
+            return None
+        try:
+            return announces_length(answer.headers) if answer.status in OK else None
+        except Exception as error:
+            raise self._store.failure(error, self.native) from error
+
     def close(self) -> None:
         """Drop the request, from any thread."""
         if self._answer is not None:

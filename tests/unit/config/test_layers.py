@@ -513,6 +513,10 @@ def test_a_server_that_is_not_named_is_reported_beside_all_other_mistakes(tmp_pa
         load_config(path, S3SourceConfig, environment={})
     missing = "[iggy] url: missing; give url, or address with username and password, or address with token"
     assert missing in caught.value.mistakes
+    path.write_text('[iggy]\nusername = "ann"\n')
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, S3SourceConfig, environment={})
+    assert {missing, "[iggy] password: missing; username and password belong together"} <= {*caught.value.mistakes}
     path.write_text(
         '[source]\nname = "a"\n[s3]\nbucket = "lake"\n[input]\nformat = "text"\n[iggy]\nstream = "a"\ntopic = "b"\n'
     )

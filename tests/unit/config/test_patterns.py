@@ -256,6 +256,17 @@ def test_a_search_that_takes_too_long_ends_and_other_threads_run(source, text):
     assert pattern.search("a") is None or source == "(a|a)*$"
 
 
+def test_only_so_many_slow_texts_are_remembered(monkeypatch):
+    monkeypatch.setattr("framework.config.patterns._REMEMBERED", 2)
+    monkeypatch.setattr("framework.config.patterns._QUICK_SECONDS", 0.001)
+    monkeypatch.setattr("framework.config.patterns.LIMIT_SECONDS", 0.001)
+    pattern = LimitedPattern("(a|a)*$")
+    for number in range(5):
+        with pytest.raises(TimeoutError):
+            pattern.search("a" * 60 + f"{number}")
+        assert len(pattern._slow) <= 2
+
+
 def test_a_long_text_has_more_time():
     text = "error at 12:30 in the store; " * 300_000
     assert LimitedPattern(r"[a-z]+\d").search(text) is None

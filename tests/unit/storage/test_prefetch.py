@@ -451,6 +451,38 @@ def test_an_object_that_has_no_room_as_a_whole_is_read_in_pieces(ahead):
     assert read_all(fetched.open()) == data
 
 
+def test_a_close_while_the_whole_object_is_joined_takes_none_of_its_bytes():
+    stream = FetchedStream(Watched(b"abcdefg").open, 7, StreamRoom(FetchBudget(1000)))
+    stream.fill()
+    closer = threading.Thread(target=stream.close)
+
+    class Chunks(type(stream._chunks)):
+        def __iter__(self):
+            closer.start()
+            closer.join(0.05)
+            return super().__iter__()
+
+    stream._chunks = Chunks(stream._chunks)
+    assert stream.whole() == b"abcdefg"
+    closer.join()
+    assert stream.whole() is None
+
+
+def test_what_comes_after_a_close_is_not_kept():
+    stream = FetchedStream(lambda: Closing(), 7, StreamRoom(FetchBudget(1000)))  # noqa: PLW0108
+
+    class Closing:
+        def read(self, size, /):
+            stream.close()
+            return b"abcdefg"
+
+        def close(self):
+            pass
+
+    stream.fill()
+    assert not stream._chunks
+
+
 def test_a_close_ends_the_wait_for_the_whole_object(ahead):
     gate = threading.Event()
     fetched = ahead().fetch(Watched(content(1000), gate=gate), 0)
