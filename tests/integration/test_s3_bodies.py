@@ -129,6 +129,14 @@ def listed(size, etag=ETAG, modified_ms=1_700_000_000_000):
     )
 
 
+def nothing_is_under_way(store):
+    for _ in range(200):
+        if not store._http.connections:
+            return True
+        threading.Event().wait(0.05)
+    return False
+
+
 def read_all(store, native, size=700):
     return drain(StoreInput(store, native, RetryPolicy().without_waiting()).open(), size)
 
@@ -358,6 +366,17 @@ def test_the_beginning_of_a_body_of_unknown_length_is_not_taken(serving):
         store.open(listed(len(PACKED)), 0, 100)
 
 
+@pytest.mark.parametrize("size", [len(LINES), 8_000_000])
+def test_the_rest_of_an_object_whose_beginning_was_asked_for_is_not_waited_for(serving, size):
+    """A proxy that ignores ranges sends it all: more than a window holds would stay in memory, with its connection."""
+    _, store = serving(lambda *_: (200, {"ETag": ETAG}, b"x" * size, "length"))
+    for _ in range(3):
+        stream = store.open(listed(size), 0, 100)
+        assert drain(stream, 700) == b"x" * 100
+        stream.close()
+    assert nothing_is_under_way(store)
+
+
 @pytest.mark.parametrize("ahead", [True, False])
 @pytest.mark.parametrize("body", [LINES, LINES * 100], ids=["short", "long"])
 def test_a_length_beside_chunks_is_not_believed(serving, ahead, body):
@@ -370,11 +389,7 @@ def test_a_length_beside_chunks_is_not_believed(serving, ahead, body):
     with pytest.raises(ObjectError, match="more than its 1000 bytes came"):
         drain(taken.open(), 700)
     prefetcher.close()
-    for _ in range(200):
-        if not store._http.connections:
-            break
-        threading.Event().wait(0.05)
-    assert store._http.connections == 0
+    assert nothing_is_under_way(store)
     server.length = len(body)
     assert drain(StoreInput(store, listed(len(body)), RetryPolicy().without_waiting()).open(), 700_000) == body
 

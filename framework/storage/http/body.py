@@ -36,6 +36,7 @@ class HttpStream(ReadStream):
         translate: maps an error of the connection to the framework's.
         ends_there: whether the body must end with the last of these bytes. Needed when no length was announced: a store
             that decompresses in transit sends more than is stored.
+        goes_on: whether the body is longer: it is the whole object, and its beginning was asked for.
         checksum: checksum of the whole object, if the store sent it; see `framework.storage.resuming_stream`,
             which resumes over several of these streams.
     """
@@ -45,6 +46,7 @@ class HttpStream(ReadStream):
     _native: NativeObject = attrs.field(kw_only=True)
     _translate: Callable[[BaseException, NativeObject], SourceError] = attrs.field(kw_only=True)
     _ends_there: bool = attrs.field(default=False, kw_only=True)
+    _goes_on: bool = attrs.field(default=False, kw_only=True)
     checksum: Checksum | None = attrs.field(default=None, kw_only=True)
     _left: int = attrs.field(init=False)
     _closed: bool = False
@@ -95,7 +97,7 @@ class HttpStream(ReadStream):
         """Release the connection if the whole answer was read, else close it. Idempotent."""
         if not self._closed:
             self._closed = True
-            if self._left:
+            if self._left or self._goes_on:
                 self._body.close()
 
     def abort(self) -> None:

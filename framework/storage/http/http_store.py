@@ -114,7 +114,13 @@ class HttpStore(ObjectStore):
     ) -> ReadStream:
         """Return the stream of an answer, which ends when the store is closed."""
         return HttpStream(
-            answer, expected, native=get.native, translate=self.failure, ends_there=ends_there, checksum=checksum
+            answer,
+            expected,
+            native=get.native,
+            translate=self.failure,
+            ends_there=ends_there,
+            goes_on=answer.status == OK[0] and expected < get.native.size,
+            checksum=checksum,
         )
 
     def _check_named(self, native: NativeObject, answer: HttpAnswer, *, named: bool, kind: str = "") -> None:
