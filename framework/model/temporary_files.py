@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from framework.errors import FatalError
 
@@ -29,3 +30,13 @@ def temporary_for(origin: str, *, made: str = "copied") -> Iterator[None]:
             f"{origin}: cannot be {made} into a temporary file {folder} ({error.strerror}); make room there, or set TMPDIR to "
             f"another folder"
         ) from error
+
+
+@contextmanager
+def closed_at_end(file: BinaryIO) -> Iterator[BinaryIO]:
+    """Close a temporary file at the end. That may fail: Python writes again what a full disk did not take."""
+    try:
+        yield file
+    finally:
+        with suppress(OSError):
+            file.close()

@@ -24,7 +24,7 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, SourceError, TruncatedObjectError, is_of_machine
 from framework.model.objects import ResumePoint
 from framework.model.splits import Split
-from framework.model.temporary_files import temporary_for
+from framework.model.temporary_files import closed_at_end, temporary_for
 from framework.transformer import InputOptions, ObjectInput
 from transformers.batches import SHARED_MODULES, RunBuilder, Runs, SplittableTransformer
 from transformers.compression import UnpackedStream
@@ -103,7 +103,8 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
     with ExitStack() as stack:
         stream = stack.enter_context(closing(UnpackedStream(source, attrs.evolve(options, compression=compression))))
         # On disk it is without a name from the start, or deleted when closed: nothing stays behind.
-        file = cast("BinaryIO", stack.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES)))
+        spooled = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - its end may fail
+        file = stack.enter_context(closed_at_end(cast("BinaryIO", spooled)))
         for piece in iter(stream.read_some, b""):
             if file.tell() + len(piece) > most:
                 raise CorruptObjectError(
@@ -111,6 +112,7 @@ def _open(source: ObjectInput, options: InputOptions) -> Iterator[BinaryIO | Ran
                 )
             with temporary_for(source.location, made="unpacked"):
                 file.write(piece)
+                file.flush()
         stream.close()
         file.seek(0)
         yield file

@@ -7,7 +7,7 @@ import io
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,7 +17,7 @@ from framework.discovery.key_list.inventory import DataFile, copy_checked
 from framework.discovery.key_list.source import KeyList
 from framework.errors import ConfigError, KeyListError, ObjectNotFoundError
 from framework.model.objects import NativeObject
-from framework.model.temporary_files import temporary_for
+from framework.model.temporary_files import closed_at_end, temporary_for
 from framework.storage.stat import Lookups
 from framework.transformer import ReadStream
 
@@ -154,8 +154,8 @@ class StoreKeyList(KeyList):
         name = self._lookups.address(self._bucket, data.key)
         # On disk, not in memory: it is checked to its end before anything of it is used.
         with temporary_for(name):
-            copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - its end may fail, see below
-        try:
+            copy: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 - its end may fail
+        with closed_at_end(copy):
             try:
                 native = self._lookups.stat(self._bucket, data.key)
                 with self._stream(self._bucket, native) as source:
@@ -167,9 +167,6 @@ class StoreKeyList(KeyList):
                 ) from error
             copy.seek(0)
             yield copy, name
-        finally:
-            with suppress(OSError):  # it writes what a full disk did not take
-                copy.close()
 
 
 class _StreamFile(io.RawIOBase):

@@ -606,13 +606,14 @@ def test_a_packed_file_that_unpacks_to_too_much_is_an_error():
         read(data, max_temporary_bytes=3000)
 
 
+FULL = OSError(errno.ENOSPC, "No space left on device")
 NO_FOLDER = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
 
 
 @pytest.mark.parametrize(
     ("failure", "folder", "said"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "/small", r"in /small \(No space left on device\)"),
+        (FULL, "/small", r"in /small \(No space left on device\)"),
         (NO_FOLDER, None, r"anywhere \(No usable temporary directory found in \['/tmp'\]\)"),
     ],
     ids=["full", "a read-only container"],
@@ -626,6 +627,39 @@ def test_a_temporary_file_that_cannot_be_made_is_not_the_objects_fault(failure, 
     monkeypatch.setattr(tempfile, "_get_default_tempdir", fail)
     monkeypatch.setattr(tempfile, "tempdir", folder)
     with pytest.raises(FatalError, match=rf"k\.parquet.*: cannot be unpacked into a temporary file {said}; .*TMPDIR"):
+        read(gzip.compress(numbers(1000)))
+
+
+class FullDisk(io.BytesIO):
+    """A file on a full disk, as Python writes it: a short piece waits in memory, and is tried again at each end."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def write(self, data):
+        if len(data) > self.most:
+            raise FULL
+        return super().write(data)
+
+    def flush(self):
+        raise FULL
+
+    def seek(self, *place):
+        raise FULL
+
+    def close(self):
+        super().close()
+        raise FULL
+
+
+@pytest.mark.parametrize("most", [0, 1_000_000], ids=["a long piece", "a short piece"])
+def test_a_disk_that_is_full_is_told_however_much_of_a_piece_waits_in_memory(most, monkeypatch):
+    monkeypatch.setattr(parquet, "_SPOOL_BYTES", 100)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda *_, **__: FullDisk(most))
+    monkeypatch.setattr(tempfile, "tempdir", "/small")
+    said = r"k\.parquet.*: cannot be unpacked into a temporary file in /small \(No space left on device\); .*TMPDIR"
+    with pytest.raises(FatalError, match=said):
         read(gzip.compress(numbers(1000)))
 
 
