@@ -28,6 +28,7 @@ from typing_extensions import override
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
 from framework.model.objects import ResumePoint
 from framework.model.payloads import PayloadColumn, longest
+from framework.model.text import counted
 from framework.model.utf8 import check_utf8
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions, ObjectInput, Transformer
 from transformers.batches import CSV_OPTIONS, RAW_BYTES, Bad, RunBuilder, Runs, ShippedTransformer, too_large
@@ -157,7 +158,8 @@ class _RowReader:
                 problem, exhausted, failure = self._fill(reader)
                 yield from self._take(self._rows)
                 if problem is not None and self._width is None and self._options.csv_header:
-                    raise CorruptObjectError(f"the header is {problem}")
+                    _refuse_json(self._text, self._text)
+                    raise CorruptObjectError(f"the header is {problem}; is this really csv? See input.format")
                 if problem is not None:
                     yield from self._skipped(RecordError(problem), b"", 0)
                 if failure is not None:
@@ -262,8 +264,7 @@ class _RowReader:
             raise CorruptObjectError(f"the header names more than {_MAX_COLUMNS} columns; is this CSV?")
         if any("\0" in name or (not name.isprintable() and not _is_text(name)) for name in names):
             raise CorruptObjectError("the header is not text in UTF-8: this is not CSV; see input.format")
-        if _JSON_BEGIN.match(names[0]) and names[-1].rstrip().endswith("}"):
-            raise CorruptObjectError('the header is a JSON object, so this is no CSV; set input.format = "jsonl"')
+        _refuse_json(names[0], names[-1])
         if len(set(names)) < len(names):
             # By number: of a file without a header, the names would be a record.
             places: dict[str, int] = {}
@@ -316,7 +317,7 @@ class _RowReader:
         del failure
         raw, reason = self._raw(row), "not UTF-8"
         if self._make is not None and len(row) != self._width:
-            reason = f"{len(row)} fields where the header has {self._width}"
+            reason = f"{counted(len(row), 'field')} where the header has {self._width}"
         return RecordError(reason), raw, len(raw)
 
     def _take_giant(self, span: Span) -> Runs:
@@ -342,6 +343,12 @@ class _RowReader:
             self._left -= 1
             return
         yield from self._builder.bad(error, raw, length)
+
+
+def _refuse_json(begin: str, end: str) -> None:
+    """Refuse a header that begins and ends as a JSON object."""
+    if _JSON_BEGIN.match(begin) and end.rstrip().endswith("}"):
+        raise CorruptObjectError('the header is a JSON object, so this is no CSV; set input.format = "jsonl"')
 
 
 def _left_open(what: str) -> CorruptObjectError:

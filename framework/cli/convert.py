@@ -100,7 +100,7 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
     except ValueError as exc:
         raise ConfigError(f"is no valid file of properties: {exc}", origin=str(path)) from None
     properties.pop("", None)
-    if not any("." in name for name in properties):
+    if not any("." in name and name[0] != "[" for name in properties):  # as a configuration's [iggy.tls]
         raise ConfigError("has no property of a connector, such as connector.class=...", origin=str(path))
     return properties, repeated
 

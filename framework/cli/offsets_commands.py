@@ -306,7 +306,11 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
     for entry in entries:
         shown += 1
         yield f"{entry.bucket}/{entry.key}{_division_text(entry)}"
-        yield f"  version {entry.version}  records {entry.records_done:,}  {entry.state.value}  partition {entry.topic_partition}"
+        saved = f", saved {entry.records_saved:,}" if entry.records_saved < entry.records_done else ""
+        yield (
+            f"  version {entry.version}  records {entry.records_done:,}{saved}  {entry.state.value}  partition "
+            f"{entry.topic_partition}"
+        )
         if entry.skipped:
             yield f"  skipped {counted(entry.skipped, 'bad record')}"
         if entry.is_abandoned:

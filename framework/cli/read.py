@@ -44,7 +44,8 @@ def read(
     with reached(options) as connection:
         info = connection.get_topic(options.iggy.stream, name)
         if info is None:
-            raise IggyTopicError(f'there is no topic "{name}" in stream "{options.iggy.stream}": run the source first')
+            advice = "check --topic" if topic else "run the source first"
+            raise IggyTopicError(f'there is no topic "{name}" in stream "{options.iggy.stream}": {advice}')
         chosen = [found.id for found in info.partitions if partition in {None, found.id}]
         if not chosen:
             raise IggyTopicError(f'topic "{name}" has partitions 0 to {len(info.partitions) - 1}, no {partition}')

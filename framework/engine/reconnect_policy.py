@@ -126,14 +126,15 @@ class ReconnectPolicy:
             self._lost_at = self._clock()
             done = self._work_done()
             # in a send, or by the end of a process that may have sent; or the server's disk is full
-            counted = isinstance(error, UnknownOutcomeError) or error.exit_code == EXIT_PERSON
+            in_send, full = isinstance(error, UnknownOutcomeError), error.exit_code == EXIT_PERSON
+            counted = in_send or full
             if done.idle or done.count > self._before:
                 self._begin_count()
             else:
                 self._fruitless += 1
                 self._fruitless_counted += counted
             if self._fruitless_counted > FRUITLESS_RECOVERIES:
-                advice = _SIZE_ADVICE if isinstance(error, UnknownOutcomeError) else ""
+                advice = _SIZE_ADVICE if in_send and not full else ""
                 raise FatalError(
                     f"gave up after {FRUITLESS_RECOVERIES} recoveries in a row in which no record got further; the last "
                     f"time it broke off with: {error}{advice}"

@@ -48,7 +48,7 @@ _PRIMITIVES = {  # least bytes, memory
 }
 PRIMITIVES = frozenset(_PRIMITIVES)
 NAMED = frozenset(("record", "error", "enum", "fixed"))
-_TEXT = 6
+TEXT_MEMORY = 6
 """Memory for each byte of text or bytes: as a value, in base64, and as JSON, where a control character takes six."""
 _LOGICAL = 100
 _LIST, _SLOT, _DICT, _ENTRY = 72, 8, 100, 160
@@ -271,7 +271,7 @@ class Walker:
             size = schema["size"]
             if not isinstance(size, int) or size < 0:
                 raise UnusableSchemaError("the size of a fixed type is no number of bytes")
-            built = Weight(size, 56 + _extra(schema), _TEXT), self._fixed(size, 56 + _extra(schema))
+            built = Weight(size, 56 + _extra(schema), TEXT_MEMORY), self._fixed(size, 56 + _extra(schema))
         else:
             _refuse_twins(name, schema["fields"])
             names = sum(_json_bytes(field["name"]) for field in schema["fields"])
@@ -293,7 +293,7 @@ class Walker:
             size, at = self._long(at)
             if size < 0 or at + size > len(self._data):
                 raise IndexError
-            self._take(memory + _TEXT * size)
+            self._take(memory + TEXT_MEMORY * size)
             return at + size
 
         def number(at: int) -> int:
@@ -302,7 +302,7 @@ class Walker:
 
         least = _PRIMITIVES[kind][0]
         if kind in {"bytes", "string"}:
-            return Weight(least, memory, _TEXT), text
+            return Weight(least, memory, TEXT_MEMORY), text
         return Weight(least, memory), number if kind in {"int", "long"} else self._fixed(least, memory)
 
     def _enum(self, symbols: list[str]) -> _Built:
@@ -318,7 +318,7 @@ class Walker:
         return Weight(1, memory), enum
 
     def _fixed(self, size: int, memory: int) -> Walk:
-        memory += _TEXT * size
+        memory += TEXT_MEMORY * size
 
         def fixed(at: int) -> int:
             self._take(memory)
@@ -393,7 +393,7 @@ class Walker:
                         size, at = self._long(at)
                         if size < 0 or at + size > len(self._data):
                             raise IndexError
-                        self._take(_TEXT * size)
+                        self._take(TEXT_MEMORY * size)
                         at += size
                     at = walk(at)
                     if at > len(self._data):
@@ -402,7 +402,7 @@ class Walker:
             return at
 
         each = (memory + inner.fixed) / least if least else math.inf
-        dense = max(inner.dense, _TEXT if keyed else 0) + each
+        dense = max(inner.dense, TEXT_MEMORY if keyed else 0) + each
         return Weight(1, own, dense, inner.depth + 1, inner.recursive), many
 
 

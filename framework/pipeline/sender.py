@@ -303,6 +303,7 @@ class Sender:
             if batch.entry.finished:
                 objects += batch.entry.counts_object
                 object_bytes += batch.entry.bytes_of(batch.native)
+                statistics.objects_with_records += batch.entry.records_done > 0
             if self._object_lines is not None:
                 self._object_lines.confirmed(batch)
         statistics.objects += objects

@@ -36,6 +36,7 @@ class TaskStatistics:
         send_requests: confirmed requests that held records.
         objects: objects that are finished (done or failed) and fully confirmed.
         object_bytes: their listed sizes.
+        objects_with_records: how often one of them had a record, also a bad or a filtered one, or one of an earlier run.
         unsaved_objects: how many of them have an end that is not saved: a recovery reads them again.
         unsaved_object_bytes: their listed sizes.
         unsaved_records: confirmed records that no saved position counts: a recovery finds them stored.
@@ -64,6 +65,7 @@ class TaskStatistics:
     send_requests: int = 0
     objects: int = 0
     object_bytes: int = 0
+    objects_with_records: int = 0
     unsaved_objects: int = 0
     unsaved_object_bytes: int = 0
     unsaved_records: int = 0

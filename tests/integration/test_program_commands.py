@@ -150,7 +150,7 @@ def test_read_shows_what_is_no_json_and_no_text(program, moto_bucket):
 
 @pytest.mark.parametrize(
     ("arguments", "names"),
-    [(("--partition", "3"), "partitions 0 to 2"), (("--topic", "elsewhere"), '"elsewhere"')],
+    [(("--partition", "3"), "partitions 0 to 2"), (("--topic", "elsewhere"), ": check --topic")],
     ids=str,
 )
 def test_read_says_what_is_not_there(program, moto_bucket, arguments, names):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from framework.model.avro_limits import Weight, type_of
+from framework.model.avro_limits import TEXT_MEMORY, Weight, type_of, weigh
 from transformers.avro.container_header import SYNC_BYTES, encode_long, file_header
 from transformers.avro.json_values import Convert, converter
 from transformers.row_json import encode_all, float_form, row_maker
@@ -43,6 +43,7 @@ class _Field:
         kind: `boolean`, `int`, `long`, `float`, `double`, `bytes`, `string`, `enum` or `fixed`.
         null: number of the branch that is null; None when the field is not optional.
         size: bytes of a value, where all have the same; else 0.
+        optional_memory: memory for an optional value, besides what its bytes take; 0 when the field is not optional.
         symbols: those of an enum by their numbers.
         chosen: whether it is part of the payload.
         convert: makes a value ready for the encoder; None when the value needs no conversion.
@@ -51,6 +52,7 @@ class _Field:
     kind: str
     null: int | None
     size: int
+    optional_memory: int
     symbols: Mapping[int, str]
     chosen: bool
     convert: Convert | None
@@ -92,7 +94,9 @@ class FlatBlocks:
         self._failures: tuple[type[BaseException], ...] = (Exception, pl.exceptions.PanicException)
         self._read: Callable[..., pl.DataFrame] = pl.read_avro
         self._fields = fields
-        self._weight = weight
+        self._least = weight.least
+        # As the weight of a datum, but for optional values: it counts those by their bytes, which may be as few as two.
+        self._fixed = weight.fixed + sum(field.optional_memory for field in fields)
         self._row_bytes = sum(_VALUE_BYTES + field.size for field in fields)
         self._make = row_maker(tuple(names))
         kinds = [{"name": f"f{at}", "type": field.reader_type} for at, field in enumerate(fields)]
@@ -125,9 +129,8 @@ class FlatBlocks:
             data: their bytes.
             drop: number of records that are not wanted.
         """
-        weight = self._weight
-        memory = max(count * max(weight.fixed, self._row_bytes), count * weight.fixed + weight.dense * len(data))
-        if memory > _MEMORY_BYTES or count * weight.least > len(data):
+        memory = max(count * self._row_bytes, count * self._fixed + TEXT_MEMORY * len(data))
+        if memory > _MEMORY_BYTES or count * self._least > len(data):
             return
         block = b"".join((self._header, encode_long(count), encode_long(len(data)), data, bytes(SYNC_BYTES)))
         try:
@@ -169,7 +172,8 @@ def _field(schema: Any, *, chosen: bool) -> _Field | None:
     if kind == "fixed" and not size:
         return None
     symbols = dict(enumerate(value["symbols"])) if kind == "enum" else {}
-    return _Field(kind, null, size, symbols, chosen, converter(schema))
+    memory = 0 if null is None else weigh(value).fixed
+    return _Field(kind, null, size, memory, symbols, chosen, converter(schema))
 
 
 def _is_encoding(

@@ -57,6 +57,12 @@ def test_records_of_an_unfinished_object_are_counted_as_the_least_there_is():
     assert count_entries([done, reading]) == (2, 12, 1)
 
 
+def test_the_saved_count_is_shown_where_a_crash_of_the_server_can_take_records():
+    lines = [list(_entry_lines([position("a", 7).changed(records_saved=saved)]))[1] for saved in (5, 7)]
+    assert ["  records 7, saved 5  " in line for line in lines] == [True, False]
+    assert "  records 7  " in lines[1]
+
+
 def test_an_object_whose_partition_is_gone_is_shown_as_one_that_begins_again():
     left = position("a", 7, numbering_options='{"format":"jsonl"}').abandoned()
     lines = list(_entry_lines([left]))

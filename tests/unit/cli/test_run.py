@@ -120,7 +120,9 @@ def test_the_place_of_a_source_without_addresses_is_its_section(shelf, place):
             {"objects": 1, "delivered": 1},
             ["sent 0 records of 1 object", "there was no record in 1 object: check [input] format"],
         ),
-        ({"objects": 2, "delivered": 2, "records": 5}, ["sent 5 records of 2 objects"]),
+        ({"objects": 2, "delivered": 2, "records": 5, "objects_with_records": 1}, ["sent 5 records of 2 objects"]),
+        # sent before a kill
+        ({"objects": 2, "delivered": 2, "objects_with_records": 2}, ["sent 0 records of 2 objects"]),
         ({"objects": 0, "delivered": 0}, ["sent 0 records of 0 objects"]),
     ],
 )
@@ -134,7 +136,9 @@ def test_objects_without_a_record_are_said_to_be_so(progress, said, caplog):
 def test_splits_are_not_called_objects(caplog):
     split = {"input": {"format": "text", "split_size": "2MiB"}}
     with caplog.at_level("INFO"):
-        _summary(RunStatistics(state="done", objects=13, delivered=13, records=5), config(split))
+        _summary(
+            RunStatistics(state="done", objects=13, delivered=13, records=5, objects_with_records=5), config(split)
+        )
     assert caplog.messages == ["sent 5 records of 13 splits"]
 
 

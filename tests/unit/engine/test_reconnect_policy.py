@@ -100,8 +100,9 @@ def test_it_is_given_up_exactly_when_so_many_in_a_row_brought_nothing(fruits):
         run.epoch(records=int(fruit))
 
 
-def test_a_disk_that_stays_full_is_given_up_soon():
-    full = IggyUnavailableError("is the disk of the server full?")
+@pytest.mark.parametrize("kind", [IggyUnavailableError, UnknownOutcomeError])
+def test_a_disk_that_stays_full_is_given_up_soon_and_without_advice_about_sizes(kind):
+    full = kind("is the disk of the server full?")
     full.exit_code = EXIT_PERSON
     run = Run()
     for _ in range(FRUITLESS_RECOVERIES):

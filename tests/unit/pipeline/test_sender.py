@@ -5,6 +5,7 @@ from concurrent.futures import Future
 
 import attrs
 import pytest
+from msgspec import structs
 
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.errors import (
@@ -23,6 +24,7 @@ from framework.model.positions import OffsetManagerEntry
 from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import MemoryOffsetStore
 from framework.offsets.partition_counts import PartitionState
+from framework.offsets.position_map import begin_in
 from framework.pipeline.sender import IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
@@ -178,6 +180,21 @@ def test_objects_without_records_are_done_without_a_message():
         run.sender.run()
         (entry,) = run.kept.load()
         assert (entry.key, entry.records_done, entry.final, run.producer.sends) == ("blank", 0, True, [])
+
+
+def test_an_object_whose_records_an_earlier_run_sent_is_not_one_without_records():
+    store = store_of(a=7)
+    store.put("blank", b"\n \n")
+    with Run(store) as first:
+        first.sender.run()
+        assert first.sender.statistics.objects_with_records == 1
+        kept = Kept()
+        sent = next(entry for entry in first.kept.load() if entry.key == "a")
+        begin_in(kept.entries, structs.replace(sent, total=None))
+    with Run(store, kept=kept, producer=first.producer) as second:
+        second.sender.run()
+        statistics = second.sender.statistics
+        assert (statistics.records, statistics.objects, statistics.objects_with_records) == (0, 2, 1)
 
 
 def test_batches_of_one_partition_travel_together_up_to_the_limit():

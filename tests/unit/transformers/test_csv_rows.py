@@ -113,10 +113,17 @@ def test_a_name_that_is_there_twice_is_told_by_its_columns():
         read(b"a,secret,c,secret\n1,2,3,4\n")
 
 
-@pytest.mark.parametrize("line", ['{"a": 1, "b": "x"}', '  {"a": 1}', '{ "a": {"b": 1}, "c": [2] }'])
+@pytest.mark.parametrize(
+    "line", ['{"a": 1, "b": "x"}', '{"a":1,"b":"x"}', '{"a":"x","b":1}', '  {"a": 1}', '{ "a": {"b": 1}, "c": [2] }']
+)
 def test_json_lines_are_not_read_as_csv(line):
     with pytest.raises(CorruptObjectError, match=r'header is a JSON object.*set input.format = "jsonl"'):
         read(f"{line}\n{line}\n".encode())
+
+
+def test_a_header_that_is_no_row_names_the_option():
+    with pytest.raises(CorruptObjectError, match=r"the header is not a row of CSV .*See input\.format$"):
+        read(b'a,"b"c\n1,2\n')
 
 
 @pytest.mark.parametrize("header", ["[id],[name]", "{a},{b}", '{a": 1'])

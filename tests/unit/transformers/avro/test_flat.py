@@ -223,6 +223,15 @@ def test_small_blocks_are_read_value_by_value(count, monkeypatch):
     assert (got, counts) == ([b'{"f0":7}'] * count, [128] if count == 128 else [])
 
 
+def test_long_blocks_of_optional_values_are_decoded_by_columns():
+    """As polars writes them: all rows of a frame in one block."""
+    schema = record(*[["null", "long"], ["null", "string"]] * 10)
+    row = encoded(schema, [{f"f{at}": "text of a field" if at % 2 else 2013 for at in range(20)}])
+    flat = FlatBlocks.of(schema, None, weigh(schema))
+    assert sum(map(len, flat.payloads(6000, row * 6000, 0))) == 6000
+    assert list(flat.payloads(20_000, row * 20_000, 0)) == []
+
+
 def test_counts_and_sizes_that_cannot_be_take_no_memory():
     for kind in ("long", ["null", {"type": "fixed", "name": "F", "size": 2**31 - 1}], ["null", "string"]):
         schema = record(kind)
