@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.discovery.object_feed import Assignment
     from framework.engine.inspection import Inspection
+    from framework.model.objects import NativeObject
     from framework.task import AbstractSourceTask
 
 _CODECS = frozenset({".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".snappy", ".sz"})
@@ -27,7 +28,7 @@ class ObjectTotals:
     """A part of the objects to read.
 
     Attributes:
-        objects: number of objects; each remaining split of a split object counts.
+        objects: number of objects; each remaining split of a split object counts, and of parts by key the first alone.
         size_bytes: their remaining bytes.
     """
 
@@ -61,20 +62,24 @@ class DryRun:
     filtered: Mapping[str, int] = attrs.field(factory=dict)
     unselected: Sequence[str] = ()
     list_requests: int = 0
+    _last: NativeObject | None = attrs.field(default=None, init=False)
 
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
         """Count an object."""
         native, entry = assignment.native, assignment.entry
-        self.begun += entry.records_done > 0
+        # the parts of an object follow each other, and one read serves them
+        counts = entry.part is None or native is not self._last
+        self._last = native
+        self.begun += counts and entry.records_done > 0
         configured = next((prefix for prefix in prefixes if native.key.startswith(prefix)), "")
-        for part in (
-            self.total,
-            self.endings.setdefault(ending_of(native.key), ObjectTotals()),
-            self.topic_partitions.setdefault(str(entry.topic_partition), ObjectTotals()),
-            self.prefixes.setdefault(folder_of(native.key, configured), ObjectTotals()),
+        for totals, adds in (
+            (self.total, counts),
+            (self.endings.setdefault(ending_of(native.key), ObjectTotals()), counts),
+            (self.topic_partitions.setdefault(str(entry.topic_partition), ObjectTotals()), True),
+            (self.prefixes.setdefault(folder_of(native.key, configured), ObjectTotals()), counts),
         ):
-            part.objects += 1
-            part.size_bytes += assignment.bytes_left
+            totals.objects += adds
+            totals.size_bytes += assignment.bytes_left
 
 
 def dry_run(

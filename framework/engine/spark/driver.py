@@ -307,7 +307,8 @@ class SparkGroup:
                 job, seen = result.statistics.without_state(), running.counts
                 running.counts = attrs.evolve(
                     job,
-                    objects=max(job.objects, seen.objects),  # fewer: the job found sent what another had not saved
+                    records=max(job.records, seen.records),  # fewer: the job found sent what another had not saved
+                    objects=max(job.objects, seen.objects),
                     object_bytes=max(job.object_bytes, seen.object_bytes),
                     position_commits=0,
                 )

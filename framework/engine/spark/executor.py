@@ -30,8 +30,8 @@ MAX_LOGGED = 200
 """Maximum number of a job's log lines sent to the driver: a bucket of bad records causes as many warnings."""
 
 SECOND_ATTEMPT = (
-    "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
-    "this message names the cause"
+    "Spark lost a Python worker, its executor or its machine, and started the job again elsewhere; with "
+    "spark.task.maxFailures = 1 it does so after a lost machine alone, and any other cause is named"
 )
 
 

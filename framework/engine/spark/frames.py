@@ -26,6 +26,7 @@ import attrs
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.object_filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
+from framework.discovery.splitting import SplitPolicy
 from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.packages import require_packages_of
@@ -113,14 +114,16 @@ def read_records(
 
     Returns:
         Columns bucket, key, version, record (1, 2, 3 ... in its object), topic, partition (the
-        destination) and payload (the bytes that Iggy would store).
+        destination; with `[input] split_size` that of the object's first split) and payload (the bytes that Iggy
+        would store).
 
     Raises:
         ConfigError, FatalError, SourceError: as `list_objects`.
         SourceError: on an executor, as `errors.tolerance` defines; Spark wraps it.
     """
     chosen, choice = _chosen(spark, task_class, config)
-    groups = max(1, chosen.count() // OBJECTS_PER_TASK)
+    with _final_when_cancelled():
+        groups = max(1, chosen.count() // OBJECTS_PER_TASK)
     # not by place: what Spark computes again, of a lost executor, comes in another order
     grouped = chosen.repartition(groups, "key")
     return grouped.mapInArrow(_Reader(task_class=task_class, choice=choice).records, RECORDS_SCHEMA)
@@ -137,14 +140,10 @@ def _chosen(
     require_packages_of(spark, task_class, config)
     pages = _Pages(put=lambda rows: spark.createDataFrame([(page,) for page in rows], "page binary"))
 
+    @_final_when_cancelled()
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
         rows = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, "listing binary")
-        try:
-            return [pickle.loads(listing) for (listing,) in rows.collect()]  # noqa: S301 - our own bytes
-        except Exception as error:
-            if is_cancelled(error):
-                raise FatalError(f"the listing was cancelled: {sentence(error)}") from error
-            raise
+        return [pickle.loads(listing) for (listing,) in rows.collect()]  # noqa: S301 - our own bytes
 
     began = time.monotonic()
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
@@ -172,6 +171,18 @@ def _chosen(
     return by_key.selectExpr("latest.*", "key"), choice
 
 
+@contextlib.contextmanager
+def _final_when_cancelled() -> Iterator[None]:
+    """Raise a `FatalError` for a job that was cancelled: another attempt would not be what the user wants."""
+    try:
+        yield
+    except Exception as error:
+        if is_cancelled(error):
+            raise FatalError(f"the listing was cancelled: {sentence(error)}") from error
+        raise
+
+
+@_final_when_cancelled()
 def _slots(spark: SparkSession) -> int:
     """Return the number of tasks that Spark makes of a job by itself: as many as there are cores, unless an option says else.
 
@@ -222,6 +233,7 @@ class _Pages:
             self._page.clear()
         self._put_large()
 
+    @_final_when_cancelled()
     def _put_large(self) -> None:
         if sum(map(len, self._packed)) >= DRIVER_BYTES:
             self._frames.append(self._put(self._packed).localCheckpoint())
@@ -322,27 +334,29 @@ class _Reader:
 
     def _batches(self, natives: Iterable[NativeObject]) -> Generator[RecordBatch, None, None]:
         config, partition_for = self.choice.config, self.choice.partition_chooser()
-        topic_partitions = ((native, partition_for(native)) for native in natives)
-        looked = Counter[str]()
+        positions = SplitPolicy(partitions=config.iggy.partitions, by_key=config.divides_by_key)
+        looked = Counter[tuple[str, int]]()
+
+        def assigned(native: NativeObject) -> list[Assignment]:
+            """Return the object, or its parts by key; nothing when it is filtered."""
+            topic_partition = partition_for(native)
+            if topic_partition is None:
+                return []
+            start = OffsetManagerEntry.start(native, topic_partition)
+            return [Assignment(native=native, entry=entry) for entry in positions.positions_of(native, start)]
 
         def look_again(assignment: Assignment, gone: bool) -> None:
             """Look up an object of a supplied list: its row may be older than the object."""
-            looked[assignment.native.key] += 1
-            if looked[assignment.native.key] > LOOKED_AGAIN:
+            part = assignment.native.key, assignment.entry.split_number
+            looked[part] += 1
+            if looked[part] > LOOKED_AGAIN:
                 raise ObjectChangedError("another version at each look", location=assignment.native.location)
             native = None if gone else iterator.look_up(assignment.native)
-            topic_partition = None if native is None else partition_for(native)
-            if native is not None and topic_partition is not None:
-                feed.give([Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))])
+            if native is not None:
+                feed.give(given for given in assigned(native) if given.entry.split_number == part[1])
 
         feed = AssignedFeed(
-            [
-                Assignment(native=native, entry=OffsetManagerEntry.start(native, topic_partition))
-                for native, topic_partition in topic_partitions
-                if topic_partition is not None
-            ],
-            closed=True,
-            on_release=look_again,
+            [assignment for native in natives for assignment in assigned(native)], closed=True, on_release=look_again
         )
         context = SourceContext(config=config, feed=feed, once=True)
         with contextlib.ExitStack() as stack:

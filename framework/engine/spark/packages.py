@@ -6,7 +6,6 @@ trace.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import json
 import logging
@@ -27,7 +26,7 @@ import attrs
 from framework.config.format_registry import DISTRIBUTION, make_transformer
 from framework.config.transform_registry import transform_class
 from framework.engine.spark.capacity import NO_EXECUTOR
-from framework.engine.spark.failure_messages import MORE_MEMORY, application_ended, is_stopped, sentence
+from framework.engine.spark.failure_messages import MORE_MEMORY, application_ended, is_cancelled, is_stopped, sentence
 from framework.engine.spark.spark_context import runs_locally, wait_for
 from framework.engine.spark.stop_channel import StopChannel
 from framework.engine.spark.threads import cancel_jobs, context_of
@@ -291,8 +290,11 @@ def _ask(context: SparkContext, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         return answers[0]
 
     for _ in range(CHECK_ATTEMPTS - 1):
-        with contextlib.suppress(Exception):
+        try:
             return attempt()
+        except Exception as error:
+            if is_cancelled(error):  # a stop has left it
+                raise
     return attempt()
 
 

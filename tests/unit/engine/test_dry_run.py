@@ -52,6 +52,17 @@ def test_what_was_begun_is_counted_as_such():
     assert sum(part.objects for part in run.topic_partitions.values()) == 3
 
 
+def test_an_object_whose_records_go_to_every_partition_is_read_once():
+    config = source_config(transforms=[{"type": "partition_by", "field": "n"}])
+    run = dry_run(lambda: MemorySourceTask(store_of(a=10, b=20)), config)
+    assert run.total.objects == 2
+    assert [totals.objects for totals in run.prefixes.values()] == [2]
+    assert {name: totals.objects for name, totals in run.topic_partitions.items()} == {
+        f"records/{number}": 2 for number in range(3)
+    }
+    assert run.total.size_bytes == sum(native.size for native in store_of(a=10, b=20).list_all())
+
+
 @pytest.mark.parametrize("how", ["excluded", "deleted", "overwritten", "kept"])
 def test_what_was_begun_and_is_not_selected_any_more_is_named(how):
     store = ClockStore()

@@ -290,17 +290,18 @@ def test_the_number_of_sent_records_never_falls(world, monkeypatch):
     assert seen[-1] == 5
 
 
-def test_objects_that_positions_have_shown_are_not_taken_back_by_a_job_that_counted_fewer(world, monkeypatch):
-    """A recovery at the job's start finds them sent, and saves their positions."""
+def test_what_positions_have_shown_is_not_taken_back_by_a_job_that_counted_less(world, monkeypatch):
+    """A recovery at the job's start finds it sent, and saves its positions."""
     counted = executor.TaskRun.statistics
     monkeypatch.setattr(
-        executor.TaskRun, "statistics", lambda run: attrs.evolve(counted(run), objects=0, object_bytes=0)
+        executor.TaskRun, "statistics", lambda run: attrs.evolve(counted(run), records=0, objects=0, object_bytes=0)
     )
     store = store_of(a=2, b=3)
     reporter, ended = world[2](store)
     assert ended is None
     progress = reporter.progress()
-    assert (progress.objects, progress.object_bytes) == (2, sum(native.size for native in store.list_all()))
+    assert (progress.records, progress.objects) == (5, 2)
+    assert progress.object_bytes == sum(native.size for native in store.list_all())
 
 
 def test_a_broken_connection_of_the_driver_takes_no_figures_with_it(world):

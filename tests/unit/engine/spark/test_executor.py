@@ -128,6 +128,6 @@ def test_a_second_attempt_sends_nothing_and_says_how_to_learn_why(monkeypatch):
     failure = run_job(SparkJob(plan=SimpleNamespace(), assignments=[])).failure
     assert isinstance(failure, UnknownOutcomeError)
     assert str(failure) == (
-        "Spark lost a Python worker or its executor, and started the job again elsewhere; with spark.task.maxFailures = 1 "
-        "this message names the cause"
+        "Spark lost a Python worker, its executor or its machine, and started the job again elsewhere; with "
+        "spark.task.maxFailures = 1 it does so after a lost machine alone, and any other cause is named"
     )

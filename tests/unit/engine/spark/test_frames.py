@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import inspect
 import pickle
+from types import SimpleNamespace
 
 import attrs
 import pyarrow as pa
@@ -18,6 +19,7 @@ from framework.engine.spark.frames import (
     _Pages,
     _Reader,
     _rows_of_objects,
+    _slots,
     list_objects,
     read_records,
 )
@@ -25,6 +27,7 @@ from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.range_batch import list_ranges, packed, unpacked
 from framework.errors import FatalError, ObjectError, RecordError
 from framework.testing.fakes.memory_source import MemorySourceTask
+from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.options import source_config
 from tests.support.core import iterator_over, store_of
 from tests.support.listing import even
@@ -78,6 +81,39 @@ def test_small_objects_go_to_spark_together_and_large_ones_in_parts():
     assert sum(batch.num_rows for batch in batches) == 5050
     assert 5 <= len(batches) <= 6
     assert max(batch.num_rows for batch in batches) <= 1500
+
+
+def test_the_partition_of_a_record_is_the_one_that_its_key_chooses():
+    store, transform = MemoryStore(), {"type": "partition_by", "field": "n"}
+    for key in ("a", "b"):
+        store.put(key, b"".join(b'{"n":%d}\n' % number for number in range(30)))
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+    choice = choice_of(source_config(transforms=[transform]))
+    rows = [row for batch in batches_of(Task, choice, store.list_all()) for row in batch.to_pylist()]
+    assert sorted((row["key"], row["record"]) for row in rows) == [(key, n) for key in "ab" for n in range(1, 31)]
+    by_record = {(row["record"], row["partition"]) for row in rows}
+    assert len(by_record) == 30  # the same for both objects
+    assert {partition for _, partition in by_record} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("partitions", [1, 8])
+def test_an_object_by_key_that_was_overwritten_is_looked_up_for_each_of_its_parts(partitions):
+    store, transform = MemoryStore(), {"type": "partition_by", "field": "n"}
+    store.put("a", b'{"n":1}\n')
+    listed = list(store.list_all())
+    store.put("a", b"".join(b'{"n":%d}\n' % number for number in range(30)))
+
+    class Task(MemorySourceTask):
+        def __init__(self):
+            super().__init__(store)
+
+    choice = choice_of(source_config(transforms=[transform], partitions=partitions))
+    rows = [row for batch in batches_of(Task, choice, listed) for row in batch.to_pylist()]
+    assert sorted(row["record"] for row in rows) == list(range(1, 31))
 
 
 def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():
@@ -185,6 +221,29 @@ def test_the_driver_unpacks_no_page_of_a_listing(monkeypatch):
     assert sum(map(len, pages._packed)) < 1000
     assert sorted(pages.frame().keys()) == even(300)
     iterator.close()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "An error occurred while calling o1.collectToPython.\n: [SPARK_JOB_CANCELLED] Job 7 cancelled  SQLSTATE: XXKDA\n\tat a.B",
+        "(org.apache.spark.SparkSQLException) [OPERATION_CANCELED] Operation has been canceled. SQLSTATE: HY008\n\nJVM stack:",
+    ],
+)
+def test_a_job_that_is_cancelled_between_two_waves_ends_the_listing_in_one_sentence(said):
+    """The first is of a session of this process, the second of Spark Connect."""
+
+    def cancelled(_):
+        raise RuntimeError(said)
+
+    class Cancelled(Frame):
+        localCheckpoint = cancelled  # noqa: N815 - Spark's name
+
+    session = SimpleNamespace(range=lambda _: SimpleNamespace(selectExpr=lambda _: SimpleNamespace(tail=cancelled)))
+    with pytest.raises(FatalError, match=r"^the listing was cancelled: .*CANCELL?ED\][^\n]*$"):
+        _slots(session)
+    with pytest.raises(FatalError, match=r"^the listing was cancelled: .*CANCELL?ED\][^\n]*$"):
+        _Pages(put=Cancelled).keep(b"." * frames.DRIVER_BYTES)
 
 
 def test_the_plan_of_many_frames_is_flat(monkeypatch):

@@ -167,14 +167,26 @@ def test_what_it_misses_is_named(name):
         require_packages(local_context(sys.executable), Source, source_config())
 
 
-def test_another_interpreter_is_asked():
+@pytest.mark.parametrize(
+    ("said", "times"), [("a job", packages.CHECK_ATTEMPTS), ("[SPARK_JOB_CANCELLED] Job 1 cancelled", 1)]
+)
+def test_another_interpreter_is_asked_again_unless_a_stop_cancelled_that(said, times):
+    """In a session of the user's, a job without an executor would wait there for good."""
+    jobs = []
+
+    def fail(*_):
+        jobs.append(said)
+        raise RuntimeError(said)
+
     conf = SimpleNamespace(get=lambda name, default=None: "127.0.0.1")
     context = local_context("/usr/bin/another")
+    context.parallelize = fail
     context.getConf = lambda: conf
     context.setJobGroup = lambda *_, **__: None
     context._jsc = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
-    with pytest.raises(FatalError, match="run no Python task: a job"):
+    with pytest.raises(FatalError, match=f"run no Python task: {re.escape(said)}"):
         require_packages(context, S3SourceTask, source_config())
+    assert jobs == [said] * times
 
 
 @pytest.mark.parametrize(
