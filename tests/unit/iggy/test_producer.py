@@ -351,7 +351,7 @@ def test_after_a_failure_nothing_goes_out(producer, connection, error, later):
 def test_back_pressure(producer, connection):
     producer.send(PARTITION, [batch(1, [b"a"])])
     producer.send(PARTITION, [batch(2, [b"b"])])
-    with pytest.raises(IggyUnavailableError, match="earlier sends did not end within 0.06 s"):
+    with pytest.raises(IggyUnavailableError, match=r"earlier sends did not end within 0\.06 s"):
         producer.send(PARTITION, [batch(3, [b"c"])])
     connection.confirm(0, 0)
     connection.confirm(1, 1)
@@ -365,7 +365,7 @@ def test_a_send_that_a_connection_refuses_makes_room_for_the_next(producer, conn
 
     monkeypatch.setattr(connection, "submit_send", refuse)
     for _ in range(3):
-        with pytest.raises(IggyUnavailableError, match="^away$"):
+        with pytest.raises(IggyUnavailableError, match=r"^away$"):
             producer.send(PARTITION, [batch(1, [b"a"])])
 
 
@@ -417,7 +417,9 @@ def test_a_record_that_no_message_id_can_name_is_refused(producer, connection, f
     if fits:
         producer.send(PARTITION, [made])
     else:
-        refused = rf"^s3://lake/a/b.jsonl, record {first + 1}: no message id: at most {MAX_SPLIT} splits and {MAX_RECORD} rec"
+        refused = (
+            rf"^s3://lake/a/b.jsonl, record {first + 1}: no message id: at most {MAX_SPLIT} splits and {MAX_RECORD} rec"
+        )
         with pytest.raises(RecordError, match=refused):
             producer.send(PARTITION, [made])
     assert len(connection.sent) == fits
