@@ -392,12 +392,18 @@ def test_a_cut_send_that_fails_half_way_is_open(producer, connection, monkeypatc
         future.result(60)
 
 
-@pytest.mark.parametrize("size", [0, wire.MAX_PAYLOAD_BYTES + 1])
-def test_a_record_that_iggy_cannot_store_is_named(producer, connection, size):
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (0, "the record is empty, and Iggy stores no empty messages"),
+        (wire.MAX_PAYLOAD_BYTES + 1, "the record has 64,000,001 bytes, Iggy stores at most 64,000,000"),
+    ],
+)
+def test_a_record_that_iggy_cannot_store_is_named(producer, connection, size, reason):
     with pytest.raises(RecordError) as caught:
         producer.send(PARTITION, [batch(7, [b"ok", bytes(size)])])
     assert isinstance(caught.value, RecordTooLargeError) == (size > 0)
-    assert str(caught.value).startswith("s3://lake/a/b.jsonl, record 8: ")
+    assert str(caught.value) == f"s3://lake/a/b.jsonl, record 8: {reason}"
     assert connection.sent == []
 
 
@@ -550,3 +556,17 @@ def test_own_headers_replace_those_that_name_the_object(producer, connection):
     found = [decode_headers(headers) for *_, headers in messages]
     names = {"bucket": "lake", "key": "a/b.jsonl", "version": "v1"}
     assert found == [{**names, "x": "1"}, names, {"bucket": "lake", "version": "v1", "key.1": "z", "y": 5}]
+
+
+def test_records_keep_their_numbers_where_others_between_them_were_filtered(producer, connection):
+    sent = attrs.evolve(batch(1, [b"a", b"b", b"c"]), numbers=np.asarray([2, 5, 6]))
+    future = producer.send(PARTITION, [sent])
+    connection.confirm(0, 0)
+    (request,) = connection.sent
+    _, _, _, messages = read_request(request[3])
+    assert [(message_id, payload) for message_id, payload, _ in messages] == [
+        (an_id(2), b"a"),
+        (an_id(5), b"b"),
+        (an_id(6), b"c"),
+    ]
+    assert future.result(0).anchor.message_id == an_id(6)
