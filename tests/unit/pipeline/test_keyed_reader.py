@@ -7,7 +7,15 @@ import random
 import pytest
 
 from framework.engine.session import Session
-from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError, TransformContractError
+from framework.errors import (
+    ObjectArchivedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PositionMismatchError,
+    ReaderFailedError,
+    RecordTransformError,
+    TransformContractError,
+)
 from framework.iggy.header_decoding import join_provenance
 from framework.model.header_encoding import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
@@ -17,7 +25,7 @@ from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
-from tests.support.core import commit, drain, iterator_over
+from tests.support.core import commit, drain, iterator_over, next_pass
 from tests.support.keys import partition_of_key
 
 BY_KEY = {"type": "partition_by", "field": "key"}
@@ -347,3 +355,36 @@ def test_filtered_records_count_until_part_1_has_passed_them(behind):
     drain(after)
     assert after.statistics.records_filtered == (200 - reached[1]) / 2
     after.close()
+
+
+def changed_in_its_version():
+    error = ObjectChangedError("changed")
+    error.in_place = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (ObjectNotFoundError("gone"), {"vanished": 1}),
+        (ObjectArchivedError("it must be restored first", location="memory://bucket/a.jsonl"), {"archived": 1}),
+        (ObjectChangedError("changed"), {"changed": 1}),
+        (changed_in_its_version(), {"changed": 1}),
+    ],
+)
+def test_each_part_of_an_object_that_cannot_be_read_now_is_read_in_a_later_listing(error, counted, caplog):
+    store = MemoryStore()
+    store.put("a.jsonl", b"".join(b'{"key":"%d"}\n' % (number % 7) for number in range(40)))
+    store.fail("open", error, key="a.jsonl", times=1)
+    options = {"format": "jsonl", "transforms": [BY_KEY], "partitions": 3, "archived": "wait", "poll_interval": 3600}
+    iterator = iterator_over(store, **options)
+    assert drain(iterator) == []
+    found = {name: getattr(iterator.statistics, name) for name in ("vanished", "archived", "changed")}
+    assert found == {**dict.fromkeys(found, 0), **counted}
+    assert ("is archived" in caplog.text) is ("archived" in counted)
+    next_pass(iterator)
+    read = drain(iterator)
+    assert {batch.entry.generation for batch in read} == {2 if getattr(error, "in_place", False) else 1}
+    assert {batch.entry.split_number: batch.entry.finished for batch in read} == dict.fromkeys((1, 2, 3), True)
+    assert sum(len(batch.payloads) for batch in read) == 40
+    iterator.close()
