@@ -236,7 +236,7 @@ class FinishedTable:
         self._clear()
         for entry in view:
             row = codec.row(entry.get_manager_key(), entry)
-            assert row is not None, "it was a row before"
+            assert row is not None  # it was a row before
             self.put(*row, is_new=True)
         codec.keep_templates()
 

@@ -149,7 +149,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         known = self.find(key)
         if known is None:
             return False
-        for split in self.splits_of(key) if known.split_size else ():
+        for split in self.splits_of(key):
             del self[split]
         del self[key]
         self.floor = max(self.floor, known.generation)

@@ -131,10 +131,7 @@ class PositionTable:
             unsaved = self.unsaved
             whole = first.get_manager_key().whole()
             generation = self._identities.take(first).generation
-            entries = [
-                entry if entry.generation == generation else entry.changed(generation=generation)
-                for entry in (first, *others)
-            ]
+            entries = [entry.changed(generation=generation) for entry in (first, *others)]
             for entry in entries:
                 if unsaved.changed or unsaved.removed:
                     self._drop_changes(whole, entry)
@@ -185,7 +182,7 @@ class PositionTable:
         """Forget the unsaved counts of an object whose position goes, or gives way to its successor."""
         known = self.positions.find(whole)
         if known is not None and not (successor is not None and known.is_of(successor)):
-            for key in (whole, *(self.positions.splits_of(whole) if known.split_size else ())):
+            for key in (whole, *self.positions.splits_of(whole)):
                 self.unsaved.changed.pop(key, None)
 
     def load(self, entries: Iterable[OffsetManagerEntry]) -> None:

@@ -207,5 +207,6 @@ class WatermarkTracker:
         if self._window_ms is None:
             return False
         listed = max((at for prefix, at in self._complete_ms.items() if entry.key.startswith(prefix)), default=0)
-        late = listed - self._window_ms
-        return entry.missing_since_ms <= late and entry.modified_ms < late
+        return entry.missing_since_ms <= listed - self._window_ms and self._table.watermark.covers(
+            entry.bucket, entry.key, entry.modified_ms
+        )

@@ -83,7 +83,7 @@ class BoundedQueue:
         Waits up to the timeout for the first batch. An empty list: no batch arrived, or the queue is closed.
         """
         with self._lock:
-            if not self._batches and timeout_seconds > 0 and not self._closed:
+            if not self._batches and not self._closed:
                 self._wait(timeout_seconds)
             taken: list[RecordBatch] = []
             count = 0

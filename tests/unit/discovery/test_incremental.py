@@ -58,6 +58,7 @@ class Source:
         self.stored = MemoryOffsetStore()
         self.chosen = Everything()
         self.listed = []
+        self.whole = 0
         self.key_seconds = 0.0
         self.start()
 
@@ -75,7 +76,7 @@ class Source:
             min_age=self.min_age,
             digest=self.selection,
             past=lambda prefix: self.offsets.hints.get(prefix) or ListingHints(of=""),
-            listing=lambda: self.list_behind(dict.fromkeys(self.prefixes, self.base)),
+            listing=self.list_whole,
             list_behind=self.list_behind,
             time_of_day=self.clock,
             selection=self.chosen,
@@ -86,6 +87,10 @@ class Source:
             clock=self.clock,
         )
         self.chosen.deferred = self.feed.defer
+
+    def list_whole(self):
+        self.whole += 1
+        return self.list_behind(dict.fromkeys(self.prefixes, self.base))
 
     def list_behind(self, starts):
         for prefix, after in starts.items():
@@ -139,8 +144,11 @@ def test_after_a_whole_listing_only_the_look_back_is_listed_until_the_next_is_du
     source = final()
     for _ in range(5):
         assert source.go() == HUNDRED[-3:]
+    assert source.whole == 1
     assert source.go(INTERVAL) == HUNDRED
+    assert source.whole == 2
     assert source.go() == HUNDRED[-3:]
+    assert source.whole == 2
 
 
 @pytest.mark.parametrize("kind", [ListingFeed, IncrementalFeed, NewObjects, StoreInput])

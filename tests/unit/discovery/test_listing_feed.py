@@ -356,6 +356,17 @@ def test_an_object_that_was_overwritten_in_its_version_begins_again(once):
     assert more.entry == again.entry
 
 
+def test_an_object_beside_one_that_was_overwritten_in_its_version_goes_on():
+    rig = Rig(native("a"), native("b"))
+    first, second = rig.take_all()
+    send(rig.offsets, first.entry.advanced(3))
+    rig.feed.release(attrs.evolve(second, in_place=True))
+    rig.feed.release(first)
+    rig.clock.advance(rig.feed.seconds_until_due)
+    again = [(one.native.key, one.entry.generation, one.entry.records_done) for one in rig.take_all()]
+    assert again == [("a", 1, 3), ("b", 2, 0)]
+
+
 @pytest.mark.parametrize("once", [True, False])
 def test_an_object_of_another_content_at_each_look_is_refused(once):
     rig = Rig(native("a"), once=once)

@@ -25,7 +25,7 @@ from framework.iggy.topics import PartitionDamagedError
 from framework.iggy.values import PartitionInfo
 from framework.model.batches import RecordBatch
 from framework.model.header_encoding import encode_headers
-from framework.model.message_ids import message_id, object_hash64
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT, message_id, object_hash64
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from tests.support.header_blocks import decode_headers
@@ -351,12 +351,22 @@ def test_after_a_failure_nothing_goes_out(producer, connection, error, later):
 def test_back_pressure(producer, connection):
     producer.send(PARTITION, [batch(1, [b"a"])])
     producer.send(PARTITION, [batch(2, [b"b"])])
-    with pytest.raises(IggyUnavailableError, match="did not end within"):
+    with pytest.raises(IggyUnavailableError, match=r"earlier sends did not end within 0\.06 s"):
         producer.send(PARTITION, [batch(3, [b"c"])])
     connection.confirm(0, 0)
     connection.confirm(1, 1)
     producer.send(PARTITION, [batch(3, [b"c"])])
     assert len(connection.sent) == 3
+
+
+def test_a_send_that_a_connection_refuses_makes_room_for_the_next(producer, connection, monkeypatch):
+    def refuse(*_):
+        raise IggyUnavailableError("away")
+
+    monkeypatch.setattr(connection, "submit_send", refuse)
+    for _ in range(3):
+        with pytest.raises(IggyUnavailableError, match=r"^away$"):
+            producer.send(PARTITION, [batch(1, [b"a"])])
 
 
 def test_a_send_longer_than_a_request_is_cut(producer, connection, monkeypatch):
@@ -382,13 +392,43 @@ def test_a_cut_send_that_fails_half_way_is_open(producer, connection, monkeypatc
         future.result(60)
 
 
-@pytest.mark.parametrize("size", [0, wire.MAX_PAYLOAD_BYTES + 1])
-def test_a_record_that_iggy_cannot_store_is_named(producer, connection, size):
+@pytest.mark.parametrize(
+    ("size", "reason"),
+    [
+        (0, "the record is empty, and Iggy stores no empty messages"),
+        (wire.MAX_PAYLOAD_BYTES + 1, "the record has 64,000,001 bytes, Iggy stores at most 64,000,000"),
+    ],
+)
+def test_a_record_that_iggy_cannot_store_is_named(producer, connection, size, reason):
     with pytest.raises(RecordError) as caught:
         producer.send(PARTITION, [batch(7, [b"ok", bytes(size)])])
     assert isinstance(caught.value, RecordTooLargeError) == (size > 0)
-    assert str(caught.value).startswith("s3://lake/a/b.jsonl, record 8: ")
+    assert str(caught.value) == f"s3://lake/a/b.jsonl, record 8: {reason}"
     assert connection.sent == []
+
+
+@pytest.mark.parametrize(
+    ("first", "split_number", "fits"),
+    [
+        (MAX_RECORD - 1, 0, True),
+        (MAX_RECORD, 0, False),
+        (1, MAX_SPLIT, True),
+        (1, MAX_SPLIT + 1, False),
+        (1, -1, False),
+    ],
+)
+def test_a_record_that_no_message_id_can_name_is_refused(producer, connection, first, split_number, fits):
+    made = batch(first, [b"a", b"b"])
+    made = attrs.evolve(made, entry=made.entry.changed(split_number=split_number, split_size=8))
+    if fits:
+        producer.send(PARTITION, [made])
+    else:
+        refused = (
+            rf"^s3://lake/a/b.jsonl, record {first + 1}: no message id: at most {MAX_SPLIT} splits and {MAX_RECORD} rec"
+        )
+        with pytest.raises(RecordError, match=refused):
+            producer.send(PARTITION, [made])
+    assert len(connection.sent) == fits
 
 
 def test_a_batch_of_another_partition_is_refused(producer):
@@ -438,9 +478,10 @@ def far_apart(count):
 class Answering(Connection):
     """A connection that a thread of its own answers, one request after the other, and that may break at one of them."""
 
-    def __init__(self, breaks_at=None):
+    def __init__(self, breaks_at=None, error=None):
         super().__init__()
         self.breaks_at = breaks_at
+        self.error = error
         self.waiting = self.most_waiting = 0
 
     def submit_send(self, *place):
@@ -461,7 +502,7 @@ class Answering(Connection):
     def answer(self, number):
         self.waiting -= 1
         if number == self.breaks_at:
-            self.fail(number, UnknownOutcomeError("broke"))
+            self.fail(number, self.error)
         else:
             self.confirm(number, number)
 
@@ -477,13 +518,23 @@ def test_times_far_apart_wait_for_earlier_requests():
     assert (anchor.offset, anchor.origin_us) == (29, 1 + 29 * DAY_US)
 
 
-def test_a_break_between_such_requests_has_an_unknown_outcome():
-    connection = Answering(breaks_at=5)
+def test_the_last_message_without_a_time_of_origin_has_that_of_its_send(producer, connection):
+    future = producer.send(PARTITION, [attrs.evolve(batch(1, [b"x"]), timestamps_us=np.asarray([0]))])
+    connection.confirm(0, 0)
+    assert future.result(0).anchor.origin_us == origin_us(connection.sent[0][3])
+
+
+@pytest.mark.parametrize(
+    ("error", "later"),
+    [(UnknownOutcomeError("broke"), UnknownOutcomeError), (IggyUnavailableError("away"), IggyUnavailableError)],
+)
+def test_a_break_between_such_requests_has_an_unknown_outcome(error, later):
+    connection = Answering(breaks_at=5, error=error)
     producer = IggyProducer(connection, stream="lake", source="orders")
     with pytest.raises(UnknownOutcomeError):
         producer.send(PARTITION, [far_apart(30)])
     assert len(connection.sent) < 30
-    with pytest.raises(UnknownOutcomeError, match="an earlier send failed"):
+    with pytest.raises(later, match="an earlier send failed"):
         producer.send(PARTITION, [batch(31, [b"y"])])
 
 
@@ -505,3 +556,17 @@ def test_own_headers_replace_those_that_name_the_object(producer, connection):
     found = [decode_headers(headers) for *_, headers in messages]
     names = {"bucket": "lake", "key": "a/b.jsonl", "version": "v1"}
     assert found == [{**names, "x": "1"}, names, {"bucket": "lake", "version": "v1", "key.1": "z", "y": 5}]
+
+
+def test_records_keep_their_numbers_where_others_between_them_were_filtered(producer, connection):
+    sent = attrs.evolve(batch(1, [b"a", b"b", b"c"]), numbers=np.asarray([2, 5, 6]))
+    future = producer.send(PARTITION, [sent])
+    connection.confirm(0, 0)
+    (request,) = connection.sent
+    _, _, _, messages = read_request(request[3])
+    assert [(message_id, payload) for message_id, payload, _ in messages] == [
+        (an_id(2), b"a"),
+        (an_id(5), b"b"),
+        (an_id(6), b"c"),
+    ]
+    assert future.result(0).anchor.message_id == an_id(6)

@@ -864,6 +864,7 @@ def below(time_ms, bucket="b"):
     ("entries", "left"),
     [
         ([a_split("k", 1), a_split("k", 2)], 0),
+        ([a_split("k", 1)], 0),
         ([a_split("k", 1), a_split("k", 2, **READING)], 2),
         ([a_split("k", 1, **READING), a_split("k", 2)], 2),
         ([a_split("k", 1), a_split("k", 2, **FAILED)], 2),

@@ -121,7 +121,7 @@ def names_left(manager):
 
 def test_a_listing_keeps_the_keys_of_objects_that_were_pending_at_its_begin_and_no_others():
     """A first listing of millions of objects kept the key of each to its end."""
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     tracker = manager.tracker
     tracker.open(1000)
     for moment_ms in (100_000, 200_000):
@@ -143,7 +143,7 @@ def test_a_listing_keeps_the_keys_of_objects_that_were_pending_at_its_begin_and_
 
 
 def test_an_object_that_a_listing_did_not_show_is_missing():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     for key in ("a", "b", "c", "gone"):
         manager.add_entry(entry(key=key))
@@ -152,7 +152,7 @@ def test_an_object_that_a_listing_did_not_show_is_missing():
 
 
 def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_object():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     manager.add_entry(*splits_of(2, key="gone"))
     manager.add_entry(entry(3, key="here"))
@@ -166,8 +166,28 @@ def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_
     assert manager.table.next_generation(OffsetManagerKey.of_object("b", "gone")) == 2
 
 
+@pytest.mark.parametrize(
+    ("moment_ms", "deferred_ms", "left"),
+    [(170_900, None, True), (171_000, None, False), (900_000, 110_000, True), (900_000, 110_001, False)],
+    ids=["in the second of its last-modified", "a second later", "held back by another object", "held back later"],
+)
+def test_a_position_that_its_object_would_go_on_from_when_it_came_back_stays(moment_ms, deferred_ms, left):
+    """The records that were sent would be sent again, as those of an object that nobody knows."""
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
+    manager.tracker.open(60_000)
+    manager.add_entry(entry(3, key="gone", modified_ms=110_000))
+    complete_listing(manager, 110_600)
+    manager.tracker.begin_listing("", "", in_order=True)
+    manager.tracker.start_at(moment_ms)
+    if deferred_ms is not None:
+        manager.tracker.defer(attrs.evolve(NATIVE, modified_ms=deferred_ms))
+    manager.tracker.complete(whole=True)
+    assert names_left(manager) == (["gone"] if left else [])
+    assert manager.table.watermark.covers("b", "gone", 110_000) is not left
+
+
 def test_an_object_that_comes_back_is_not_missing_any_more():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     manager.add_entry(entry(3, key="away"))
     complete_listing(manager, 110_000)
@@ -178,7 +198,7 @@ def test_an_object_that_comes_back_is_not_missing_any_more():
 
 
 def test_a_listing_says_nothing_of_objects_that_it_does_not_cover():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     for name in ("a/old", "b/1", "b/9"):
         manager.add_entry(entry(3, key=name))
@@ -190,7 +210,7 @@ def test_a_listing_says_nothing_of_objects_that_it_does_not_cover():
 
 
 def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     manager.add_entry(entry(3, key="a/1"))
     complete_listing(manager, 110_000, prefix="a/")
@@ -201,13 +221,15 @@ def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
 
 
 def test_an_object_that_an_earlier_run_missed_is_not_gone_before_a_listing_of_this_run_is_complete():
-    manager = OffsetManager(positions=position_map([entry().changed(missing_since_ms=5)]))
+    manager = OffsetManager(
+        positions=position_map([entry().changed(missing_since_ms=5)]), watermark=Watermark(bucket="b")
+    )
     manager.tracker.open(1000)
     assert names_left(manager) == ["k"]
 
 
 def test_without_a_window_nothing_is_ever_missing():
-    manager = OffsetManager()
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.add_entry(entry(3))
     manager.tracker.open(None)
     complete_listing(manager, 100_000)

@@ -7,16 +7,25 @@ import random
 import pytest
 
 from framework.engine.session import Session
-from framework.errors import PositionMismatchError, ReaderFailedError, RecordTransformError, TransformContractError
+from framework.errors import (
+    ObjectArchivedError,
+    ObjectChangedError,
+    ObjectNotFoundError,
+    PositionMismatchError,
+    ReaderFailedError,
+    RecordTransformError,
+    TransformContractError,
+)
 from framework.iggy.header_decoding import join_provenance
 from framework.model.header_encoding import LETTER_HEADER
 from framework.model.message_ids import parse_message_id
+from framework.offsets.manager import OffsetManager
 from framework.pipeline import keyed_reader
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_store import MemoryStore
 from framework.testing.kit.crash import Bench, CrashPoint
 from tests.conformance.rigs import MemoryRig
-from tests.support.core import drain, iterator_over
+from tests.support.core import commit, drain, iterator_over, next_pass
 from tests.support.keys import partition_of_key
 
 BY_KEY = {"type": "partition_by", "field": "key"}
@@ -264,18 +273,17 @@ def test_a_new_version_is_divided_anew():
 
 def test_a_part_without_records_goes_on_with_the_others(monkeypatch):
     """A restart reads from the lowest of them."""
-    monkeypatch.setattr(keyed_reader, "MAX_BEHIND", 10)
+    monkeypatch.setattr(keyed_reader, "MAX_BEHIND", 12)
     store = MemoryStore()
     store.put("a.jsonl", b'{"key":"same"}\n' * 61)
     iterator = iterator_over(store, once=True, format="jsonl", transforms=[BY_KEY], partitions=3, batch_length=4)
-    counts = dict.fromkeys((1, 2, 3), 0)
-    batches = drain(iterator)
-    for batch in batches:
-        assert batch.records_before == counts[batch.entry.split_number]
-        counts[batch.entry.split_number] = batch.entry.records_done
-        assert max(counts.values()) - min(counts.values()) < 10 + 2 * 4
-    assert counts == dict.fromkeys((1, 2, 3), 61)
-    assert len(batches) < 16 + 2 * 8, "not after each batch"
+    reached = {1: [], 2: [], 3: []}
+    for batch in drain(iterator):
+        known = reached[batch.entry.split_number]
+        assert batch.records_before == (known[-1] if known else 0)
+        known.append(batch.entry.records_done)
+    each, behind = [*range(4, 61, 4), 61], [*range(12, 61, 12), 61]
+    assert sorted(reached.values(), key=len) == [behind, behind, each]
     iterator.close()
 
 
@@ -316,3 +324,67 @@ def test_the_failed_rest_of_an_object_is_a_failure_of_each_part_and_counts_once(
     session = Session.begin(source.server.connect(), source.config)
     assert sum(skips.count for skips in session.skipped_lately()) == 1
     session.close()
+
+
+def test_each_record_keeps_its_headers_and_its_time_of_origin():
+    transforms = [
+        BY_KEY,
+        {"type": "headers", "headers": [{"name": "of", "field": "key"}]},
+        {"type": "timestamp", "field": "n", "format": "seconds"},
+    ]
+    source = Source({"a": 20}, transforms=transforms)
+    source.live()
+    kept = [(each.headers["of"], each.origin_us) for _, each in source.messages()]
+    assert sorted(kept) == sorted((row["key"], row["n"] * 1_000_000) for row in source.expected["a"])
+
+
+@pytest.mark.parametrize("behind", [1, 2, 3])
+def test_filtered_records_count_until_part_1_has_passed_them(behind):
+    """A restart reads again from where the part that has come least far stands."""
+    store, offsets = MemoryStore(), OffsetManager()
+    store.put("a.jsonl", b"".join(b'{"key":"%d","odd":%d}\n' % (number % 7, number % 2) for number in range(200)))
+    odd = {"type": "filter", "field": "odd", "value_pattern": {"equals": 1}}
+    options = {"once": True, "format": "jsonl", "transforms": [odd, BY_KEY], "partitions": 3, "batch_length": 20}
+    before = iterator_over(store, offsets, **options)
+    batches = drain(before)
+    assert before.statistics.records_filtered == 100
+    before.close()
+    reached = dict.fromkeys((1, 2, 3), 100) | {behind: 40}
+    commit(offsets, [batch for batch in batches if batch.entry.records_done <= reached[batch.entry.split_number]])
+    after = iterator_over(store, offsets, **options)
+    drain(after)
+    assert after.statistics.records_filtered == (200 - reached[1]) / 2
+    after.close()
+
+
+def changed_in_its_version():
+    error = ObjectChangedError("changed")
+    error.in_place = True
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "counted"),
+    [
+        (ObjectNotFoundError("gone"), {"vanished": 1}),
+        (ObjectArchivedError("it must be restored first", location="memory://bucket/a.jsonl"), {"archived": 1}),
+        (ObjectChangedError("changed"), {"changed": 1}),
+        (changed_in_its_version(), {"changed": 1}),
+    ],
+)
+def test_each_part_of_an_object_that_cannot_be_read_now_is_read_in_a_later_listing(error, counted, caplog):
+    store = MemoryStore()
+    store.put("a.jsonl", b"".join(b'{"key":"%d"}\n' % (number % 7) for number in range(40)))
+    store.fail("open", error, key="a.jsonl", times=1)
+    options = {"format": "jsonl", "transforms": [BY_KEY], "partitions": 3, "archived": "wait", "poll_interval": 3600}
+    iterator = iterator_over(store, **options)
+    assert drain(iterator) == []
+    found = {name: getattr(iterator.statistics, name) for name in ("vanished", "archived", "changed")}
+    assert found == {**dict.fromkeys(found, 0), **counted}
+    assert ("is archived" in caplog.text) is ("archived" in counted)
+    next_pass(iterator)
+    read = drain(iterator)
+    assert {batch.entry.generation for batch in read} == {2 if getattr(error, "in_place", False) else 1}
+    assert {batch.entry.split_number: batch.entry.finished for batch in read} == dict.fromkeys((1, 2, 3), True)
+    assert sum(len(batch.payloads) for batch in read) == 40
+    iterator.close()

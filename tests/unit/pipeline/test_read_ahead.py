@@ -2,6 +2,8 @@
 
 from collections import deque
 
+import attrs
+
 from framework.config.input_section import InputSection
 from framework.discovery.object_feed import Assignment
 from framework.errors import ListingError
@@ -109,4 +111,33 @@ def test_small_objects_are_opened_when_a_part_of_their_number_is_free():
 def test_an_object_larger_than_the_limit_is_opened_alone_and_the_next_one_while_it_is_read():
     rig = Rig(3 << 20, prefetch_bytes=1 << 20)
     assert rig.opened(4) == [2, 1, 1, 1]
+    rig.ahead.close()
+
+
+def resumed(rig, assignment):
+    """How many records were handed out of an object that the feed gives again."""
+    rig.left.append(assignment)
+    (again,) = rig.ahead.next().assignments
+    assert (again.native, again.entry.version) == (assignment.native, assignment.entry.version)
+    return again.entry.records_done
+
+
+def test_an_object_that_the_feed_gives_again_goes_on_behind_what_was_handed_out():
+    rig = Rig(10, count=0)
+    first, other = assignment(1, 10), assignment(2, 10)
+    assert resumed(rig, first) == 0
+    rig.ahead.note_released(first.entry.advanced(3))
+    assert resumed(rig, other) == 0
+    assert resumed(rig, first) == 3
+    rig.ahead.note_released(first.entry.advanced(3))
+    assert resumed(rig, attrs.evolve(first, entry=first.entry.changed(version="w"))) == 0, "another version"
+    rig.ahead.close()
+
+
+def test_a_worker_goes_on_behind_its_own_count_of_an_object():
+    """The process that hands it out may not know yet how far it is."""
+    rig = Rig(10, count=0, is_handed=True)
+    first = assignment(1, 10)
+    rig.ahead._offsets.add_entry(first.entry.advanced(4))
+    assert resumed(rig, first) == 4
     rig.ahead.close()

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 
 from framework.config import plugins
 from framework.errors import ConfigError, ReaderFailedError, RecordTransformError, TransformContractError
+from framework.model.header_encoding import encode_headers
 from framework.model.objects import TopicPartition
 from framework.model.payloads import PayloadColumn
 from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import MemoryOffsetStore
+from framework.pipeline import transforming
 from framework.pipeline.transforming import TransformChain
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -119,8 +121,10 @@ def test_a_filter_that_drops_everything_of_many_objects_is_said_once(caplog, pas
     config = source_config(format="text", transforms=[{"type": "drop"}])
     with contextlib.closing(task.get_iterator(_context(config))) as iterator:
         assert len(list(iterator)) == len(passing)
-    said = [record.message for record in caplog.records if "left no record of 10 objects in a row" in record.message]
-    assert len(said) == warnings
+    said = [record.message for record in caplog.records if "left no record" in record.message]
+    assert [one.partition(", the last one ")[0] for one in said] == [
+        "the transforms left no record of 10 objects in a row"
+    ] * warnings
 
 
 def test_a_run_that_is_kept_whole_stays_without_numbers():
@@ -273,7 +277,51 @@ def test_a_transform_may_use_its_arrays_and_headers_again(monkeypatch, fails):
     assert [[row["number"] for row in run.batch.headers] for run in runs] == [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
 
 
+def test_a_transform_may_take_away_what_an_earlier_one_has_set(monkeypatch):
+    monkeypatch.setattr(
+        own.Shout, "apply", lambda self, batch, context: attrs.evolve(batch, timestamps_us=None, headers=None)
+    )
+    batches, _, failure = read(lines("..."), transforms=[{"type": "tag", "tag": "n"}, {"type": "shout"}])
+    assert failure is None
+    assert len(found(batches)) == 3
+    assert {(batch.timestamps_us, batch.headers) for batch in batches} == {(None, None)}
+
+
+def test_what_iggy_cannot_store_is_bad_behind_the_transforms(monkeypatch):
+    fits, is_longer = {"n": "abc"}, {"n": "abcd"}
+    monkeypatch.setattr(transforming, "MAX_MESSAGE_BYTES", 10)
+    monkeypatch.setattr(transforming, "own_headers_room", lambda native: len(encode_headers(fits)))
+
+    def apply(self, batch, context):
+        return attrs.evolve(
+            batch.with_payloads([b"x" * size for size in (1, 10, 11, 0, 10, 10)]),
+            timestamps_us=np.asarray([0, 1, 1, 1, -1, 1]),
+            headers=[None, fits, None, None, None, is_longer],
+        )
+
+    monkeypatch.setattr(own.Shout, "apply", apply)
+    batches, _, _ = read(lines("." * 6), "shout", tolerance="skip_record", batch_length=6)
+    assert found(batches) == [(1, b"x"), (2, b"x" * 10)]
+    assert {skip.record_number: skip.error.message for batch in batches for skip in batch.skipped} == {
+        3: "it has 11 bytes after the transforms, Iggy stores at most 64,000,000",
+        4: "it is empty after the transforms, and Iggy stores no empty messages",
+        5: "its origin timestamp is before 1970",
+        6: "its headers take 15 bytes, at most 14 can be stored; the longest is 'n' with 4 bytes",
+    }
+
+
+def test_a_transform_that_chooses_partitions_and_gives_no_hashes_ends_the_run(monkeypatch):
+    monkeypatch.setattr(own.Shout, "chooses_partition", True)
+    chain = TransformChain([(own.Shout(None), "transforms[0] (shout)")])
+    run = PayloadBatch(first_record=1, payloads=[b"a"], size_bytes=1)
+    with pytest.raises(
+        TransformContractError, match=r"^transforms\[0\] \(shout\) returned records without the hashes of"
+    ):
+        chain.apply(run, CONTEXT)
+
+
 CAREFREE = {
+    "payloads alone": (lambda batch: list(batch.payloads), "returned list, not a TransformBatch"),
     "headers": (
         lambda batch: attrs.evolve(batch, headers=[None, *([("name", "value")],) * (len(batch) - 1)]),
         "returned headers of a record that are list, not a mapping",

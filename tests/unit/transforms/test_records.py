@@ -54,6 +54,10 @@ def test_of_transforms_that_are_applied_as_one_the_reason_names_the_one(apply):
         2: 'transforms[0] (timestamp): field "at" is no number of a time',
         3: 'transforms[2] (timestamp): field "to" is no number of a time',
     }
+    named = {"type": "add_fields", "fields": [{"key": "id", "value": {"computed": "uuid_v4"}}]}
+    assert apply([b'{"at":"x"}', b'{"at":1}'], named, at).reasons == {
+        1: 'transforms[1] (timestamp): field "at" is no number of a time'
+    }
     filters = [{"type": "filter", "field": field, "value_pattern": {"between": [1, 9]}} for field in "ab"]
     found = apply([b'{"a":1,"b":2}', b'{"a":1e400,"b":2}', b'{"a":1,"b":1e400}', b'{"a":0,"b":1e400}'], *filters)
     assert found.payloads == [b'{"a":1,"b":2}']
