@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import attrs
 
-from framework.model.varints import signed, varint_at
+from framework.model.varints import signed_at
 
 MEMORY_BYTES = 1 << 27
 """What a batch of data, and so a single datum, may take in memory when it is decoded."""
@@ -238,8 +238,7 @@ class Walker:
         return end
 
     def _long(self, at: int) -> tuple[int, int]:
-        number, at = varint_at(self._data, at)
-        return signed(number), at
+        return signed_at(self._data, at)
 
     def _take(self, memory: int) -> None:
         self._taken += memory

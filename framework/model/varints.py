@@ -22,6 +22,19 @@ def varint_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
     return value | byte << shift, at + 1
 
 
+def signed_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
+    """Return the same for a number in zigzag form. Most have one byte, which takes one call.
+
+    Raises:
+        IndexError, OverflowError: as `varint_at`.
+    """
+    number = data[at]
+    if number < 0x80:  # noqa: PLR2004
+        return number >> 1 ^ -(number & 1), at + 1
+    number, at = varint_at(data, at)
+    return number >> 1 ^ -(number & 1), at
+
+
 def signed(number: int) -> int:
     """Return the number that another stands for in zigzag form."""
     return number >> 1 ^ -(number & 1)
