@@ -1,6 +1,9 @@
 """The configurations in examples/ are right, and no dependency is without a reason."""
 
+import ast
+import importlib.metadata
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,3 +69,28 @@ def test_every_dependency_is_explained():
     assert len(names) > 20
     assert not {name for name in names if f"`{name}`" not in page}
     assert not set(re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)) - set(re.findall(r'"([A-Za-z0-9-]+)', project))
+
+
+def test_every_package_that_is_imported_is_a_dependency():
+    root = FOLDER.parent
+    own = {"framework", "transformers", "s3_source", "gcs_source"}
+    brought = {  # by the one that is named, in the version that it needs
+        "anyio": "fastapi", "botocore": "boto3", "google-api-core": "google-cloud-storage",
+        "google-auth": "google-cloud-storage", "py4j": "pyspark", "pydantic-core": "pydantic", "starlette": "fastapi",
+    }  # fmt: skip
+    text = (root / "pyproject.toml").read_text()
+    text = text[text.index("\ndependencies = [") : text.index("\ntest = [")]
+    named = set(re.findall(r'"([A-Za-z0-9-]+)', text))
+    elsewhere = own | {"_typeshed", "mypy_boto3_s3"} | set(sys.stdlib_module_names)  # two are for type checkers only
+    distributions = importlib.metadata.packages_distributions()
+    missing = set()
+    for file in [file for package in own for file in (root / package).rglob("*.py")]:
+        for node in ast.walk(ast.parse(file.read_text())):
+            modules = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                modules = [node.module]
+            for top in {module.partition(".")[0] for module in modules} - elsewhere:
+                found = {name.lower().replace("_", "-") for name in distributions.get(top, [top])}
+                if not found & named and not {brought.get(name) for name in found} & named:
+                    missing.add((top, str(file.relative_to(root))))
+    assert not missing

@@ -231,6 +231,8 @@ def values(array, skip=0, **options):
         (pa.array([0, 2**64 - 1], pa.uint64()), [0, 2**64 - 1]),
         (pa.array([1.5, None, math.nan, -math.inf]), [1.5, None, "NaN", "-Infinity"]),
         (pa.array([0.1, math.inf], pa.float32()), [0.10000000149011612, "Infinity"]),
+        (pa.array([1.5, None], pa.float16()), [1.5, None]),
+        (pa.array(["é", None], pa.string_view()), ["é", None]),
         (pa.array([True, None, False]), [True, None, False]),
         (pa.nulls(2), [None, None]),
         (pa.array(["é\n", None, ""]), ["é\n", None, ""]),
