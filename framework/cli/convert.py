@@ -100,7 +100,9 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
     except ValueError as exc:
         raise ConfigError(f"is no valid file of properties: {exc}", origin=str(path)) from None
     properties.pop("", None)
-    if not any("." in name and name[0] != "[" for name in properties):  # as a configuration's [iggy.tls]
+    if any(name.startswith("[") for name in properties):
+        raise ConfigError("has sections: it is a configuration of this program, and no connector's", origin=str(path))
+    if not any("." in name for name in properties):
         raise ConfigError("has no property of a connector, such as connector.class=...", origin=str(path))
     return properties, repeated
 

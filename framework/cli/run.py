@@ -328,7 +328,8 @@ def _summary(progress: RunStatistics, config: SourceCommonConfig) -> None:
     dead_letters, unit = config.errors.dead_letter_topic, "object" if config.input.split_size is None else "split"
     before = f"; {counted(progress.done_before, 'object')} done before" if progress.done_before else ""
     log.info("sent %s of %s%s", counted(progress.records, "record"), counted(progress.delivered, unit), before)
-    if progress.delivered and not progress.objects_with_records:
+    had_records = (progress.records, progress.records_filtered, progress.skipped, progress.objects_with_records)
+    if progress.delivered and not any(had_records):
         log.warning("there was no record in %s: check [input] format", counted(progress.delivered, unit))
     if progress.records_filtered:
         level = logging.INFO if progress.records else logging.WARNING

@@ -63,14 +63,18 @@ class DryRun:
     unselected: Sequence[str] = ()
     list_requests: int = 0
     _last: NativeObject | None = attrs.field(default=None, init=False)
+    _last_begun: bool = attrs.field(default=False, init=False)
 
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
         """Count an object."""
         native, entry = assignment.native, assignment.entry
         # the parts of an object follow each other, and one read serves them
         counts = entry.part is None or native is not self._last
-        self._last = native
-        self.begun += counts and entry.records_done > 0
+        if counts:
+            self._last, self._last_begun = native, False
+        if entry.records_done > 0 and not self._last_begun:
+            self.begun += 1
+            self._last_begun = True
         configured = next((prefix for prefix in prefixes if native.key.startswith(prefix)), "")
         for totals, adds in (
             (self.total, counts),

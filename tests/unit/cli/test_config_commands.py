@@ -556,7 +556,8 @@ def test_gcs(convert):
     [
         (b"", "has no property of a connector"),
         (b"hello world\n", "has no property of a connector"),
-        (b'[source]\nname = "orders"\n[iggy.tls]\n', "has no property of a connector"),
+        (b'[source]\nname = "orders"\n[iggy.tls]\n', "has sections"),
+        (b'[spark.conf]\n"spark.executor.memory" = "2g"\n', "has sections"),
         (b"a.b=\\u12", "line 1: "),
         (b"\0\1\2", "is binary"),
         (b"{", "is neither properties nor JSON"),

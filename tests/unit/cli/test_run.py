@@ -123,6 +123,8 @@ def test_the_place_of_a_source_without_addresses_is_its_section(shelf, place):
         ({"objects": 2, "delivered": 2, "records": 5, "objects_with_records": 1}, ["sent 5 records of 2 objects"]),
         # sent before a kill
         ({"objects": 2, "delivered": 2, "objects_with_records": 2}, ["sent 0 records of 2 objects"]),
+        # of an object that failed or was stopped inside, or of a lost job, which positions tell
+        ({"objects": 1, "delivered": 1, "records": 5}, ["sent 5 records of 1 object"]),
         ({"objects": 0, "delivered": 0}, ["sent 0 records of 0 objects"]),
     ],
 )

@@ -3,10 +3,14 @@
 import attrs
 import pytest
 
-from framework.engine.dry_run import dry_run, ending_of, folder_of
+from framework.discovery.object_feed import Assignment
+from framework.discovery.splitting import SplitPolicy
+from framework.engine.dry_run import DryRun, dry_run, ending_of, folder_of
 from framework.engine.inspection import inspect
 from framework.errors import ObjectError
 from framework.iterator.store_iterator import StoreRecordIterator
+from framework.model.objects import TopicPartition
+from framework.model.positions import OffsetManagerEntry
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
 from tests.support.compaction import ClockStore, Leader
@@ -61,6 +65,16 @@ def test_an_object_whose_records_go_to_every_partition_is_read_once():
         f"records/{number}": 2 for number in range(3)
     }
     assert run.total.size_bytes == sum(native.size for native in store_of(a=10, b=20).list_all())
+
+
+def test_an_object_counts_as_begun_once_whichever_of_its_parts_has_records():
+    run = DryRun()
+    for native, begun in zip(store_of(a=10, b=20, c=30).list_all(), [{2}, {1, 3}, set()], strict=True):
+        first = OffsetManagerEntry.start(native, TopicPartition("records", 0))
+        for entry in SplitPolicy(partitions=3, by_key=True).positions_of(native, first):
+            done = 5 if entry.split_number in begun else 0
+            run.add(Assignment(native=native, entry=entry.changed(records_done=done)), [""])
+    assert (run.total.objects, run.begun) == (3, 2)
 
 
 @pytest.mark.parametrize("how", ["excluded", "deleted", "overwritten", "kept"])
