@@ -101,7 +101,7 @@ def _read(path: Path) -> tuple[dict[str, str], list[str]]:
         raise ConfigError(f"is no valid file of properties: {exc}", origin=str(path)) from None
     properties.pop("", None)
     if any(name.startswith("[") for name in properties):
-        raise ConfigError("has sections: it is a configuration of this program, and no connector's", origin=str(path))
+        raise ConfigError("has sections, so it is a configuration of this program, not a connector's", origin=str(path))
     if not any("." in name for name in properties):
         raise ConfigError("has no property of a connector, such as connector.class=...", origin=str(path))
     return properties, repeated

@@ -28,11 +28,10 @@ def signed_at(data: bytes | memoryview, at: int) -> tuple[int, int]:
     Raises:
         IndexError, OverflowError: as `varint_at`.
     """
-    number = data[at]
-    if number < 0x80:  # noqa: PLR2004
-        return number >> 1 ^ -(number & 1), at + 1
-    number, at = varint_at(data, at)
-    return number >> 1 ^ -(number & 1), at
+    number, end = data[at], at + 1
+    if number > 0x7F:  # noqa: PLR2004
+        number, end = varint_at(data, at)
+    return number >> 1 ^ -(number & 1), end
 
 
 def signed(number: int) -> int:

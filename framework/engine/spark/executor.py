@@ -31,7 +31,7 @@ MAX_LOGGED = 200
 
 SECOND_ATTEMPT = (
     "Spark lost a Python worker, its executor or its machine, and started the job again elsewhere; with "
-    "spark.task.maxFailures = 1 it does so after a lost machine alone, and any other cause is named"
+    "spark.task.maxFailures = 1 it does so only after a lost machine, and names any other cause"
 )
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import attrs
 from typing_extensions import override
 
-from framework.model.varints import signed_at, varint_at
+from framework.model.varints import signed, varint_at
 
 
 class PagesError(Exception):
@@ -116,11 +116,7 @@ class Thrift:
 
     def signed(self) -> int:
         """Return the next number."""
-        try:
-            number, self.at = signed_at(self._data, self.at)
-        except OverflowError:
-            raise PagesError("a page header holds a number that is too long") from None
-        return number
+        return signed(self.unsigned())
 
     def fields(self) -> Iterator[tuple[int, int]]:
         """Yield number and type of each field of a struct. Read or skip each before the next."""

@@ -172,7 +172,7 @@ def test_a_position_goes_when_complete_listings_a_window_apart_did_not_show_its_
     ids=["in the second of its last-modified", "a second later", "held back by another object", "held back later"],
 )
 def test_a_position_that_its_object_would_go_on_from_when_it_came_back_stays(moment_ms, deferred_ms, left):
-    """The records that were sent would be sent again, as those of an object that nobody knows."""
+    """The records that were sent would be sent again, as those of an unknown object."""
     manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)
     manager.add_entry(entry(3, key="gone", modified_ms=110_000))

@@ -129,5 +129,5 @@ def test_a_second_attempt_sends_nothing_and_says_how_to_learn_why(monkeypatch):
     assert isinstance(failure, UnknownOutcomeError)
     assert str(failure) == (
         "Spark lost a Python worker, its executor or its machine, and started the job again elsewhere; with "
-        "spark.task.maxFailures = 1 it does so after a lost machine alone, and any other cause is named"
+        "spark.task.maxFailures = 1 it does so only after a lost machine, and names any other cause"
     )
