@@ -119,7 +119,7 @@ class ConnectedClient:
 
     @property
     def identity(self) -> tuple[int, str]:
-        """Number and address: no other connection ever has both."""
+        """Number and address: no other connection has both, as long as the server runs."""
         return self.client_id, self.address
 
 
