@@ -27,7 +27,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import redact, retry_after_seconds
-from framework.storage.http.errors import HttpProxyError
+from framework.storage.http.errors import HttpProxyError, HttpTlsError
 from s3_source.errors_map import CLASSES, CODES, MAKING, Failed, from_code, translate
 from s3_source.signing import error_fields
 from tests.support.stopwatch import Stopwatch
@@ -188,6 +188,19 @@ def test_a_certificate_that_is_not_trusted_is_no_reason_to_try_again(said):
     error = translate(botocore.exceptions.SSLError(endpoint_url="https://store", error=ValueError(said)), LIST)
     assert isinstance(error, ConfigError)
     assert "s3.ca_bundle" in str(error)
+
+
+@pytest.mark.parametrize("said", ["certificate has expired", "certificate is not yet valid"])
+def test_a_certificate_that_is_renewed_or_a_clock_that_is_set_is_waited_for(said):
+    python = f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {said} (_ssl.c:1016)"
+    for raised in (
+        botocore.exceptions.SSLError(endpoint_url="https://store", error=ValueError(python)),
+        HttpTlsError(f"CERTIFICATE: SSL certificate problem: {said}"),
+    ):
+        error = translate(raised, LIST)
+        assert isinstance(error, StoreUnavailableError)
+        assert said in str(error)
+        assert "s3.ca_bundle" in str(error)
 
 
 ANSWERS = [
