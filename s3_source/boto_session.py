@@ -254,6 +254,7 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         DeferredRefreshableCredentials,
         create_assume_role_refresher,
     )
+    from botocore.exceptions import ClientError  # noqa: PLC0415
 
     duration = int(config.role_duration)
     request: dict[str, object] = {
@@ -280,11 +281,15 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         sts = identity.client("sts", **options)
         if config.proxy:
             sts.meta.events.unregister("before-send.sts", _check_token_proxy)
+        assume: Callable[[], dict[str, str]] = create_assume_role_refresher(sts, request)
         try:
-            fresh: dict[str, str] = create_assume_role_refresher(sts, request)()
+            return assume()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ExpiredToken" or config.access_key_id or not renew(identity):
+                raise
+            return assume()
         finally:
             sts.close()
-        return fresh
 
     class Keys(DeferredRefreshableCredentials):
         # botocore renews keys 15 minutes before they end. Those of the shortest role live 15 minutes: it would ask for

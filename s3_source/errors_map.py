@@ -354,9 +354,13 @@ def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, for
         return kind, own or f"{_IDENTITY} did not answer as it should; {_check(failed)}"
     if status == 407 and own:  # noqa: PLR2004 - of the proxy
         return kind, own
-    if failed.operation == "AssumeRole" and failed.role_arn:
-        return CredentialsError, f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
-    return CredentialsError, _OF_IDENTITY[failed.operation]
+    advice = _OF_IDENTITY[failed.operation]
+    if failed.operation == "AssumeRole" and kind is CredentialsError:
+        role = failed.role_arn or "of the profile"
+        advice = f"the keys that the role {role} is assumed with are refused; correct or renew them"
+    elif failed.operation == "AssumeRole" and failed.role_arn:
+        advice = f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
+    return CredentialsError, advice
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:

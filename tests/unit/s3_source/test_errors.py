@@ -415,6 +415,8 @@ def test_a_refusal_of_the_identitys_service_names_the_identity(operation, role_a
         ("ExpiredTokenException", 400),
         ("X", 400),
     ):
+        if (operation, code) == ("AssumeRole", "ExpiredTokenException"):
+            continue  # of the keys that the role is assumed with
         error = _refused(operation, code, status, role_arn)
         assert type(error) is CredentialsError
         assert re.search(words, str(error))
@@ -431,6 +433,19 @@ def test_a_refusal_of_the_identitys_service_names_the_identity(operation, role_a
         assert "the service that gives out the credentials" in str(error)
         assert "the store" not in str(error)
         assert "store.test" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("role_arn", "role"), [("arn:aws:iam::1:role/r", "arn:aws:iam::1:role/r"), ("", "of the profile")]
+)
+@pytest.mark.parametrize(
+    "code", ["ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch"]
+)
+def test_keys_that_a_role_is_assumed_with_are_told_from_the_role(code, role_arn, role):
+    error = _refused("AssumeRole", code, 403, role_arn)
+    assert type(error) is CredentialsError
+    assert f"the keys that the role {role} is assumed with are refused; correct or renew them" in str(error)
+    assert "trust policy" not in str(error)
 
 
 def test_an_identity_provider_that_could_not_be_reached_is_tried_again():
