@@ -886,6 +886,15 @@ def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mista
     ask()
 
 
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("role_arn", ["", ROLE])
+def test_a_metadata_service_that_refuses_to_tell_is_named(instance, opened, role_arn, status):
+    with FakeSts(status=status) as refusing:
+        instance(refusing.endpoint)
+        with pytest.raises(CredentialsError, match=f"no credentials were found.*HTTP {status} of {refusing.endpoint}"):
+            opened(attrs.evolve(BARE, role_arn=role_arn)).list_page()
+
+
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])
 def test_instance_metadata_that_fails_once_still_gives_the_keys(instance, failing):
     answers = {
