@@ -582,6 +582,20 @@ def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(moto_buc
         assert len(sts.asked) == 2
 
 
+@pytest.mark.parametrize("way", ["role", "web identity"])
+def test_a_proxy_login_that_botocore_cannot_send_to_the_token_service_is_a_mistake(
+    opened, web_identity, monkeypatch, way
+):
+    proxy, identity = f"http://user:S%C3%A4cret@127.0.0.1:{free_port()}", {"role_arn": ROLE, "access_key_id": "A"}
+    options = {**identity, "secret_access_key": "S", "proxy": proxy, "sts_endpoint": "https://sts.test"}
+    if way == "web identity":
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        options = web_identity("https://sts.test")
+    with pytest.raises(ConfigError, match=r"a proxy whose user or password is not ASCII; .*s3\.proxy") as caught:
+        opened(S3Config(bucket="b", region="us-east-1", endpoint="http://store.test", **options)).list_page()
+    assert "cret" not in str(caught.value)
+
+
 def test_expired_keys_that_a_role_is_assumed_with_are_asked_for_again(moto_bucket, monkeypatch, tmp_path, opened):
     """As when an administrator ends the sessions of that identity, or this machine's clock is behind."""
     moto_bucket.put("k", b"by role")
