@@ -344,6 +344,7 @@ class GcsStore(HttpStore):
                 if status not in REDIRECTS and (status != _REFUSED or not renewals):
                     return answer
                 answer.wait_refusal()
+                answer.close()  # it may go on without end
                 if status == _REFUSED:
                     renewals -= 1
                     self._tokens.renew(_token_of(answer))
@@ -353,7 +354,6 @@ class GcsStore(HttpStore):
             if status in REDIRECTS:
                 redirects -= 1
                 url, asked = _redirected(url, answer.headers.get("location") or "", failed)
-            answer.close()  # a refusal may go on without end
             answer = None
         raise StoreUnavailableError(
             f"{failed.location}: the store redirects in a circle; check gcs.endpoint and gcs.proxy"

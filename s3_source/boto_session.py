@@ -104,9 +104,10 @@ def find_credentials(session: Session) -> None:
         ConfigError: the environment's proxy for the instance's metadata service cannot be used.
         CredentialRetrievalError: what gives them out left a part out, or wrote one in another form; or the instance's
             metadata service, which may come up after this program, is the only one left and failed.
+        NoCredentialsError: that service refuses to tell.
     """
     from botocore.credentials import RefreshableCredentials  # noqa: PLC0415
-    from botocore.exceptions import CredentialRetrievalError  # noqa: PLC0415
+    from botocore.exceptions import CredentialRetrievalError, NoCredentialsError  # noqa: PLC0415
 
     try:
         with _metadata_watched(session) as watch:
@@ -116,6 +117,8 @@ def find_credentials(session: Session) -> None:
     except (KeyError, TypeError, ValueError) as error:
         missing = f"no {error.args[0]}" if isinstance(error, KeyError) else str(error)
         raise CredentialRetrievalError(provider="what gives them out", error_msg=missing) from None
+    if keys is None and watch.refusal:
+        raise NoCredentialsError from OSError(watch.refusal)
     if keys is None and watch.fault:
         raise CredentialRetrievalError(provider="the instance's metadata service", error_msg=watch.fault)
     if isinstance(keys, RefreshableCredentials):
@@ -150,14 +153,16 @@ class _MetadataWatch:
     Attributes:
         session: botocore's, which does it.
         fault: how the last one failed; empty where there is no such service, or it answered that it has no keys.
+        refusal: how the last one was refused: the service is switched off, or lets no container ask.
     """
 
     session: Any = None
     fault: str = ""
+    refusal: str = ""
 
     def send(self, request: Any) -> Any:
         """Send a request; called by botocore."""
-        self.fault = ""
+        self.fault = self.refusal = ""
         _check_proxy_of(request.url)
         try:
             answer = self.session.send(request)
@@ -167,8 +172,11 @@ class _MetadataWatch:
             if type(error).__name__ == "ReadTimeoutError" or "refused" in cause:
                 self.fault = f"{error} ({cause})"
             raise
+        told = f"HTTP {answer.status_code} of {request.url}"
         if answer.status_code >= 500 or answer.status_code == 429:  # noqa: PLR2004
-            self.fault = f"HTTP {answer.status_code} of {request.url}"
+            self.fault = told
+        if answer.status_code in {401, 403}:
+            self.refusal = told
         return answer
 
 
@@ -254,6 +262,7 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         DeferredRefreshableCredentials,
         create_assume_role_refresher,
     )
+    from botocore.exceptions import ClientError  # noqa: PLC0415
 
     duration = int(config.role_duration)
     request: dict[str, object] = {
@@ -280,11 +289,15 @@ def _role_resolver(identity: Session, config: S3Config) -> CredentialResolver:
         sts = identity.client("sts", **options)
         if config.proxy:
             sts.meta.events.unregister("before-send.sts", _check_token_proxy)
+        assume: Callable[[], dict[str, str]] = create_assume_role_refresher(sts, request)
         try:
-            fresh: dict[str, str] = create_assume_role_refresher(sts, request)()
+            return assume()
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ExpiredToken" or config.access_key_id or not renew(identity):
+                raise
+            return assume()
         finally:
             sts.close()
-        return fresh
 
     class Keys(DeferredRefreshableCredentials):
         # botocore renews keys 15 minutes before they end. Those of the shortest role live 15 minutes: it would ask for

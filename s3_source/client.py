@@ -23,6 +23,7 @@ from typing_extensions import override
 from framework.config.bucket import customer_key_bytes
 from framework.errors import (
     AccessDeniedError,
+    ListingError,
     ObjectChangedError,
     ObjectError,
     ObjectNotFoundError,
@@ -148,6 +149,8 @@ class S3Store(HttpStore):
         self._check_open()
         options = dict(self._options)
         if continuation is not None:
+            if REPLACEMENT in continuation:
+                self._check_continuation(continuation)
             options["ContinuationToken"] = continuation
         elif after and after >= prefix:  # else it excludes nothing, and SeaweedFS shows nothing or too little behind it
             options["StartAfter"] = after
@@ -164,6 +167,16 @@ class S3Store(HttpStore):
         if self.address and not self._warned:  # AWS lists them all
             self._warn_without_etag(page.objects)
         return page
+
+    def _check_continuation(self, key: str) -> None:
+        """Raise if a continuation that is a key (versitygw's) was changed on its way: keys up to the shown one would be missed."""
+        try:
+            self._head(key)
+        except ObjectNotFoundError as error:
+            raise ListingError(
+                f"s3://{self.bucket}: a page of the listing ends with {key!r}, and there is no such key: {REPLACEMENT!r} stands "
+                "for characters that the store does not show, and what follows cannot be asked for. Rename that object"
+            ) from error
 
     def _warn_without_etag(self, objects: Sequence[NativeObject]) -> None:
         bare = next((native for native in objects if native.version[0] == "@"), None)

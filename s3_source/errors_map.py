@@ -124,6 +124,7 @@ CLASSES: Mapping[str, Kind] = {
 
 _EXPIRED = "CredentialsStillExpired"
 _UNREADABLE = "CredentialsUnreadable"
+_NOT_ASCII = "LoginNotAscii"
 _SSO = "single sign-on gives out no keys; check account and role of the profile, or log in again (aws sso login)"
 _ADVICE: Mapping[str, str] = {
     **dict.fromkeys(("RequestTimeTooSkewed", "RequestExpired"), "the clock of this machine is off; set it"),
@@ -149,6 +150,8 @@ _ADVICE: Mapping[str, str] = {
         "the store cannot be reached; check s3.endpoint, s3.region and the network",
     ),
     _EXPIRED: "new keys had expired already when they were given out; check the clock, s3.profile, or the container's agent",
+    _NOT_ASCII: "the service that gives out the credentials is asked through a proxy whose user or password is not ASCII;"
+    " give it another one (s3.proxy, or the variable HTTPS_PROXY)",
     _UNREADABLE: "a file or program for the credentials cannot be used; check s3.profile, the shared AWS files and the"
     " variables AWS_*",
     "CredentialRetrievalError": "what gives the credentials out did not; check s3.profile, the container's agent, or"
@@ -218,6 +221,9 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
         and failed.operation != MAKING
     ):
         kind = StoreUnavailableError  # botocore found a number, date or encoding that is none, or too many tags in tags
+    # botocore can send no such login to a proxy
+    if isinstance(getattr(error, "kwargs", {}).get("error"), UnicodeEncodeError) and failed.of_identity:
+        kind, name = ConfigError, _NOT_ASCII
     if isinstance(error, RuntimeError) and "still expired" in str(error):  # of botocore, which asked for new keys
         kind, name = StoreUnavailableError, _EXPIRED
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError)) and error.filename:
@@ -233,7 +239,7 @@ def translate(error: BaseException, failed: Failed) -> SourceError:
 
 def _identity_advice(kind: Kind, name: str, failed: Failed) -> str:
     """Return what to do when the service that gives out the credentials cannot be asked; empty when `_ADVICE` tells."""
-    if name in {_EXPIRED, _UNREADABLE, "CredentialRetrievalError", "ProxyConnectionError"}:
+    if name in {_EXPIRED, _NOT_ASCII, _UNREADABLE, "CredentialRetrievalError", "ProxyConnectionError"}:
         return ""
     if name == "SSLError" and kind is ConfigError:
         bundle = "s3.sts_endpoint and s3.ca_bundle" if failed.role_arn else "the variable AWS_CA_BUNDLE"
@@ -354,9 +360,13 @@ def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, for
         return kind, own or f"{_IDENTITY} did not answer as it should; {_check(failed)}"
     if status == 407 and own:  # noqa: PLR2004 - of the proxy
         return kind, own
-    if failed.operation == "AssumeRole" and failed.role_arn:
-        return CredentialsError, f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
-    return CredentialsError, _OF_IDENTITY[failed.operation]
+    advice = _OF_IDENTITY[failed.operation]
+    if failed.operation == "AssumeRole" and kind is CredentialsError:
+        role = failed.role_arn or "of the profile"
+        advice = f"the keys that the role {role} is assumed with are refused; correct or renew them"
+    elif failed.operation == "AssumeRole" and failed.role_arn:
+        advice = f"the role {failed.role_arn} cannot be assumed; check s3.role_arn and its trust policy"
+    return CredentialsError, advice
 
 
 def _is_foreign(code: str, status: int, failed: Failed, *, signed: bool) -> bool:

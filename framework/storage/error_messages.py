@@ -121,17 +121,19 @@ def advice_of_connections(section: str) -> dict[str, str]:
 # A certificate that is not trusted or names another host, no TLS at all, a ca_bundle that cannot be read.
 _STAYS_SO = ("CERTIFICATE", "WRONG_VERSION", "doesn't match", "[Errno 2]", "[Errno 13]", "[Errno 21]")
 
+# A program renews it, or a time service sets this machine's clock.
+_PASSES = ("certificate has expired", "certificate is not yet valid")
+
 
 def kind_of_class(error: BaseException, classes: Mapping[str, Kind]) -> Kind:
     """Return the kind of an exception by the name of its class, or of the nearest base that is known."""
     for cls in type(error).__mro__:
         kind = classes.get(cls.__name__)
         if kind is not None:
-            # what a reset looks like inside TLS
-            broken = cls.__name__ in {"SSLError", "HttpTlsError"} and not any(
-                words in str(error) for words in _STAYS_SO
-            )
-            return StoreUnavailableError if broken else kind
+            text = str(error)
+            stays = any(words in text for words in _STAYS_SO) and not any(words in text for words in _PASSES)
+            # else it is what a reset looks like inside TLS
+            return kind if stays or cls.__name__ not in {"SSLError", "HttpTlsError"} else StoreUnavailableError
     return FatalError
 
 

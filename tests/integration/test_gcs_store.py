@@ -28,10 +28,11 @@ from framework.errors import (
     TaskClosedError,
     ThrottledError,
 )
+from framework.storage.http.errors import MAX_REFUSAL_BYTES
 from framework.storage.preflight import check_store
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import RetryPolicy
-from framework.testing.faults import Fault, FaultProxy
+from framework.testing.faults import COPY_BYTES, Fault, FaultProxy
 from framework.testing.servers.ports import free_port
 from gcs_source.client import GcsStore
 from gcs_source.config import GcsConfig
@@ -395,6 +396,20 @@ def test_a_redirect_to_no_address_is_told(headers, gcs_bucket, opened):
             ConfigError, match=r"redirects the request to no address; check gcs\.endpoint and gcs\.proxy"
         ):
             store.list_page()
+
+
+def test_a_refused_redirect_that_goes_on_without_end_is_closed(opened):
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as pool:
+        store = opened(GcsConfig(bucket="b", anonymous=True, endpoint=f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        asked = pool.submit(store.list_page)
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(COPY_BYTES)
+            connection.sendall(b"HTTP/1.1 308 To nowhere\r\nContent-Length: 1000000\r\n\r\n" + b"x" * MAX_REFUSAL_BYTES)
+            with pytest.raises(ConfigError, match="redirects the request to no address"):
+                asked.result()
+            connection.settimeout(5)
+            assert connection.recv(1) == b""
 
 
 def test_a_token_in_the_clear_is_warned_of(gcs_bucket, caplog):

@@ -432,8 +432,10 @@ class FakeSts:
                 body = self.rfile.read(int(self.headers["content-length"])).decode()
                 asked = {name: values[0] for name, values in parse_qs(body).items()}
                 outer.asked.append(asked | {"authorization": self.headers["authorization"]})
-                answer = outer.answer(lifetime) if status == 200 else outer.refusal()
-                self.send_response(status)
+                expired = "Credential=EXPIRED/" in (self.headers["authorization"] or "")
+                refusal = outer.refusal("ExpiredToken") if expired else outer.refusal() if status != 200 else b""
+                answer = refusal or outer.answer(lifetime)
+                self.send_response(403 if expired else status)
                 self.send_header("Content-Type", "text/xml")
                 self.send_header("Content-Length", str(len(answer)))
                 self.end_headers()
@@ -465,11 +467,11 @@ class FakeSts:
             f"</{action}Result></{action}Response>"
         ).encode()
 
-    def refusal(self):
+    def refusal(self, code="AccessDenied"):
         return (
-            b'<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
-            b"<Code>AccessDenied</Code><Message>not allowed</Message></Error></ErrorResponse>"
-        )
+            '<ErrorResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><Error><Type>Sender</Type>'
+            f"<Code>{code}</Code><Message>not allowed</Message></Error></ErrorResponse>"
+        ).encode()
 
     def __enter__(self):
         return self
@@ -578,6 +580,38 @@ def test_keys_that_the_store_calls_expired_are_renewed_before_their_end(moto_buc
         tokens = [request.headers["x-amz-security-token"] for request in proxy.requests]
         assert tokens[-2:] == ["token-1", "token-2"]
         assert len(sts.asked) == 2
+
+
+@pytest.mark.parametrize("way", ["role", "web identity"])
+def test_a_proxy_login_that_botocore_cannot_send_to_the_token_service_is_a_mistake(
+    opened, web_identity, monkeypatch, way
+):
+    proxy, identity = f"http://user:S%C3%A4cret@127.0.0.1:{free_port()}", {"role_arn": ROLE, "access_key_id": "A"}
+    options = {**identity, "secret_access_key": "S", "proxy": proxy, "sts_endpoint": "https://sts.test"}
+    if way == "web identity":
+        monkeypatch.setenv("HTTPS_PROXY", proxy)
+        options = web_identity("https://sts.test")
+    with pytest.raises(ConfigError, match=r"a proxy whose user or password is not ASCII; .*s3\.proxy") as caught:
+        opened(S3Config(bucket="b", region="us-east-1", endpoint="http://store.test", **options)).list_page()
+    assert "cret" not in str(caught.value)
+
+
+def test_expired_keys_that_a_role_is_assumed_with_are_asked_for_again(moto_bucket, monkeypatch, tmp_path, opened):
+    """As when an administrator ends the sessions of that identity, or this machine's clock is behind."""
+    moto_bucket.put("k", b"by role")
+    keys = {"Version": 1, "SecretAccessKey": "S", "SessionToken": "T", "Expiration": "2099-01-01T00:00:00Z"}
+    (tmp_path / "keys.json").write_text(json.dumps(keys | {"AccessKeyId": "EXPIRED"}))
+    (tmp_path / "renewed.json").write_text(json.dumps(keys | {"AccessKeyId": "RENEWED"}))
+    give = "sh -c 'cat keys.json; cp renewed.json keys.json'"
+    (tmp_path / "config").write_text(f"[profile given]\ncredential_process = {give}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    identity = {"profile": "given", "access_key_id": "", "secret_access_key": ""}
+    with FakeSts() as sts:
+        store = opened(moto_bucket.config(role_arn=ROLE, sts_endpoint=sts.endpoint, **identity))
+        assert read(store, only(store)) == b"by role"
+        asked = [request["authorization"].partition("Credential=")[2].partition("/")[0] for request in sts.asked]
+        assert asked == ["EXPIRED", "RENEWED"]
 
 
 @pytest.mark.parametrize("way", ["role", "web identity"])
@@ -864,6 +898,15 @@ def test_a_machine_without_credentials_and_without_a_metadata_service_is_a_mista
     ask()
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     ask()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("role_arn", ["", ROLE])
+def test_a_metadata_service_that_refuses_to_tell_is_named(instance, opened, role_arn, status):
+    with FakeSts(status=status) as refusing:
+        instance(refusing.endpoint)
+        with pytest.raises(CredentialsError, match=f"no credentials were found.*HTTP {status} of {refusing.endpoint}"):
+            opened(attrs.evolve(BARE, role_arn=role_arn)).list_page()
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 3])

@@ -10,7 +10,14 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.loaders import JSONFileLoader, create_loader
 
-from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
+from framework.errors import (
+    ConfigError,
+    ListingError,
+    ObjectChangedError,
+    ObjectError,
+    ObjectNotFoundError,
+    StoreUnavailableError,
+)
 from framework.model.objects import MAX_SIZE
 from framework.storage.error_messages import make_error
 from framework.storage.http.http_store import ObjectGet
@@ -225,6 +232,27 @@ def test_a_page_of_another_request_is_an_error_and_no_end_of_a_listing():
         for asked in ({}, {"after": "k4"}, {"continuation": "t"}, {"prefix": "k9", "after": "k5"}):
             with pytest.raises(StoreUnavailableError, match="answers another request"):
                 store.list_page(**asked)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_continuation_that_was_changed_like_the_key_it_is_does_not_miss_what_follows(there):
+    """That of versitygw is the last key; in both, U+FFFD stands for what XML does not take, and sorts behind it."""
+
+    def head(**_):
+        if not there:
+            meta = {"HTTPStatusCode": 404, "HTTPHeaders": {"x-amz-request-id": "1"}}
+            raise ClientError({"Error": {"Code": "404"}, "ResponseMetadata": meta}, "HeadObject")
+        return {"ContentLength": 1, "LastModified": datetime(2026, 1, 1, tzinfo=timezone.utc)}
+
+    body = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>"
+    answer = {BODY: body, "ResponseMetadata": {"HTTPHeaders": {}}}
+    with answering(None) as store:
+        store._client.head_object, store._client.list_objects_v2 = head, lambda **_: answer
+        if there:
+            assert store.list_page(continuation="a\ufffd").objects == []
+            return
+        with pytest.raises(ListingError, match=r"a page of the listing ends with 'a\ufffd'.*Rename that object"):
+            store.list_page(continuation="a\ufffd")
 
 
 def ranged(**headers):

@@ -27,7 +27,7 @@ from framework.errors import (
     ThrottledError,
 )
 from framework.storage.error_messages import redact, retry_after_seconds
-from framework.storage.http.errors import HttpProxyError
+from framework.storage.http.errors import HttpProxyError, HttpTlsError
 from s3_source.errors_map import CLASSES, CODES, MAKING, Failed, from_code, translate
 from s3_source.signing import error_fields
 from tests.support.stopwatch import Stopwatch
@@ -188,6 +188,19 @@ def test_a_certificate_that_is_not_trusted_is_no_reason_to_try_again(said):
     error = translate(botocore.exceptions.SSLError(endpoint_url="https://store", error=ValueError(said)), LIST)
     assert isinstance(error, ConfigError)
     assert "s3.ca_bundle" in str(error)
+
+
+@pytest.mark.parametrize("said", ["certificate has expired", "certificate is not yet valid"])
+def test_a_certificate_that_is_renewed_or_a_clock_that_is_set_is_waited_for(said):
+    python = f"[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {said} (_ssl.c:1016)"
+    for raised in (
+        botocore.exceptions.SSLError(endpoint_url="https://store", error=ValueError(python)),
+        HttpTlsError(f"CERTIFICATE: SSL certificate problem: {said}"),
+    ):
+        error = translate(raised, LIST)
+        assert isinstance(error, StoreUnavailableError)
+        assert said in str(error)
+        assert "s3.ca_bundle" in str(error)
 
 
 ANSWERS = [
@@ -402,6 +415,8 @@ def test_a_refusal_of_the_identitys_service_names_the_identity(operation, role_a
         ("ExpiredTokenException", 400),
         ("X", 400),
     ):
+        if (operation, code) == ("AssumeRole", "ExpiredTokenException"):
+            continue  # of the keys that the role is assumed with
         error = _refused(operation, code, status, role_arn)
         assert type(error) is CredentialsError
         assert re.search(words, str(error))
@@ -418,6 +433,19 @@ def test_a_refusal_of_the_identitys_service_names_the_identity(operation, role_a
         assert "the service that gives out the credentials" in str(error)
         assert "the store" not in str(error)
         assert "store.test" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("role_arn", "role"), [("arn:aws:iam::1:role/r", "arn:aws:iam::1:role/r"), ("", "of the profile")]
+)
+@pytest.mark.parametrize(
+    "code", ["ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "SignatureDoesNotMatch"]
+)
+def test_keys_that_a_role_is_assumed_with_are_told_from_the_role(code, role_arn, role):
+    error = _refused("AssumeRole", code, 403, role_arn)
+    assert type(error) is CredentialsError
+    assert f"the keys that the role {role} is assumed with are refused; correct or renew them" in str(error)
+    assert "trust policy" not in str(error)
 
 
 def test_an_identity_provider_that_could_not_be_reached_is_tried_again():
