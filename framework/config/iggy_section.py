@@ -145,25 +145,29 @@ class IggySection:
         Raises:
             ConfigError: the options contradict each other, or the address is invalid; the loader finds it earlier.
         """
-        mistakes = [*_login_errors(self)]
-        if (self.url is None) == (self.address is None):
-            mistakes.append(
-                "url: missing; give url, or address with username and password, or address with token"
-                if self.url is None
-                else "url, address: both name the server; leave one of the two out"
-            )
+        if mistakes := [*self._server_errors()]:
             raise ConfigError(mistakes)
-        place = "address" if self.url is None else "url"
-        try:
-            with_login = bool(self.login_names) or self.url is None
-            parsed = IggyAddress.parse(self.url or _url_of(f"{self.address}", self.transport), with_login=with_login)
-        except ConfigError as exc:
-            mistakes += [f"{place}: {mistake}" for mistake in exc.mistakes]
+        return _completed(self._parsed(), self)
+
+    def _parsed(self) -> IggyAddress:
+        with_login = bool(self.login_names) or self.url is None
+        return IggyAddress.parse(self.url or _url_of(f"{self.address}", self.transport), with_login=with_login)
+
+    def _server_errors(self) -> Iterator[str]:
+        """Yield errors for an invalid address and contradictions; last those of `tls`, which may be a mistake of its own."""
+        yield from _login_errors(self)
+        if self.url is None and self.address is None:
+            yield "url: missing; give url, or address with username and password, or address with token"
+        elif self.url is not None and self.address is not None:
+            yield "url, address: both name the server; leave one of the two out"
         else:
-            mistakes += [*_contradictions(self, parsed, place)]
-        if mistakes:
-            raise ConfigError(mistakes)
-        return _completed(parsed, self)
+            place = "address" if self.url is None else "url"
+            try:
+                parsed = self._parsed()
+            except ConfigError as exc:
+                yield from (f"{place}: {mistake}" for mistake in exc.mistakes)
+            else:
+                yield from _contradictions(self, parsed, place)
 
     @property
     def login_names(self) -> list[str]:
@@ -172,14 +176,12 @@ class IggySection:
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for an invalid address, and for names that Iggy rejects; never the password."""
-        try:
-            self.server()
-        except ConfigError as exc:
-            yield from exc.mistakes
         for option_name, name in (("stream", self.stream), ("topic", self.topic)):
-            mistake = topic_name_error(name) if name is not None else None
+            # a name that is no text is absent, or a mistake of its own
+            mistake = topic_name_error(name) if isinstance(name, str) else None
             if mistake is not None:
                 yield f'{option_name} = "{name}": {mistake}'
+        yield from self._server_errors()
 
 
 def _login_errors(section: IggySection) -> Iterator[str]:

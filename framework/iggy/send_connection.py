@@ -148,6 +148,17 @@ class SendConnection:
             IggyUnavailableError: no answer in time.
             IggyAuthError, IggyProtocolError: the login was refused.
         """
+        try:
+            self._connect()
+            self._session = _session_of(self._ask(CONNECT, _LOGIN, _encode_login(self._address)))
+            self.client = wire.parse_own_client(self._ask("ask for the own client id", _READ, code=protocol.GET_ME))
+        except BaseException:
+            self._socket.close()
+            raise
+        self._limit = self._limit_when_open
+        loop.call_soon_threadsafe(_keep_alive, weakref.ref(self), loop)
+
+    def _connect(self) -> None:
         timeout_seconds, _ = self._limit_when_open
         limit = struct.pack("ll", int(timeout_seconds), int(timeout_seconds % 1 * 1e6))
         try:
@@ -157,11 +168,9 @@ class SendConnection:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
+            if self.failure is not None:  # another thread closed it
+                raise not_sent(CONNECT, self.failure, server=self._address.server) from error
             raise classify(error, CONNECT, server=self._address.server, login=self._address.login) from error
-        self._session = _session_of(self._ask(CONNECT, _LOGIN, _encode_login(self._address)))
-        self.client = wire.parse_own_client(self._ask("ask for the own client id", _READ, code=protocol.GET_ME))
-        self._limit = self._limit_when_open
-        loop.call_soon_threadsafe(_keep_alive, weakref.ref(self), loop)
 
     def join_group(self, what: str, stream: str, topic: str, group: str) -> None:
         """Join a consumer group that exists.

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from framework.engine.spark.failure_messages import application_ended, is_stopped
 from framework.engine.spark.spark_context import NOTICE_SECONDS, is_on
+from framework.errors import SparkUnavailableError
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -22,6 +23,9 @@ NO_EXECUTOR = (
 """What a run waits for that no executor serves."""
 
 LOOK_SECONDS = 5.0
+
+GONE_SECONDS = 300.0
+"""How long jobs wait while no executor is left: a master that lost its state in a restart never gives another one."""
 
 SLOTS_SECONDS = 1.0
 """How long an answer of Spark counts: executors join and leave at any time."""
@@ -37,7 +41,7 @@ class Capacity:
     Spark's `defaultParallelism` is not it: it is an option for shuffles, and on a cluster it is 2 until executors join.
 
     Args:
-        context: Spark's context.
+        context: Spark's context, whose executors were looked at.
         tasks_max: the option; None has as many tasks as cores.
         clock: returns seconds.
     """
@@ -52,7 +56,7 @@ class Capacity:
         self._slots = 1
         self._is_dynamic = is_on(context.getConf(), "spark.dynamicAllocation.enabled")
         self._look_at = clock() + LOOK_SECONDS
-        self._all_wait, self._some_wait = _Lasting(), _Lasting()
+        self._all_wait, self._some_wait, self._gone = _Lasting(), _Lasting(), _Lasting(GONE_SECONDS)
         self._warns_of_some = tasks_max is not None
 
     @property
@@ -76,7 +80,8 @@ class Capacity:
             running: number of jobs with objects to read.
 
         Raises:
-            SparkUnavailableError: the application has ended, which an idle run would learn from its next job.
+            SparkUnavailableError: the application has ended, which an idle run would learn from its next job; or jobs have
+                waited for `GONE_SECONDS` without an executor.
         """
         now = self._clock()
         if now < self._look_at:
@@ -87,6 +92,13 @@ class Capacity:
         none_runs = self._no_task_runs()
         if self._all_wait.lasts(none_runs, now):
             log.warning("still waiting for %s", NO_EXECUTOR)
+        is_gone = none_runs and not self._is_dynamic and _concurrent_tasks(self._context) == 0
+        if self._gone.lasts(is_gone, now):
+            raise SparkUnavailableError(
+                f"no executor is left of the application {self._context.appName} at {self._context.master}, and for "
+                f"{GONE_SECONDS:.0f} seconds no other one came; did its master restart without spark.deploy.recoveryMode? "
+                "Start the source again"
+            )
         if not self._warns_of_some:
             return
         slots = self.slots
@@ -115,9 +127,10 @@ class Capacity:
 
 
 class _Lasting:
-    """Whether something has been so at each look of the last `NOTICE_SECONDS`; then again after as long."""
+    """Whether something has been so at each look of so many seconds; then again after as long."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = NOTICE_SECONDS) -> None:
+        self._seconds = seconds
         self._since: float | None = None
 
     def lasts(self, is_so: bool, now: float) -> bool:
@@ -126,7 +139,7 @@ class _Lasting:
             return False
         if self._since is None:
             self._since = now
-        if now - self._since < NOTICE_SECONDS:
+        if now - self._since < self._seconds:
             return False
         self._since = now
         return True

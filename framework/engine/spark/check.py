@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.engine.iggy_target import open_connection
+from framework.engine.spark.executor import explained
 from framework.engine.spark.failure_messages import lost_job
 from framework.engine.spark.jvm import require_java
 from framework.engine.spark.packages import CHECK_GROUP, require_packages
 from framework.engine.spark.spark_context import runs_locally, spark_context, wait_for
 from framework.engine.spark.threads import cancel_jobs
-from framework.engine.task_run import portable
 from framework.errors import SourceError
 from framework.storage.preflight import CheckResult, check_store
 from framework.task.store_task import StoreSourceTask
@@ -99,7 +99,7 @@ def look(given: tuple[type[AbstractSourceTask], SourceCommonConfig]) -> tuple[st
         if address.embedded_path is None:  # which runs where the driver starts it
             open_connection(address, config).close()
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
-        return host, CheckResult.failed(step, portable(error))
+        return host, CheckResult.failed(step, explained(error))
     finally:
         task.close_resources()
     return host, None

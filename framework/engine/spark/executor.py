@@ -129,7 +129,7 @@ def _run(job: SparkJob) -> JobResult:
             # The driver may live on, and only the connection broke. What is left would be read by no job of this epoch.
             failure = UnknownOutcomeError("the connection of a job to its driver broke")
     except Exception as error:  # noqa: BLE001 - whatever it is, the driver must hear it
-        failure = _explained(error)
+        failure = explained(error)
     finally:
         if run is not None:
             run.close()
@@ -141,7 +141,7 @@ def _run(job: SparkJob) -> JobResult:
     )
 
 
-def _explained(error: Exception) -> SourceError:
+def explained(error: Exception) -> SourceError:
     """Return the error for the driver. Low memory where a Python worker's is limited names the option."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY or not is_low_memory(error):

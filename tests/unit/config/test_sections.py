@@ -219,3 +219,13 @@ def test_a_master_that_is_none_is_told_what_it_must_be(master):
 def test_options_that_contradict_ours(conf, said):
     (mistake,) = SparkSection(conf=conf).validate_options()
     assert said in mistake
+
+
+def test_a_mistake_about_tls_hides_none_of_its_section():
+    found = mistakes(iggy={"username": "ann", "stream": "17", "tls": {"enabled": "maybe"}})
+    assert [text.split(":")[0] for text in found] == [
+        '[iggy.tls] enabled = "maybe"',
+        '[iggy] stream = "17"',
+        "[iggy] password",
+        "[iggy] url, username",
+    ]

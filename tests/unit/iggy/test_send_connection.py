@@ -307,6 +307,20 @@ def test_a_login_that_is_refused(connect, reason, kind):
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("login", "kind"), [(9, IggyAuthError), ((41, b""), IggyAuthError), ((0, b""), IggyProtocolError)]
+)
+def test_a_login_that_is_refused_leaves_no_socket(loop, login, kind):
+    server = FakeServer(login=login)
+    address = IggyAddress(host="127.0.0.1", port=server.port, user="iggy", password="secret")
+    with pytest.raises(kind) as caught:
+        open_sending(address, loop, print)
+    server.thread.join(20)  # until it reads an end
+    assert not server.thread.is_alive()
+    assert caught.value.__traceback__ is not None  # which knows the connection
+    server.close()
+
+
 def test_the_answer_to_a_login_of_another_layout(connect):
     with pytest.raises(IggyProtocolError, match="the answer to a login"):
         connect(login=(0, bytes(8)))
@@ -334,6 +348,12 @@ def test_a_close_ends_the_login(loop):
     assert watch.seconds < 10
     assert len(ends) == 1
     server.close()
+
+
+def test_a_close_before_it_connects(loop):
+    address = IggyAddress(host="127.0.0.1", port=1, user="iggy", password="secret")
+    with pytest.raises(IggyUnavailableError, match="it was closed"):
+        open_sending(address, loop, print, on_made=SendConnection.close)
 
 
 def test_the_answer_to_another_request_ends_it(connect):

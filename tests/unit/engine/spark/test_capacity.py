@@ -1,10 +1,11 @@
 """How many tasks Spark runs at once, and jobs that wait for an executor."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
-from framework.engine.spark.capacity import LOOK_SECONDS, NO_EXECUTOR, SLOTS_SECONDS, Capacity
+from framework.engine.spark.capacity import GONE_SECONDS, LOOK_SECONDS, NO_EXECUTOR, SLOTS_SECONDS, Capacity
 from framework.engine.spark.spark_context import NOTICE_SECONDS
 from framework.errors import SparkUnavailableError
 
@@ -117,3 +118,24 @@ def test_more_tasks_than_cores_are_told_of_once(caplog):
     ]
     assert warned(context, 10 * NOTICE_SECONDS, caplog, running=2, tasks_max=6) == []
     assert warned(context, 10 * NOTICE_SECONDS, caplog, running=4, tasks_max=None) == [], "of dynamic allocation"
+
+
+@pytest.mark.parametrize("dynamic", ["false", "true"])
+def test_executors_that_are_gone_for_good_end_the_run(dynamic):
+    """A standalone master that lost its state in a restart knows nothing of the application."""
+    context, clock = Context(2, active=1, conf={"spark.dynamicAllocation.enabled": dynamic}), Clock()
+    watch = Capacity(context, tasks_max=1, clock=clock)
+
+    def look_until(seconds):
+        while clock.now < seconds:
+            watch.look(1)
+            clock.now += 1.0
+
+    look_until(GONE_SECONDS)
+    context.slots, context.active = 0, 0
+    look_until(2 * GONE_SECONDS)
+    context.slots, context.active = 2, 1  # machines that come back in time
+    look_until(2 * GONE_SECONDS + 2 * LOOK_SECONDS)
+    context.slots, context.active = 0, 0
+    with pytest.raises(SparkUnavailableError, match="did its master restart") if dynamic == "false" else nullcontext():
+        look_until(4 * GONE_SECONDS)

@@ -1,7 +1,9 @@
 """`check` looks from an executor: its credentials, files and routes are others than the driver's."""
 
 import contextlib
+import resource
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from pyspark import cloudpickle
@@ -112,6 +114,13 @@ def test_an_embedded_server_is_not_looked_for(monkeypatch):
 def test_an_error_of_anothers_code_is_told_by_the_driver():
     _, failed = look((BrokenTask, source_config()))
     assert (failed.step, failed.detail) == ("store", "KeyError: 'key'")
+
+
+def test_low_memory_there_names_the_option(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (200 << 20, 200 << 20))
+    monkeypatch.setattr(check, "open_connection", Mock(side_effect=MemoryError))
+    _, failed = look((MemorySourceTask, source_config()))
+    assert "200 MiB of address space: raise spark.executor.pyspark.memory" in failed.detail
 
 
 def test_a_list_of_keys_on_the_drivers_disk_is_not_looked_for(tmp_path, monkeypatch):
