@@ -18,6 +18,7 @@ from framework.cli.config_file import ConfigFile
 from framework.cli.first_records import check_records, then
 from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
 from framework.cli.text import printable
+from framework.cli.version import outdated_packages
 from framework.discovery.listing_feed import iterated
 from framework.discovery.new_objects import check_listed
 from framework.discovery.object_filters import FilterReason, RoutedSelection, Selector
@@ -70,6 +71,8 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     """
     config = read_config(task_class, file)
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
+    if outdated := outdated_packages():
+        _write(CheckResult("packages", ok=True, detail=outdated, warning=True))
     code = EXIT_DONE
     for result in itertools.chain(
         _tried("engine", _engine(task_class, config)),

@@ -107,7 +107,7 @@ def read_selected(connection: IggyConnection, config: SourceCommonConfig, choice
 
     Raises:
         ConfigError: `--since` is not a time, or no dead letter has the number.
-        IggyTopicError: the topic is missing.
+        IggyTopicError: the topic has no partition.
     """
     from framework.iggy.dead_letters.reader import DeadLetterLog, topic_of  # noqa: PLC0415 - loads what a run does
 

@@ -47,6 +47,9 @@ WAYS_OUT = {
 }
 """What to do when the system refuses something, by its words; any library may be the one that is refused."""
 
+_OF_OLD_PACKAGES = {"AttributeError", "ImportError", "TypeError"}
+"""Errors that a package older than required may cause. Without memory or open files none is looked at."""
+
 
 def _ways_out(text: str) -> str:
     ways = dict.fromkeys(way for words, way in WAYS_OUT.items() if words in text and way not in text)
@@ -102,8 +105,14 @@ class ErrorReporter:
 
     def _unexpected(self, name: str, text: str, trace: str) -> int:
         """Report an error that is not a `SourceError`; keep its traceback."""
+        ways = _ways_out(text)
+        if name in _OF_OLD_PACKAGES:
+            from framework.cli.version import outdated_packages  # noqa: PLC0415 - only for this
+
+            outdated = outdated_packages()
+            ways += f"; {outdated}" if outdated else ""
         trace = without_secrets(trace)
-        sentence = f"unexpected {without_secrets(text)}{_ways_out(text)}; {traces.keep(trace)}"
+        sentence = f"unexpected {without_secrets(text)}{ways}; {traces.keep(trace)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import attrs
@@ -160,13 +160,10 @@ def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
 
 
-def _refuse_twins(record: str, fields: Any) -> None:
-    names = Counter(field["name"] for field in fields)
-    if len(names) < len(fields):
-        ((twice, _),) = names.most_common(1)
-        raise UnusableSchemaError(
-            f"two fields of the record {record} have the same name, {twice}: as JSON one of them would be lost"
-        )
+def _refuse_twins(what: str, names: Sequence[str], why: str) -> None:
+    if len(set(names)) < len(names):
+        ((twice, _),) = Counter(names).most_common(1)
+        raise UnusableSchemaError(f"two {what} have the same name, {twice}: {why}")
 
 
 def _extra(schema: Any) -> int:
@@ -254,7 +251,10 @@ class Walker:
 
     def _build(self, schema: Any) -> _Built:
         if isinstance(schema, list):
-            return self._union([self._build(branch) for branch in schema], list(map(branch_name, schema)))
+            names = list(map(branch_name, schema))
+            valued = [name for name in names if name != "null"]
+            _refuse_twins("branches of a union", valued, "as JSON they could not be told apart")
+            return self._union([self._build(branch) for branch in schema], names)
         kind = type_of(schema)
         if kind in {"array", "map"}:
             return self._many(*self._build(schema["items" if kind == "array" else "values"]), keyed=kind == "map")
@@ -272,9 +272,11 @@ class Walker:
                 raise UnusableSchemaError("the size of a fixed type is no number of bytes")
             built = Weight(size, 56 + _extra(schema), TEXT_MEMORY), self._fixed(size, 56 + _extra(schema))
         else:
-            _refuse_twins(name, schema["fields"])
-            names = sum(_json_bytes(field["name"]) for field in schema["fields"])
-            built = self._record([self._build(field["type"]) for field in schema["fields"]], names)
+            fields = [field["name"] for field in schema["fields"]]
+            _refuse_twins(f"fields of the record {name}", fields, "as JSON one of them would be lost")
+            built = self._record(
+                [self._build(field["type"]) for field in schema["fields"]], sum(map(_json_bytes, fields))
+            )
         self._named[name] = built
         return built
 

@@ -13,6 +13,7 @@ Only DataFrames are used, so a session of Spark Connect serves as well as one of
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import pickle
@@ -345,13 +346,17 @@ class _Reader:
             start = OffsetManagerEntry.start(native, topic_partition)
             return [Assignment(native=native, entry=entry) for entry in positions.positions_of(native, start)]
 
+        @functools.lru_cache(maxsize=1)  # all parts of an object are of one version
+        def look_up(native: NativeObject, _time: int) -> NativeObject | None:
+            return iterator.look_up(native)
+
         def look_again(assignment: Assignment, gone: bool) -> None:
             """Look up an object of a supplied list: its row may be older than the object."""
             part = assignment.native.key, assignment.entry.split_number
             looked[part] += 1
             if looked[part] > LOOKED_AGAIN:
                 raise ObjectChangedError("another version at each look", location=assignment.native.location)
-            native = None if gone else iterator.look_up(assignment.native)
+            native = None if gone else look_up(assignment.native, looked[part])
             if native is not None:
                 feed.give(given for given in assigned(native) if given.entry.split_number == part[1])
 

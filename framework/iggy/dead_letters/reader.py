@@ -73,7 +73,7 @@ class DeadLetterLog:
         config: SourceCommonConfig,
         selected: Callable[[StoredDeadLetter], bool] = lambda _: True,
     ) -> DeadLetterLog:
-        """Read the topic to its end.
+        """Read the topic to its end. A topic that is missing, as before the first run, has none; a warning names it.
 
         Args:
             connection: an open connection.
@@ -82,7 +82,7 @@ class DeadLetterLog:
 
         Raises:
             ConfigError: no dead letter topic is configured.
-            IggyTopicError: the topic is missing.
+            IggyTopicError: the topic has no partition.
             PartitionDamagedError: the server has dead letters that it does not return.
             IggyUnavailableError: the server cannot read the topic.
         """
@@ -91,6 +91,8 @@ class DeadLetterLog:
         discarded: set[int] = set()
         notes: list[ReplayMarker] = []
         partition = _partition(connection, config)
+        if partition is None:
+            return cls(stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0)
         first_offset: int | None = None
         for offset, found in _read(connection, config, partition):
             if first_offset is None:
@@ -114,11 +116,12 @@ class DeadLetterLog:
         )
 
 
-def _partition(connection: IggyConnection, config: SourceCommonConfig) -> PartitionInfo:
+def _partition(connection: IggyConnection, config: SourceCommonConfig) -> PartitionInfo | None:
     topic, stream = topic_of(config), config.iggy.stream
     info = connection.get_topic(stream, topic)
     if info is None:
-        raise IggyTopicError(f'there is no topic "{topic}" in stream "{stream}": nothing was skipped yet')
+        log.warning('there is no topic "%s" in stream "%s": nothing was skipped yet', topic, stream)
+        return None
     if not info.partitions:
         raise IggyTopicError(f'topic "{topic}" of stream "{stream}" has no partition: dead letters need exactly 1')
     return info.partitions[PARTITION]

@@ -101,7 +101,10 @@ def test_the_partition_of_a_record_is_the_one_that_its_key_chooses():
 
 
 @pytest.mark.parametrize("partitions", [1, 8])
-def test_an_object_by_key_that_was_overwritten_is_looked_up_for_each_of_its_parts(partitions):
+def test_an_object_by_key_that_was_overwritten_is_looked_up_once_for_all_of_its_parts(partitions, monkeypatch):
+    """Each part for itself would read the version of its own moment."""
+    looked, stat = [], MemoryStore.stat
+    monkeypatch.setattr(MemoryStore, "stat", lambda store, key: looked.append(key) or stat(store, key))
     store, transform = MemoryStore(), {"type": "partition_by", "field": "n"}
     store.put("a", b'{"n":1}\n')
     listed = list(store.list_all())
@@ -114,6 +117,7 @@ def test_an_object_by_key_that_was_overwritten_is_looked_up_for_each_of_its_part
     choice = choice_of(source_config(transforms=[transform], partitions=partitions))
     rows = [row for batch in batches_of(Task, choice, listed) for row in batch.to_pylist()]
     assert sorted(row["record"] for row in rows) == list(range(1, 31))
+    assert looked == ["a"]
 
 
 def test_a_table_of_which_no_more_is_wanted_leaves_no_stream_open():

@@ -141,6 +141,17 @@ def test_a_block_of_no_data_that_has_bytes_ends_the_object_for_every_start(skip)
     assert got == [b"1"][skip:]
 
 
+@pytest.mark.parametrize("scales", [(2, 4), (2, 2)])
+def test_two_branches_of_one_name_are_an_error(scales):
+    """Avro forbids them, and fastavro writes them: 123.45 was sent as 1.2345."""
+    branches = [{"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": scale} for scale in scales]
+    got, error = read(record(["null", *branches]), number(1) + number(2) + b"\x30\x39", 1)
+    assert got == []
+    assert error.message == (
+        "the Avro schema cannot be used (two branches of a union have the same name, bytes: as JSON they could not be told apart)"
+    )
+
+
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_two_fields_of_one_name_are_an_error(wrapped):
     """fastavro keeps the last of both values."""
