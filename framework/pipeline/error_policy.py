@@ -128,7 +128,7 @@ class SkipWatch:
             sums.popleft()
         if total != sums[-1][1]:
             end_of_second = math.ceil(now)  # one sum a second: a limit of millions must not take memory for each record
-            if len(sums) > 1 and sums[-1][0] == end_of_second:
+            if sums[-1][0] == end_of_second:
                 sums.pop()
             sums.append((end_of_second, total))
         if total - sums[0][1] > self._per_hour:

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import attrs
 import pytest
@@ -25,7 +26,7 @@ from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import MemoryOffsetStore
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import begin_in
-from framework.pipeline.sender import IN_FLIGHT, Sender
+from framework.pipeline.sender import IDLE_POLL_SECONDS, IN_FLIGHT, Sender
 from framework.testing.clock import FakeClock
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -161,6 +162,24 @@ def test_what_is_confirmed_is_unsaved_until_positions_are_saved():
         with pytest.raises(StoreUnavailableError):
             flush(closing=True)
         assert statistics.unsaved_records == 3
+
+
+def test_what_is_sent_and_saved_is_counted():
+    store = store_of(a=7, b=5)
+    store.put("blank", b"\n \n")
+    with Run(store, batch_length=4) as run:
+        run.sender.run()
+        statistics = run.sender.statistics
+        assert (statistics.objects, statistics.objects_with_records) == (3, 2)
+        assert statistics.object_bytes == sum(native.size for native in store.list_all())
+        assert statistics.send_requests == len(run.producer.sends) > 2
+        assert statistics.position_commits == len(run.saved)
+
+
+def test_a_run_that_ends_sends_what_its_linger_time_holds_back():
+    with Run(store_of(a=5, b=5), linger_time=5) as run:
+        run.sender.run()
+        assert run.positions() == {"a": (5, DONE), "b": (5, DONE)}
 
 
 def test_a_second_run_sends_nothing_and_opens_nothing():
@@ -310,6 +329,28 @@ def test_a_confirmation_that_never_comes_ends_the_run(monkeypatch):
         assert run.positions() == {}
 
 
+def test_a_confirmation_may_take_up_to_the_request_timeout():
+    class Slow(Future):
+        asked = 0
+
+        def result(self, timeout=None):
+            self.asked += 1
+            if self.asked <= 7:
+                raise FutureTimeoutError
+            self.set_result(self.acknowledgement)
+            return super().result(timeout)
+
+    class Slowly(MemoryProducer):
+        def send(self, topic_partition, batches):
+            future = Slow()
+            future.acknowledgement = super().send(topic_partition, batches).result()
+            return future
+
+    with Run(store_of(a=3), producer=Slowly(), request_timeout=1) as run:
+        run.sender.run()
+        assert run.positions() == {"a": (3, DONE)}
+
+
 def test_a_time_limit_of_the_producer_itself_is_raised_as_it_is():
     class TimesOut(MemoryProducer):
         def send(self, topic_partition, batches):
@@ -355,6 +396,16 @@ def test_when_the_reader_dies_everything_it_had_read_is_sent_and_saved():
         assert isinstance(caught.value.__cause__, AccessDeniedError)
         assert run.producer.payloads() == {"a": lines("a", 5), "b": lines("b", 5)}
         assert run.positions() == {"a": (5, DONE), "b": (5, DONE)}
+
+
+@pytest.mark.parametrize("outcome", [LOSE_ACK, LOSE_ALL, REFUSE])
+def test_a_connection_that_breaks_behind_a_dead_reader_is_made_again(outcome):
+    store = store_of(a=5, b=5)
+    store.fail("open", AccessDeniedError("not yours"), key="b")
+    with Run(store, plan=[outcome], linger_time=5) as run:
+        with pytest.raises(IggyUnavailableError):
+            run.sender.run()
+        assert run.positions() == {}
 
 
 def test_a_record_that_iggy_cannot_store_ends_the_run_with_the_rest_saved():
@@ -581,6 +632,31 @@ def test_positions_are_saved_once_an_interval_and_not_for_each_batch():
         run.sender.run()
         assert len(run.producer.sends) == 20
         assert len(run.kept.saves) == 1
+
+
+def test_nor_for_each_batch_when_the_first_interval_is_over():
+    with Run(store_of(a=100), batch_length=1, commit_interval=0.1) as run:
+        run.sender._task = _Sip(run.task)
+        began = run.clock()
+        run.sender.run()
+        assert 2 <= len(run.kept.saves) <= 2 + (run.clock() - began) / 0.1
+
+
+def test_a_poll_waits_for_what_is_due_next():
+    with Run(store_of(a=3), commit_interval=60, linger_time=0.03, batch_length=100) as run:
+        sender = run.sender
+        assert sender._patience() == IDLE_POLL_SECONDS
+        (batch,) = run.task.poll(timeout_seconds=30)
+        sender._add(batch)
+        assert sender._patience() == 0.03
+        sender._send_waiting(all_of_them=True)
+        assert sender._patience() == 0.03
+        sender._confirm_first()
+        assert sender._patience() == IDLE_POLL_SECONDS
+        run.clock.advance(59.9)
+        assert 0 < sender._patience() < 0.1
+        run.clock.advance(60)
+        assert sender._patience() == 0.001
 
 
 def test_a_partition_with_few_records_does_not_wait_for_a_busy_one_for_ever():
