@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -59,7 +60,8 @@ def init(
     except OSError as exc:
         raise ConfigError(f"cannot be written: {exc.strerror or type(exc).__name__}", origin=str(file)) from None
     sys.stdout.write(
-        f"wrote {file}: change its first values, set IGGY_PASSWORD, then: {program.command} check --config {file}\n"
+        f"wrote {file}: change its first values, set IGGY_PASSWORD, then: {program.command} check "
+        f"--config {shlex.quote(str(file))}\n"
     )
     return EXIT_DONE
 

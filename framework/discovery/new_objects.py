@@ -72,6 +72,11 @@ def check_listed(native: NativeObject) -> None:
             f"{native.location}: the listing shows the modified_ms {native.modified_ms}, which are {unit}: milliseconds since "
             "1970 are needed, or later objects are taken for old ones and not read"
         )
+    if not native.version:
+        raise ListingError(
+            f"{native.location}: the listing shows the version '', which must not be empty: an overwritten object would look "
+            "unchanged, and its new content would not be read"
+        )
     if native.size < 0:
         raise ListingError(f"{native.location}: the listing shows the size {native.size}, which must not be below 0")
 

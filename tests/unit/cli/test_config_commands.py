@@ -6,6 +6,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import sys
 from pathlib import Path
 
@@ -90,6 +91,13 @@ def test_init_overwrites_nothing(told, tmp_path):
     link.symlink_to(tmp_path / "nothing")
     assert told("config", "init", link)[0] == 2
     assert not (tmp_path / "nothing").exists()
+
+
+def test_init_shows_a_command_that_can_be_copied(told, tmp_path):
+    path = tmp_path / "my file.toml"
+    code, out, _ = told("config", "init", path)
+    assert (code, path.exists()) == (0, True)
+    assert shlex.split(out)[-2:] == ["--config", str(path)]
 
 
 @pytest.mark.parametrize("place", ["no/such/folder/x.toml", "."])

@@ -1212,6 +1212,7 @@ def test_with_an_order_what_ends_while_its_listing_goes_on_is_not_handed_out_aga
     [
         ({"version": None}, "version None, which must be str"),
         ({"version": 7}, "version 7, which must be str"),
+        ({"version": ""}, "version '', which must not be empty: an overwritten object would look unchanged"),
         ({"size": -1}, "size -1, which must not be below 0"),
         ({"size": None}, "size None, which must be int"),
         ({"size": "10"}, "size '10', which must be int"),
