@@ -51,7 +51,12 @@ def show(
         more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
         write_json({**summary(found), **more})
         return EXIT_DONE
-    write_lines(summary_lines(summary(found)) if entries is None else _entry_lines(entries))
+    if entries is None:
+        write_lines(summary_lines(summary(found)))
+    else:
+        write_lines(
+            _entry_lines(entries) if entries or choice is None else [unknown_text(choice, _chosen(found, None))]
+        )
     write_lines([f"as of {moment(found.as_of_ms)}, {saved_text(found)}"])
     return EXIT_DONE
 
@@ -108,7 +113,7 @@ def reset(
         # a reset that was killed may have left dead letters, without positions: the same command finishes it
         known = objects or opened or everything or dead_letters_of(connection, options, choice.takes_object)
         if not known:
-            write_lines([f"nothing to reset: {unknown_text(choice)}"])
+            write_lines([f"nothing to reset: {unknown_text(choice, _chosen(found, None))}"])
             return EXIT_DONE
         if dry_run:
             return EXIT_DONE
@@ -229,11 +234,17 @@ def _chosen(found: Inspection, choice: PositionFilter | None) -> Iterator[Offset
     return (entry for entry in found.state.positions.view() if choice is None or choice.takes_entry(entry))
 
 
-def unknown_text(choice: PositionFilter) -> str:
-    """Return, as text, that no position belongs to the selected objects."""
+def unknown_text(choice: PositionFilter, entries: Iterable[OffsetManagerEntry]) -> str:
+    """Return, as text, that no position belongs to the selected objects.
+
+    Args:
+        choice: what was selected.
+        entries: all positions, whose buckets may begin what was given, as they do where positions are shown.
+    """
     given = choice.prefix or "" if choice.key is None else choice.key
     which = f"below the prefix {given!r}" if choice.key is None else f"with the key {given!r}"
-    more = "; give what follows the bucket's name" if "://" in given else ""
+    has_bucket = "://" in given or any(given.startswith(f"{entry.bucket}/") for entry in entries)
+    more = "; give what follows the bucket's name" if has_bucket else ""
     return f"no object {which} has a position{more}"
 
 

@@ -41,10 +41,15 @@ def test_an_empty_key_or_prefix_chooses_nothing_rather_than_everything(command, 
             PositionFilter(key="s3://lake/a.jsonl"),
             "no object with the key 's3://lake/a.jsonl' has a position; give what follows the bucket's name",
         ),
+        (
+            PositionFilter(prefix="lake/in/"),
+            "no object below the prefix 'lake/in/' has a position; give what follows the bucket's name",
+        ),
     ],
 )
 def test_an_unknown_key_is_named(choice, text):
-    assert unknown_text(choice) == text
+    native = NativeObject(bucket="lake", key="other", size=9, version="v", modified_ms=1)
+    assert unknown_text(choice, [OffsetManagerEntry.start(native, TopicPartition("records", 0))]) == text
 
 
 def test_records_of_an_unfinished_object_are_counted_as_the_least_there_is():
