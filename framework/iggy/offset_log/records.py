@@ -54,7 +54,7 @@ class Claim(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknow
 def connected(claims: Iterable[Claim], clients: Iterable[ConnectedClient]) -> list[Claim]:
     """Return the claims of which a connection is among these clients.
 
-    A server that restarts gives the numbers anew, once in 14,000 times to a connection from the same port. While it runs
+    A server that restarts counts the numbers from 1 again; one may come to a connection from the same port. While it runs
     no number has two addresses: where one of a claim's numbers has another address, the server has restarted since.
     """
     addresses = {client.client_id: client.address for client in clients}
