@@ -119,6 +119,8 @@ _WAYS_OUT = {
     _UNKNOWN_FIRST_ISSUER: _INTERMEDIATE,
 }
 """By the codes of X509_verify_cert (OpenSSL, x509_vfy.h)."""
+_PASSING = {_NOT_YET_VALID, _EXPIRED}
+"""A program renews it, or a time service sets this machine's clock."""
 
 
 def check_ca_file(path: str) -> None:
@@ -141,7 +143,7 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
 
     Raises:
         IggyProtocolError: the server's certificate is rejected.
-        IggyUnavailableError: the handshake breaks off, or succeeds.
+        IggyUnavailableError: it has expired, or is not valid yet; or the handshake breaks off, or succeeds.
     """
     trusted = f"tls_ca_file = {address.tls_ca_file}" if address.tls_ca_file is not None else "no tls_ca_file"
     try:
@@ -152,7 +154,8 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
         )
         _, writer = await asyncio.wait_for(opening, limit_seconds)
     except ssl.SSLCertVerificationError as exc:
-        raise IggyProtocolError(
+        kind = IggyUnavailableError if exc.verify_code in _PASSING else IggyProtocolError
+        raise kind(
             f"connect: the certificate of Iggy at {address.server} is not accepted: {exc.verify_message} (the name asked for is "
             f"{address.tls_domain or address.host}, with {trusted}); {_WAYS_OUT.get(exc.verify_code, _OPTIONS)}"
         ) from exc

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from framework.config.iggy_address import IggyAddress
-from framework.errors import ConfigError, IggyProtocolError, IggyUnavailableError
+from framework.errors import ConfigError, IggyProtocolError, IggyUnavailableError, SourceError
 from framework.iggy.connection import IggyConnection
 
 DAY = dt.timedelta(days=1)
@@ -148,10 +148,11 @@ def test_a_certificate_that_is_right_is_accepted(authority, plain, names, domain
 def test_a_certificate_that_is_wrong_is_said_as_that(authority, plain, names, until, domain, said):
     with (
         tls_proxy(authority.server(*names, until=until), (plain.host, plain.port)) as port,
-        pytest.raises(IggyProtocolError, match=r"certificate of Iggy at .* is not accepted") as caught,
+        pytest.raises(SourceError, match=r"certificate of Iggy at .* is not accepted") as caught,
     ):
         connect(plain, port, authority.pem, domain)
     assert said in str(caught.value)
+    assert type(caught.value) is (IggyUnavailableError if said == "expired" else IggyProtocolError), "it is renewed"
     assert ("renew it on the server" in str(caught.value)) is (said == "expired")
 
 
