@@ -172,11 +172,11 @@ class _MetadataWatch:
             if type(error).__name__ == "ReadTimeoutError" or "refused" in cause:
                 self.fault = f"{error} ({cause})"
             raise
-        told = f"HTTP {answer.status_code} of {request.url}"
+        answered = f"HTTP {answer.status_code} of {request.url}"
         if answer.status_code >= 500 or answer.status_code == 429:  # noqa: PLR2004
-            self.fault = told
+            self.fault = answered
         if answer.status_code in {401, 403}:
-            self.refusal = told
+            self.refusal = answered
         return answer
 
 

@@ -253,7 +253,7 @@ class Walker:
         if isinstance(schema, list):
             names = list(map(branch_name, schema))
             valued = [name for name in names if name != "null"]
-            _refuse_twins("branches of a union", valued, "as JSON they could not be told apart")
+            _refuse_twins("branches of a union", valued, "as JSON they could not be distinguished")
             return self._union([self._build(branch) for branch in schema], names)
         kind = type_of(schema)
         if kind in {"array", "map"}:

@@ -60,8 +60,8 @@ def connected(claims: Iterable[Claim], clients: Iterable[ConnectedClient]) -> li
     addresses = {client.client_id: client.address for client in clients}
 
     def is_listed(claim: Claim) -> bool:
-        found = [(addresses.get(number), address) for number, address in filter(None, (claim.client, claim.sending))]
-        return any(now == then for now, then in found) and all(now in {None, then} for now, then in found)
+        pairs = [pair for pair in (claim.client, claim.sending) if pair is not None and pair[0] in addresses]
+        return bool(pairs) and all(addresses[number] == address for number, address in pairs)
 
     return list(filter(is_listed, claims))
 

@@ -148,7 +148,8 @@ def test_two_branches_of_one_name_are_an_error(scales):
     got, error = read(record(["null", *branches]), number(1) + number(2) + b"\x30\x39", 1)
     assert got == []
     assert error.message == (
-        "the Avro schema cannot be used (two branches of a union have the same name, bytes: as JSON they could not be told apart)"
+        "the Avro schema cannot be used (two branches of a union have the same name, bytes: "
+        "as JSON they could not be distinguished)"
     )
 
 
