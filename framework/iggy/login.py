@@ -119,6 +119,8 @@ _WAYS_OUT = {
     _UNKNOWN_FIRST_ISSUER: _INTERMEDIATE,
 }
 """By the codes of X509_verify_cert (OpenSSL, x509_vfy.h)."""
+_NO_CONNECTION = "Cannot establish connection"
+"""The client's text for a certificate that it refuses, too. After a handshake it has others."""
 _PASSING = {_NOT_YET_VALID, _EXPIRED}
 """A program renews it, or a time service sets this machine's clock."""
 
@@ -139,7 +141,7 @@ def check_ca_file(path: str) -> None:
 
 
 async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_seconds: float) -> None:
-    """Make a handshake to find the cause of a failed TLS connection: the client gives the same text for all.
+    """Make a handshake to find the cause of a failed TLS connection: the client gives the same text for most.
 
     Raises:
         IggyProtocolError: the server's certificate is rejected.
@@ -149,6 +151,8 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     try:
         # the same default as the client's is not at hand: the machine's authorities are close to it
         context = ssl.create_default_context(cafile=address.tls_ca_file)
+        if not address.tls_validate_certificate:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         opening = asyncio.open_connection(
             address.host, address.port, ssl=context, server_hostname=address.tls_domain or address.host
         )
@@ -168,6 +172,8 @@ async def _explain_tls(address: IggyAddress, error: IggyUnavailableError, limit_
     writer.close()
     with contextlib.suppress(OSError, asyncio.TimeoutError):
         await asyncio.wait_for(writer.wait_closed(), _MIN_HANDSHAKE_SECONDS)
+    if not address.tls_validate_certificate or _NO_CONNECTION not in str(error):
+        return
     raise IggyUnavailableError(
         f"{error}; a TLS handshake with {trusted} goes well, so the client refuses the certificate: it accepts no certificate "
         "that is its own authority, and without tls_ca_file those of public authorities only"

@@ -122,8 +122,15 @@ def plain(iggy_url):
     return IggyAddress.parse(iggy_url)
 
 
-def connect(plain, port, ca, domain=None):
-    address = attrs.evolve(plain, port=port, tls=True, tls_ca_file=ca and str(ca), tls_domain=domain)
+def connect(plain, port, ca, domain=None, *, validate=True):
+    address = attrs.evolve(
+        plain,
+        port=port,
+        tls=True,
+        tls_ca_file=ca and str(ca),
+        tls_domain=domain,
+        tls_validate_certificate=validate,
+    )
     return IggyConnection(address, connect_timeout_seconds=5).connect()
 
 
@@ -200,6 +207,26 @@ def test_a_port_without_tls_is_said_as_that(plain):
         threading.Thread(target=speak, daemon=True).start()
         with pytest.raises(IggyUnavailableError, match=r"the TLS handshake fails .*: does this port speak TLS"):
             connect(plain, listener.getsockname()[1], None)
+
+
+@pytest.mark.parametrize("validate", [True, False])
+def test_iggy_that_is_away_behind_a_proxy_is_no_matter_of_certificates(authority, plain, validate):
+    """With another authority's certificate, where the client does not look at it."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        tls_proxy(authority.server("127.0.0.1"), listener.getsockname()) as port,
+    ):
+        threading.Thread(target=close_each, args=(listener,), daemon=True).start()
+        with pytest.raises(IggyUnavailableError, match=r"did not answer \(Disconnected\)") as caught:
+            connect(plain, port, authority.pem if validate else None, validate=validate)
+        listener.shutdown(socket.SHUT_RDWR)
+    assert "certificate" not in str(caught.value)
+
+
+def close_each(listener):
+    with contextlib.suppress(OSError):
+        while True:
+            listener.accept()[0].close()
 
 
 def test_what_only_the_client_refuses_is_said_as_that(authority, plain):
