@@ -296,7 +296,7 @@ def _follow(offset_log: OffsetLog, state: LogState, claim: Claim, claimed_at: in
 
 def _check_first(source: str, state: LogState, claim: Claim, claimed_at: int) -> None:
     for offset, other in state.claims.items():
-        if not other.leader or other.token == claim.token:
+        if not other.leader:
             continue
         if offset < claimed_at and other.epoch >= claim.epoch:
             raise SourceRunningError(
