@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
 import attrs
 
-from framework.engine.topic_checks import check_topics
+from framework.engine.topic_checks import check_log, check_topics
+from framework.errors import PositionError
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.log import OffsetLog
 from framework.iggy.offset_log.lost_partitions import data_topics
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
     from framework.iggy.connection import IggyConnection
     from framework.iggy.offset_log.records import Claim
+
+log = logging.getLogger(__name__)
 
 
 @attrs.frozen(kw_only=True)
@@ -43,7 +47,7 @@ class Inspection:
 
 
 def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bool = False) -> Inspection:
-    """Read the log of a source.
+    """Read the log of a source. Log a warning when it was lost.
 
     Args:
         connection: an open connection.
@@ -62,6 +66,11 @@ def inspect(connection: IggyConnection, config: SourceCommonConfig, *, check: bo
     claims = connected(state.claims.values(), connection.clients()) if found else []
     if check and not claims:
         _check(connection, config, state)
+    elif not check:
+        try:
+            check_log(connection, config, state)
+        except PositionError as error:  # the commands show what there is, and the next start ends with it
+            log.warning("%s", error)
     return Inspection(
         topic=topic,
         as_of_ms=as_of_ms,

@@ -893,6 +893,17 @@ def test_objects_that_failed_are_read_on_from_where_they_were_given_up():
     assert good_again.payloads() == collections.Counter([*lines("a", 3), *good])
 
 
+@pytest.mark.parametrize("lose", ["purge_topic", "delete_topic"])
+def test_an_inspection_of_a_lost_log_warns_and_is_no_first_start(source, lose, caplog):
+    connection = source.server.connect()
+    assert not inspect(connection, source.bench.config).state.knows_nothing
+    assert not caplog.messages
+    getattr(source.server, lose)("kit", LOG)
+    assert inspect(connection, source.bench.config).state.knows_nothing
+    (warning,) = caplog.messages
+    assert "its offsets topic knows nothing of that: it was purged, deleted or renamed" in warning
+
+
 def test_an_inspection_sees_what_is_saved_writes_nothing_and_tells_who_runs(source):
     connection = source.server.connect()
     before = len(source.server.messages("kit", LOG))
