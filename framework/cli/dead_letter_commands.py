@@ -238,6 +238,9 @@ def _write_table(found: Sequence[StoredDeadLetter], dead_letters: DeadLetterLog)
         row = _ROW.format(each.offset, stored, length, _state_of(each, dead_letters), each.error, _where(each))
         write_lines([row, f"    {each.text}"])
     write_lines([counted(len(found), "dead letter")])
+    if not dead_letters.stored and dead_letters.errors:
+        kinds = ", ".join(f"{count:,} {error}" for error, count in sorted(dead_letters.errors.items()))
+        write_lines([f"none that the topic has was selected ({kinds}); keys begin behind the bucket's name"])
 
 
 def _division_fields(division: Split | KeyPart | None) -> dict[str, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -53,6 +54,7 @@ class DeadLetterLog:
         discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
         first_offset: offset of the first message that the topic still has, or will have; earlier ones are gone.
+        errors: numbers of dead letters by class of the error, of all that the topic has.
     """
 
     stored: Sequence[StoredDeadLetter]
@@ -60,6 +62,7 @@ class DeadLetterLog:
     discarded: frozenset[int]
     notes: Sequence[ReplayMarker]
     first_offset: int
+    errors: Mapping[str, int]
 
     @property
     def waiting(self) -> list[StoredDeadLetter]:
@@ -92,12 +95,14 @@ class DeadLetterLog:
         notes: list[ReplayMarker] = []
         partition = _partition(connection, config)
         if partition is None:
-            return cls(stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0)
+            return cls(stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0, errors={})
+        errors: Counter[str] = Counter()
         first_offset: int | None = None
         for offset, found in _read(connection, config, partition):
             if first_offset is None:
                 first_offset = offset
             if isinstance(found, StoredDeadLetter):
+                errors[found.error] += 1
                 if selected(found):
                     stored.append(found)
             elif found is not None and found.replayed:
@@ -113,6 +118,7 @@ class DeadLetterLog:
             discarded=frozenset(discarded),
             notes=notes,
             first_offset=first_offset,
+            errors=errors,
         )
 
 

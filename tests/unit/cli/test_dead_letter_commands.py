@@ -45,6 +45,19 @@ def test_a_number_that_no_dead_letter_has_is_a_mistake_and_not_an_empty_table(so
             numbers(source, **choice)
 
 
+@pytest.mark.parametrize("choice", [{"kind": "Record"}, {"key": "kit/a"}, {"prefix": "c"}])
+def test_a_selection_of_none_says_what_the_topic_has(source, choice, capsys):
+    def shown(**choice):
+        with source.server.connect() as connection:
+            dead_letters = read_selected(connection, source.config, DeadLetterChoice(**choice))
+        commands._write_table(dead_letters.waiting, dead_letters)
+        return capsys.readouterr().out
+
+    said = "none that the topic has was selected (4 RecordError); keys begin behind the bucket's name\n"
+    assert shown(**choice).endswith(f"0 dead letters\n{said}")
+    assert "selected" not in shown(kind="RecordError")
+
+
 def test_dropped_dead_letters_are_named_in_a_warning_and_not_missed_in_silence(source, caplog):
     assert numbers(source) == [0, 1, 2, 3]
     assert not caplog.messages
