@@ -118,8 +118,8 @@ def check_topics(connection: IggyConnection, config: SourceCommonConfig, state: 
     for topic_partition, half_read in sorted(lost.items()):
         if topics[topic_partition.topic] is None and topic_partition in state.partitions:
             raise PositionError(
-                f'topic "{topic_partition.topic}" of stream "{stream}" was deleted since source "{state.source}" last '
-                f"ran, so what its positions call done is not there. {WAYS_OUT}; or bring the topic back"
+                f'topic "{topic_partition.topic}" of stream "{stream}" was deleted or renamed since source '
+                f'"{state.source}" last ran, so what its positions call done is not there. {WAYS_OUT}; or bring the topic back'
             )
         if half_read:
             raise PositionError(
