@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from ipaddress import ip_address
@@ -41,6 +42,9 @@ _OF_ONE_REQUEST = frozenset(("accept-encoding", "authorization", "connection", "
 CREDENTIALS = "GOOGLE_APPLICATION_CREDENTIALS"
 METADATA_VARIABLES = ("GCE_METADATA_HOST", "GCE_METADATA_ROOT", "GCE_METADATA_IP")
 _MAX_CREDENTIALS_BYTES = 1 << 20
+_MAX_ANSWER_BYTES = 1 << 20
+_MAX_ANSWER_SECONDS = 60
+"""Of a token service: requests limits neither. A token has some thousand bytes."""
 
 
 def warn_in_the_clear(endpoint: str, credentials: Any) -> None:
@@ -180,7 +184,23 @@ def _send(send: Any, config: GcsConfig, method: str, url: str, **options: Any) -
     proxies = proxies_for(url, config.proxy)
     if not proxies:
         check_environment_proxy(select_proxy(url, get_environ_proxies(url)) or "")
-    return send(method, url, **{"proxies": proxies, **verify, **options})
+    answer = send(method, url, **{"proxies": proxies, **verify, **options, "stream": True})
+    answer._content = _whole(answer)  # noqa: SLF001 - what requests reads itself without `stream`
+    return answer
+
+
+def _whole(answer: Any) -> bytes:
+    from requests.exceptions import ConnectionError as AnswerError  # noqa: PLC0415
+
+    body, end = bytearray(), time.monotonic() + _MAX_ANSWER_SECONDS
+    with answer:
+        for byte in answer.iter_content(1):  # a larger piece waits until it is whole
+            body += byte
+            if len(body) > _MAX_ANSWER_BYTES or time.monotonic() > end:
+                raise AnswerError(
+                    f"an answer of more than {_MAX_ANSWER_BYTES:,} bytes or {_MAX_ANSWER_SECONDS} seconds"
+                )
+    return bytes(body)
 
 
 _METADATA_HOSTS = frozenset(("metadata.google.internal", "fd20:ce::254", "fd00:ec2::254"))

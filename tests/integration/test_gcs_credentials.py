@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from framework.errors import ConfigError, CredentialsError, StoreUnavailableError
 from framework.testing.faults import Fault, FaultProxy
 from framework.testing.servers.ports import free_port
+from gcs_source import google_session
 from gcs_source.client import GcsStore
 from gcs_source.google_session import proxies_for
 from tests.support.gcs import gcs_refusal
@@ -332,6 +333,16 @@ def test_a_token_service_whose_answer_is_none_is_asked_again(way, body, store_by
             store.list_page()
     tokens.answers.clear()
     store.list_page()
+    store.close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("limit", ["_MAX_ANSWER_BYTES", "_MAX_ANSWER_SECONDS"])
+def test_a_token_service_whose_answer_does_not_end_is_an_outage(way, limit, store_by, tokens, monkeypatch):
+    store, _ = store_by(way)
+    monkeypatch.setattr(google_session, limit, 0)
+    with pytest.raises(StoreUnavailableError, match=r"service at 127\.0\.0\.1:\d+ .*an answer of more than"):
+        store.list_page()
     store.close()
 
 

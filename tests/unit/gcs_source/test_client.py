@@ -2,11 +2,13 @@
 
 import contextlib
 import gzip
+import io
 import json
 from types import SimpleNamespace
 
 import attrs
 import pytest
+import requests
 
 from framework.errors import ConfigError, ObjectChangedError, ObjectError, ObjectNotFoundError, StoreUnavailableError
 from framework.storage.error_messages import make_error
@@ -189,16 +191,22 @@ def test_no_message_shows_the_login_of_a_proxy_of_the_environment(monkeypatch, p
 def test_the_proxy_of_the_token_service_is_checked_too(monkeypatch):
     """Python's libraries do not understand a bracket in a login."""
     monkeypatch.setenv("HTTPS_PROXY", "http://user:Pr0xy[Secret@127.0.0.1:1")
-    session = SimpleNamespace(request=lambda *_, **options: options["proxies"])
+
+    def answer(*_, proxies, **__):
+        made = requests.Response()
+        made.raw = io.BytesIO(json.dumps(proxies).encode())
+        return made
+
+    session = SimpleNamespace(request=answer)
     session._auth_request = SimpleNamespace(session=SimpleNamespace(request=session.request))
     config, token = GcsConfig(bucket="b"), "https://oauth2.googleapis.com/token"
     made = make_session(SimpleNamespace(_http=session), config)
     with pytest.raises(ConfigError, match=r"the variable HTTPS_PROXY: .*percent-encoded") as caught:
         made.request("POST", token)
     assert "Secret" not in str(caught.value)
-    assert made.request("POST", "http://oauth2.googleapis.com/token") == {}
+    assert made.request("POST", "http://oauth2.googleapis.com/token").json() == {}
     monkeypatch.setenv("NO_PROXY", "googleapis.com")
-    assert made.request("POST", token) == {}
+    assert made.request("POST", token).json() == {}
 
 
 def test_no_message_shows_the_login_of_another_proxy_of_the_environment(monkeypatch):

@@ -806,6 +806,8 @@ def test_a_topic_that_was_deleted_stops_the_start_before_anything_is_written():
     source.live()
     source.server.delete_topic("kit", "records")
     before = kinds(source.server)
-    with pytest.raises(PositionError, match=rf'topic "records" of stream "kit" was deleted or renamed since .*{WAYS_OUT}'):
+    with pytest.raises(
+        PositionError, match=rf'topic "records" of stream "kit" was deleted or renamed since .*{WAYS_OUT}'
+    ):
         Session.begin(source.server.connect(), source.bench.config)
     assert kinds(source.server) == before
