@@ -112,7 +112,8 @@ class ErrorReporter:
             outdated = outdated_packages()
             ways += f"; {outdated}" if outdated else ""
         trace = without_secrets(trace)
-        sentence = f"unexpected {without_secrets(text)}{ways}; {traces.keep(trace)}"
+        kept = traces.keep(trace)
+        sentence = f"unexpected {without_secrets(text)}{ways}; {kept}{_ways_out(kept)}"
         self._report(sentence, error=name, code=EXIT_TRY_AGAIN, traceback=trace)
         return EXIT_TRY_AGAIN
 

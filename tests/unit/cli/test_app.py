@@ -271,6 +271,23 @@ def test_such_a_limit_behind_an_error_of_its_own_has_the_same_way_out(failure, s
     assert said in capsys.readouterr().err
 
 
+def test_a_trace_that_no_folder_takes_is_said_with_the_way_out(monkeypatch, tmp_path, capsys):
+    """As in a container that is read-only."""
+
+    def fail(*_, **__):
+        raise KeyError("x")
+
+    def no_folder():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(importlib.import_module("framework.cli.run"), "run_engine", fail)
+    monkeypatch.setattr(importlib.import_module("tempfile"), "gettempdir", no_folder)
+    (tmp_path / "s3.toml").write_text(CONFIG, encoding="utf-8")
+    assert run("s3_source", S3SourceTask, ["--config", str(tmp_path / "s3.toml")]) == 1
+    err = capsys.readouterr().err
+    assert "could not be written: No usable temporary directory found in ['/tmp']; set TMPDIR to a folder that" in err
+
+
 def test_a_panic_of_a_library_is_an_error_like_any_other(monkeypatch, tmp_path, capsys):
     def fail(*_, **__):
         raise PanicException("failed to create UnixStream")
