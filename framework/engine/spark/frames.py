@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.discovery.listing_feed import iterated
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.object_filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
@@ -157,7 +158,7 @@ def _chosen(
             # a stream of the source's own may change or leave out objects: only then the driver looks at each
             unpack = unpacked if own else pages.keep
             iterator.lister = wave_lister(iterator, task_class, lambda: executors, unpack=unpack)
-        for native in iterator.get_native_item_stream(iterator.start_key):
+        for native in iterated(functools.partial(iterator.get_native_item_stream, iterator.start_key)):
             pages.add(native)
         # a store may tell its clock with the first page
         now = iterator.store_clock() - (time.monotonic() - began)

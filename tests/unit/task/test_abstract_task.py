@@ -21,6 +21,7 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.iterator import AbstractSourceRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -133,7 +134,7 @@ def test_an_error_that_is_none_of_ours_is_raised_too():
 
     with started(Odd()) as task, pytest.raises(ReaderFailedError) as caught:
         poll_on(task, [])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert isinstance(caught.value.__cause__.__cause__, ZeroDivisionError)
 
 
 # ---- pauses
@@ -372,6 +373,31 @@ def test_an_iterator_without_an_input_is_named():
         ),
     ):
         poll_all(task)
+
+
+def stopping_midway(_):
+    yield NativeObject(bucket="b", key="a", size=1, version="v")
+    raise KeyError("NextToken")
+
+
+def fail(_):
+    raise KeyError("NextToken")
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "place"),
+    [
+        ("get_native_item_stream", fail, "get_native_item_stream"),
+        ("get_native_item_stream", stopping_midway, "get_native_item_stream"),
+        ("get_input_stream", fail, "memory://.*/a: get_input_stream"),
+    ],
+)
+def test_an_error_of_an_authors_iterator_names_the_place(monkeypatch, method, replacement, place):
+    monkeypatch.setattr(StoreRecordIterator, method, lambda _, asked: replacement(asked))
+    message = rf"^{place} failed with KeyError: 'NextToken' \({__name__}, line \d+, in .*\); the source must raise"
+    with started(store_of(a=1), once=True) as task, pytest.raises(ReaderFailedError, match=message) as caught:
+        poll_all(task)
+    assert isinstance(caught.value.__cause__, StoreContractError)
 
 
 def fail_to_close():
