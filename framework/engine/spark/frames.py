@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.config.sections import SourceCommonConfig
 from framework.discovery.listing_feed import iterated
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.object_filters import RoutedSelection, Selector
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from framework.config.sections import SourceCommonConfig
     from framework.model.batches import RecordBatch
     from framework.task import AbstractSourceTask
 
@@ -135,7 +135,7 @@ def _chosen(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
 ) -> tuple[DataFrame, _Choice]:
     """Return the listing after the source's filters, and these. Executors list it now."""
-    if isinstance(config, Mapping):
+    if not isinstance(config, SourceCommonConfig):
         config = task_class().configure(config)
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')

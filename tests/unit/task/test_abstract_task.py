@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from framework.discovery.object_feed import AssignedFeed, Assignment
+from framework.engine.local import LocalEngine
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -69,6 +70,21 @@ def test_mistakes_in_the_configuration_are_raised_before_anything_is_read():
         task.start({"source": {"name": "x"}, "input": {"format": "jsonl"}, "iggy": {"url": "embedded:x", "topic": "t"}})
     task.stop()
     assert (store.calls, task.closes) == ([], 1)
+
+
+@pytest.mark.parametrize("given", ["orders.toml", None, [], MemorySourceTask])
+@pytest.mark.parametrize(
+    "begin", [lambda given: MemorySourceTask().start(given), lambda given: LocalEngine(MemorySourceTask, given)]
+)
+def test_what_is_no_configuration_says_how_a_file_is_loaded(begin, given):
+    message = r"mapping of sections, not \w+; of a file it is framework.config.loading.load_config\(path, \w+\)$"
+    with pytest.raises(ConfigError, match=message):
+        begin(given)
+
+
+def test_an_engine_takes_sections_and_options_as_a_task_does():
+    props = source_props(DEFAULTS, MemorySourceTask.config_class)
+    assert LocalEngine(MemorySourceTask, props)._config == MemorySourceTask().configure(props)
 
 
 def test_more_records_than_one_poll_may_give_come_with_the_next_ones():
