@@ -45,6 +45,8 @@ EXHIBITS: dict[type[SourceRig], str] = {
     delivery.FirstWriterWins: "O1",
     delivery.UnsortedKeys: "O2",
     delivery.ForgetsWhatIsExtra: "O2",
+    delivery.KeepsWhatIsRemoved: "O2",
+    delivery.OnePositionForAllSplits: "O2",
     delivery.BeginsAgainSilently: "O2",
     delivery.CommitsAnything: "O3",
     delivery.CommitsBeforeAcknowledge: "D1",
