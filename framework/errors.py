@@ -332,7 +332,7 @@ class NotAcknowledgedError(FatalError, ValueError):
     """A commit of batches that were not polled, not confirmed, or out of order."""
 
 
-_OWN_CODE = ("framework", "transformers")
+_OWN_CODE = ("framework", "transformers", "contextlib")
 
 
 def raised_at(error: BaseException) -> str:

@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -183,7 +184,7 @@ def _selection(task_class: type[AbstractSourceTask], config: SourceCommonConfig)
         selector = Selector(config, iterator.store_clock, prefixes=iterator.prefixes)
         selector.remember_logs(list(iterator.get_table_log_keys()))
         selection = RoutedSelection(selector, Router(config))
-        for native in iterated(iterator.get_native_item_stream(iterator.start_key)):
+        for native in iterated(partial(iterator.get_native_item_stream, iterator.start_key)):
             check_listed(native)
             listed += 1
             try:

@@ -141,8 +141,14 @@ def structure(
     """Return the configuration in a mapping of sections, `{"source": {"name": "orders"}, ...}`. No overrides apply.
 
     Raises:
-        ConfigError: with all mistakes.
+        ConfigError: with all mistakes, or it is no mapping.
     """
+    given: object = mapping
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"a configuration is a mapping of sections, not {type(given).__name__}; of a file it is "
+            f"framework.config.loading.load_config(path, {cls.__name__})"
+        )
     loaded: Loaded[T] = _Reading(cls, environment).load([Layer(origin="", values=mapping)], origin=origin)
     return loaded.config
 

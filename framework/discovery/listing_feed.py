@@ -20,6 +20,7 @@ from framework.errors import ListingError
 from framework.model.closing import close_iterator
 from framework.model.objects import NativeObject
 from framework.model.positions import OffsetManagerKey
+from framework.storage.author_code import author_code
 
 log = logging.getLogger(__name__)
 
@@ -33,15 +34,20 @@ LONG_REST_SECONDS = 30.0
 """Longer pauses are logged: a user may be waiting for new objects."""
 
 
-def iterated(listing: object) -> Iterator[NativeObject]:
-    """Return the objects of a listing.
+def iterated(listing: Callable[[], object]) -> Iterator[NativeObject]:
+    """Yield the objects of a listing, which begins with the first of them.
 
     Raises:
         ListingError: it is none.
+        StoreContractError: it failed with an error that is none of the framework's.
     """
-    if not isinstance(listing, Iterable):
-        raise ListingError(f"get_native_item_stream returned {type(listing).__name__}, not an iterator of NativeObject")
-    return iter(listing)
+    with author_code("get_native_item_stream"):
+        objects = listing()
+        if not isinstance(objects, Iterable):
+            raise ListingError(
+                f"get_native_item_stream returned {type(objects).__name__}, not an iterator of NativeObject"
+            )
+        yield from objects
 
 
 @attrs.define(kw_only=True, eq=False, repr=False, slots=False)
@@ -146,7 +152,7 @@ class ListingFeed(ObjectFeed):
             self.counts = attrs.evolve(self.counts, listed=0, waiting=False, filtered={})
         self._objects.begin_listing()
         self._ordered = {}
-        self._current = iterated(self._list())
+        self._current = iterated(self._list)
         return True
 
     def _list(self) -> Iterable[NativeObject]:

@@ -11,10 +11,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
+from framework.config.sections import SourceCommonConfig
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.reconnect_policy import ReconnectPolicy
 from framework.engine.reporter import Reporter
@@ -25,7 +26,6 @@ from framework.errors import IggyUnavailableError, SourceRunningError, TaskClose
 from framework.storage.daemon_threads import start_timer
 
 if TYPE_CHECKING:
-    from framework.config.sections import SourceCommonConfig
     from framework.iggy.connection import IggyConnection
     from framework.task import AbstractSourceTask
 
@@ -48,7 +48,7 @@ class Engine(abc.ABC):
 
     Args:
         task_class: the source.
-        config: its validated configuration.
+        config: its configuration; sections and options are validated here.
         once: read everything that exists now, then return.
         take_over: begin although another instance of the source is running; that instance then ends.
         standby: wait until no other instance of the source runs, then begin.
@@ -72,6 +72,9 @@ class Engine(abc.ABC):
     _stop_timer: threading.Timer | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
+        given: Any = self._config
+        if not isinstance(given, SourceCommonConfig):
+            self._config = self._task_class().configure(given)
         self._stopping = threading.Event()
         self._reporter = Reporter(self._report, skipped_per_hour=self._config.errors.max_bad_records_per_hour)
 

@@ -55,6 +55,7 @@ from framework.pipeline.object_reader import ObjectRead
 from framework.pipeline.read_ahead import ReadAhead
 from framework.pipeline.task_statistics import TaskStatistics
 from framework.pipeline.transforming import TransformChain
+from framework.storage.author_code import author_code
 from framework.storage.outage import StoreOutage
 from framework.transformer import BatchLimits, ObjectInput, Transformer
 
@@ -516,9 +517,10 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
         """Return `get_input_stream` of an object.
 
         Raises:
-            StoreContractError: it returned something else.
+            StoreContractError: it returned something else, or failed with an error that is none of the framework's.
         """
-        source = self.get_input_stream(native)
+        with author_code(f"{native.location}: get_input_stream"):
+            source = self.get_input_stream(native)
         if not hasattr(source, "open"):
             raise StoreContractError(
                 f"{native.location}: {type(self).__name__}.get_input_stream returned {type(source).__name__}, "

@@ -18,6 +18,7 @@ from framework.iterator import AbstractSourceRecordIterator
 from framework.iterator.store_clock import StoreClock
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import ListingHints
+from framework.storage.author_code import author_code
 from framework.storage.listing.first_contact import SinglePages
 from framework.storage.listing.limiter import CallLimiter
 from framework.storage.listing.listing import Listing, ListingRequest
@@ -142,6 +143,7 @@ class StoreRecordIterator(AbstractSourceRecordIterator):
         self, native: NativeObject, what: str, ask: Callable[[NativeObject], Mapping[str, str]]
     ) -> Mapping[str, str]:
         what = f"asking for the {what} of {native.location}"
+        ask = author_code(what)(ask)
         return self.policy.call(ask, native, what=what, on_retry=self._count_retry, stop=self.closing)
 
     @property

@@ -59,6 +59,9 @@ class OffsetStore(abc.ABC):
     def save(self, delta: PositionDelta) -> None:
         """Save a change; on return it is as durable as the store can make it. May block.
 
+        Apply `removed` first, then `begun`, then `entries`. A removed key takes the positions of all splits of its object
+        with it. So does a position that is not `is_of` those that are stored for its object: it replaces them.
+
         Raises:
             RetriableError: the change is not saved, or its state is unknown; the manager keeps it and saves it again.
         """

@@ -10,19 +10,16 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import attrs
 from typing_extensions import override
 
-from framework.errors import SourceError, StoreContractError, TaskClosedError, is_low_memory, raised_at
+from framework.errors import StoreContractError, TaskClosedError
+from framework.storage.author_code import author_code
 from framework.storage.daemon_threads import DaemonThreads
-from framework.storage.error_messages import redact
 from framework.storage.http.read_room import CHUNK_BYTES, FetchBudget, StreamRoom
 from framework.storage.resuming_stream import ResumingStream, own_bytes
 from framework.transformer import ObjectInput, ReadStream
-
-T = TypeVar("T")
 
 MAX_THREADS = 32
 """Objects read at once of a store that can only block: each takes a thread."""
@@ -38,7 +35,8 @@ class CheckedStream(ReadStream):
 
     def __init__(self, source: ObjectInput, start: int, end: int | None) -> None:
         self._location = source.location
-        self._stream = self._call(lambda: source.open(start, end))
+        with author_code(f"{self._location}: reading it"):
+            self._stream = source.open(start, end)
         if not hasattr(self._stream, "read"):
             raise StoreContractError(
                 f"{self._location}: {type(source).__name__}.open returned {type(self._stream).__name__}, not a ReadStream"
@@ -46,25 +44,14 @@ class CheckedStream(ReadStream):
 
     @override
     def read(self, size: int, /) -> bytes:
-        data = self._call(lambda: self._stream.read(size))
+        with author_code(f"{self._location}: reading it"):
+            data = self._stream.read(size)
         return data if type(data) is bytes else own_bytes(data, self._stream, self._location)
 
     @override
     def close(self) -> None:
-        self._call(lambda: self._stream.close())  # noqa: PLW0108 - it may have none
-
-    def _call(self, call: Callable[[], T]) -> T:
-        try:
-            return call()
-        except Exception as failure:
-            if isinstance(failure, SourceError | ImportError) or is_low_memory(failure):
-                raise
-            text = redact(str(failure))
-            raise StoreContractError(
-                f"{self._location}: reading it failed with {type(failure).__name__}{text and f': {text}'} "
-                f"({raised_at(failure)}); the source must raise an error of framework.errors in its place, such as "
-                "StoreUnavailableError"
-            ) from failure
+        with author_code(f"{self._location}: reading it"):
+            self._stream.close()
 
 
 @attrs.define(eq=False, repr=False)

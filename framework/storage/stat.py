@@ -9,6 +9,7 @@ import attrs
 
 from framework.errors import ConfigError, StoreContractError
 from framework.model.objects import NativeObject
+from framework.storage.author_code import author_code
 from framework.storage.listing.first_contact import FIRST_CONTACT_SECONDS
 from framework.storage.resuming_stream import StoreInput
 from framework.storage.retry import OnRetry, RetryPolicy
@@ -55,7 +56,7 @@ class Lookups:
         Raises:
             ObjectNotFoundError: the object does not exist.
             ConfigError: this source cannot read another bucket.
-            StoreContractError: the store returned no object.
+            StoreContractError: the store returned no object, or failed with an error that is none of the framework's.
             RetriableError, FatalError: the store's error.
         """
         store = self._store_of(bucket)
@@ -63,7 +64,8 @@ class Lookups:
             with self._lock:
                 self._on_request()
         what = f"looking up {self.address(bucket, key)}"
-        native: object = self._policy.call(store.stat, key, what=what, on_retry=self._on_retry, stop=self._stop)
+        stat = author_code(what)(store.stat)
+        native: object = self._policy.call(stat, key, what=what, on_retry=self._on_retry, stop=self._stop)
         if not isinstance(native, NativeObject):
             raise StoreContractError(
                 f"{self.address(bucket, key)}: {type(store).__name__}.stat returned {type(native).__name__}, not a NativeObject; "

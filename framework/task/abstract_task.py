@@ -19,6 +19,7 @@ from typing_extensions import Self
 
 from framework.config.format_registry import make_transformer
 from framework.config.loading import structure
+from framework.config.sections import SourceCommonConfig
 from framework.errors import ReaderFailedError, StoreContractError, TaskClosedError
 from framework.model.batches import Acknowledgement, RecordBatch
 from framework.offsets.manager import OffsetManager
@@ -28,7 +29,6 @@ from framework.task.commit_order import CommitOrder
 from framework.task.context import SourceContext
 
 if TYPE_CHECKING:
-    from framework.config.sections import SourceCommonConfig
     from framework.discovery.object_feed import ObjectFeed
     from framework.iterator import AbstractSourceRecordIterator
     from framework.storage.preflight import CheckResult
@@ -161,7 +161,7 @@ class AbstractSourceTask:
             raise TaskClosedError("the task is stopped; make a new one")
         if self.queue is not None:
             raise TaskClosedError("a task can be started once; make a new one")
-        self.config = self.configure(props) if isinstance(props, Mapping) else props
+        self.config = props if isinstance(props, SourceCommonConfig) else self.configure(props)
         self.offsets = offsets if offsets is not None else self.offsets
         self.queue = BoundedQueue(max_records=self.config.input.queue_records, max_bytes=self.config.input.queue_bytes)
         self.iterator = _iterator_of(

@@ -4,7 +4,7 @@ import json
 
 from framework.errors import PositionError
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.offset_store import MemoryOffsetStore
+from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.testing.fakes.memory_rig import MemoryRig, bad_line, json_lines
 from framework.testing.rig import Capability
 
@@ -17,6 +17,8 @@ class TextStore(MemoryOffsetStore):
     def __init__(self, text='{"layout": 1, "positions": []}'):
         super().__init__()
         self.text = text
+        if json.loads(text)["layout"] == 1:
+            super().save(PositionDelta(entries=list(self.load())))
 
     def load(self, keys=None):
         stored = json.loads(self.text)

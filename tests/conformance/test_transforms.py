@@ -23,6 +23,7 @@ PAYLOADS = [
     b'"text"',
     '{"id":6,"name":"g\u00fcnter"}'.encode(),
     b"\xff",
+    b'{"id":7}',
 ]
 
 
@@ -158,3 +159,13 @@ def test_so_is_what_another_process_cannot_import(tmp_path, monkeypatch):
 def test_few_records_prove_nothing():
     with pytest.raises(RigError, match="at least 3 different"):
         check_transform(functools.partial(built_in, "json"), [b"1", b"1", b"2"])
+
+
+class RefusesAll(Own):
+    def apply(self, batch, context):
+        raise AttributeError("no 'tag'")
+
+
+def test_records_that_all_become_bad_prove_nothing():
+    with pytest.raises(RigError, match=r"every record became bad.*failed with AttributeError .*in apply"):
+        check_transform(RefusesAll, PAYLOADS)

@@ -177,11 +177,11 @@ class BrokenTask(S3SourceTask):
 
 
 class BrokenReading(S3SourceTask):
-    """A source whose objects cannot be read, for a reason that nobody has thought of."""
+    """A source whose objects cannot begin, for a reason that was not thought of."""
 
     def get_iterator(self, context):
         iterator = super().get_iterator(context)
-        iterator.get_input_stream = lambda native: {}["of ours"]
+        iterator.create_offset_manager_entry = lambda *_: {}["of ours"]
         return iterator
 
 

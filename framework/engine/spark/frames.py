@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from framework.config.sections import SourceCommonConfig
+from framework.discovery.listing_feed import iterated
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.discovery.object_filters import RoutedSelection, Selector
 from framework.discovery.routing import Router
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from framework.config.sections import SourceCommonConfig
     from framework.model.batches import RecordBatch
     from framework.task import AbstractSourceTask
 
@@ -134,7 +135,7 @@ def _chosen(
     spark: SparkSession, task_class: type[AbstractSourceTask], config: Mapping[str, Any] | SourceCommonConfig
 ) -> tuple[DataFrame, _Choice]:
     """Return the listing after the source's filters, and these. Executors list it now."""
-    if isinstance(config, Mapping):
+    if not isinstance(config, SourceCommonConfig):
         config = task_class().configure(config)
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
@@ -157,7 +158,7 @@ def _chosen(
             # a stream of the source's own may change or leave out objects: only then the driver looks at each
             unpack = unpacked if own else pages.keep
             iterator.lister = wave_lister(iterator, task_class, lambda: executors, unpack=unpack)
-        for native in iterator.get_native_item_stream(iterator.start_key):
+        for native in iterated(functools.partial(iterator.get_native_item_stream, iterator.start_key)):
             pages.add(native)
         # a store may tell its clock with the first page
         now = iterator.store_clock() - (time.monotonic() - began)

@@ -54,7 +54,12 @@ NEEDED = (
 )
 """Modules that the framework imports on an executor, for every source and format."""
 
-_WRONG_PYTHON = re.compile("Cannot run program|[Vv]ersion|VERSION|exited unexpectedly|No module named")
+_WAY_OUT = (
+    f"install the wheel of {DISTRIBUTION} there (docs/guides/run-on-spark.md), or set PYSPARK_PYTHON to an interpreter that "
+    "has it"
+)
+
+_WRONG_PYTHON = re.compile("Cannot run program|[Vv]ersion|VERSION|exited unexpectedly")
 
 CHECK_GROUP = "iggy-cloud-sources check"
 
@@ -135,7 +140,8 @@ def require_packages_of(spark: SparkSession, task_class: type[AbstractSourceTask
     try:
         (answer,) = spark.range(0, 1, 1, 1).mapInArrow(rows, "found string").collect()
     except Exception as exc:
-        raise FatalError(f"Spark's executors run no Python task: {sentence(exc)}") from exc
+        said = sentence(exc)
+        raise FatalError(f"Spark's executors run no Python task: {said}{_advice(context, said)}") from exc
     _judge({**json.loads(answer.found), "channel": ""})
     _checked.add((session, *modules))
 
@@ -259,8 +265,12 @@ def require_packages(
     return not found["channel"]
 
 
-def _advice(context: SparkContext, said: str) -> str:
-    """Return the way out that fits the cause, if one does."""
+def _advice(context: SparkContext | None, said: str) -> str:
+    """Return the way out that fits the cause, if one does. No context: the session is of Spark Connect."""
+    if "No module named" in said or "must be installed" in said:
+        return f"; {_WAY_OUT}"
+    if context is None:
+        return ""
     if "exited unexpectedly" in said and context.getConf().contains("spark.executor.pyspark.memory"):
         return f"; {MORE_MEMORY}"
     if _WRONG_PYTHON.search(said) is None:
@@ -300,17 +310,13 @@ def _ask(context: SparkContext, asked: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _judge(found: Mapping[str, Any]) -> None:
     where = f"Spark's executors run {found['python']} (Python {found['version']})"
-    way_out = (
-        f"install the wheel of {DISTRIBUTION} there (docs/guides/run-on-spark.md), or set PYSPARK_PYTHON to an interpreter that "
-        "has it"
-    )
     if found["missing"]:
-        raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {way_out}")
+        raise FatalError(f"{where}, which misses {', '.join(found['missing'])}: {_WAY_OUT}")
     if found.get("broken"):
         broken, memory = f"{where}, which cannot import {'; '.join(found['broken'])}", found["memory"]
         if memory:
             raise FatalError(f"{broken} in {memory >> 20} MiB of address space: {MORE_MEMORY}")
-        raise FatalError(f"{broken}: {way_out}")
+        raise FatalError(f"{broken}: {_WAY_OUT}")
     if found.get("format"):
         raise FatalError(f"{where}, where {found['format']}: install there what the format comes in")
     if found.get("channel"):

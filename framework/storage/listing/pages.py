@@ -16,6 +16,7 @@ import attrs
 
 from framework.errors import ListingError, StoreContractError, StoreUnavailableError
 from framework.model.objects import NativeObject
+from framework.storage.author_code import author_code
 from framework.storage.listing.range_tasks import Disagreement, RangeResult, RangeTask, samples_of
 from framework.store import Chain, ListPage, ObjectStore
 
@@ -27,9 +28,11 @@ def checked_page(store: ObjectStore, *, prefix: str, **call: Any) -> ListPage:
     """Return a page of a store, checked in constant time: of its objects the first is looked at.
 
     Raises:
-        StoreContractError: it is no page.
+        StoreContractError: it is no page, or the store failed with an error that is none of the framework's.
     """
-    page: object = store.list_page(prefix=prefix, **call)
+    where = f"{store.scheme}://{store.bucket}/{prefix}"
+    with author_code(f"{where}: listing it"):
+        page: object = store.list_page(prefix=prefix, **call)
     if not isinstance(page, ListPage):
         found = type(page).__name__
     elif not isinstance(page.objects, Sequence):
@@ -41,8 +44,7 @@ def checked_page(store: ObjectStore, *, prefix: str, **call: Any) -> ListPage:
     else:
         return page
     raise StoreContractError(
-        f"{store.scheme}://{store.bucket}/{prefix}: {type(store).__name__}.list_page returned {found}, not a ListPage with a "
-        "list of NativeObject"
+        f"{where}: {type(store).__name__}.list_page returned {found}, not a ListPage with a list of NativeObject"
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.kit.law import BATCH, Comparing, RigError, in_order, law
+from framework.testing.kit.laws_listing import check_order
 from framework.testing.rig import Capability, SourceRig
 
 MAX_KEY_BYTES = 1024
@@ -79,6 +80,8 @@ def difficult_keys(rig: SourceRig, comparing: Comparing) -> None:
         with rig.open_iterator(**options) as iterator:
             listed = [native.key for native in iterator.get_native_item_stream(None)]
             comparing.same(in_order(listed), expected, f"a listing, {options or 'as configured'}")
+            if Capability.ORDER in rig.capabilities:
+                check_order(iterator, comparing)
     with rig.open_iterator(list_concurrency=1) as iterator:
         for after in expected if Capability.ORDER in rig.capabilities else ():
             behind = [native.key for native in iterator.get_native_item_stream(after)]

@@ -68,6 +68,17 @@ def strictly_after(rig: SourceRig, comparing: Comparing) -> None:
             for after in probes:
                 expected = [key for key in keys if key.encode() > after.encode()]
                 comparing.same(in_order(_listed(iterator, after)), expected, f"a listing after {after!r}, {options}")
+            check_order(iterator, comparing)
+
+
+def check_order(iterator: AbstractSourceRecordIterator, comparing: Comparing) -> None:
+    """Check that listings did not find the keys out of order: they go around that, and mode `incremental` cannot."""
+    unordered = [prefix for prefix in iterator.prefixes if iterator.listing_hints(prefix).unordered]
+    comparing.that(
+        not unordered,
+        f"the keys below {unordered} are not in the order of their UTF-8 bytes, or do not begin behind `after`: set "
+        "`ordered = False` on the store and leave ORDER out of the rig's capabilities, or mend `list_page`",
+    )
 
 
 _PREFIXES = ("a/", "a", "a/b")

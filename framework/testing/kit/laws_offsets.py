@@ -15,7 +15,7 @@ from framework.model.batches import Acknowledgement, RecordBatch
 from framework.model.objects import Anchor, NativeObject
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.manager import OffsetManager
-from framework.offsets.offset_store import PositionDelta
+from framework.offsets.offset_store import MemoryOffsetStore, OffsetStore, PositionDelta
 from framework.task import AbstractSourceTask
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
@@ -75,7 +75,10 @@ def _commit_from_threads(manager: OffsetManager, batches: list[RecordBatch], cha
 
 @law("O2", "the stored form of a position gives the position back, and a form of an unknown version is a clear error")
 def stored_form(rig: SourceRig, comparing: Comparing) -> None:
-    """Check every position of a run through its text form; the log after a run; the log in a later version."""
+    """Check every position of a run through its text form; the log after a run; the log in a later version.
+
+    A store of the source's own must give back what a manager saves in several lives, as one in memory does.
+    """
     fill(rig)
     with rig.open_iterator(batch_length=BATCH - 1) as iterator:
         entries = [batch.entry for batch in drain(iterator)]
@@ -134,6 +137,17 @@ def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[Offset
     comparing.same(
         _sorted(list(rig.reopen(store).load())), _sorted(greatest), "the positions that the store gives back"
     )
+    store = rig.offset_store()
+    right = MemoryOffsetStore()
+    for what, delta in _lives(list({entry.key: entry for entry in entries}.values())):
+        store.save(delta)
+        right.save(delta)
+        store = rig.reopen(store)
+        comparing.same(
+            _counted(store),
+            _counted(right),
+            f"key, split, generation and records that the store gives back when {what}",
+        )
     rig.spoil(store)
     found: list[OffsetManagerEntry] = []
     error = _refusal(lambda: found.extend(rig.reopen(store).load()))
@@ -141,6 +155,32 @@ def _in_its_own_store(rig: SourceRig, comparing: Comparing, entries: list[Offset
         isinstance(error, PositionError),
         f"stored positions of an unknown version gave {len(found)} positions, {error!r}",
     )
+
+
+def _counted(store: OffsetStore) -> list[tuple[object, ...]]:
+    """Return the stored positions, with what may differ first: an example is cut."""
+    entries = _sorted(list(store.load()))
+    return [(entry.key, entry.split_number, entry.generation, entry.records_done, entry) for entry in entries]
+
+
+def _lives(entries: list[OffsetManagerEntry]) -> Iterator[tuple[str, PositionDelta]]:
+    """Yield what a manager saves about some objects one after the other, and what happens to them."""
+    begun = [entry.changed(records_done=0, records_saved=0, total=None, mark=None) for entry in entries]
+    yield "objects begin", PositionDelta(begun=begun)
+    yield "they are read", PositionDelta(entries=[entry.changed(extra={**entry.extra, "kit": 7}) for entry in entries])
+    first, second = begun[:2]
+    splits = [first.changed(generation=2, split_number=number, split_size=10) for number in (1, 2, 3)]
+    yield "a new version is read in splits", PositionDelta(begun=splits, entries=[splits[1].changed(records_done=1)])
+    yield (
+        "two of them are read further",
+        PositionDelta(entries=[split.changed(records_done=2) for split in splits[::2]]),
+    )
+    yield "an object is removed", PositionDelta(removed=[second.get_manager_key()])
+    yield "a version in splits becomes one that is whole", PositionDelta(begun=[first.changed(generation=3)])
+    splits = [second.changed(generation=2, split_number=number, split_size=10) for number in (1, 2)]
+    yield "the removed one begins again", PositionDelta(begun=splits)
+    again = second.changed(generation=3)
+    yield "it is removed and begins again", PositionDelta(removed=[second.get_manager_key()], begun=[again])
 
 
 def _sorted(entries: Sequence[OffsetManagerEntry]) -> list[OffsetManagerEntry]:

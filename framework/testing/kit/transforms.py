@@ -71,7 +71,7 @@ def check_transform(
 
     Raises:
         LawBrokenError: it breaks the law, or a batch that it returned is impossible.
-        RigError: too few records.
+        RigError: too few records, or all of them became bad.
     """
     given = list(payloads)
     if len(set(given)) < _FEWEST_PAYLOADS:
@@ -91,6 +91,8 @@ def _compare(
 ) -> None:
     used = make()
     expected = _results(used, payloads, context)
+    if all(result.became not in {"sent", "filtered"} for result in expected):
+        raise RigError(f"every record became bad, so nothing is proven; the first: {expected[0].became}")
     chance = random.Random(comparing.seed)  # noqa: S311 - no secret
     column = column_of(payloads)
 

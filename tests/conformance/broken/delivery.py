@@ -142,6 +142,22 @@ class Forgetful(OffsetManagerEntry):
         return properties
 
 
+class KeepsWhatIsRemoved(OwnStoreRig):
+    """O2: a position that was removed is there again after a restart."""
+
+    class store_class(TextStore):  # noqa: N801
+        def save(self, delta):
+            super().save(attrs.evolve(delta, removed=()))
+
+
+class OnePositionForAllSplits(OwnStoreRig):
+    """O2: the splits of an object are kept under its own key, where the last one stands for all."""
+
+    class store_class(TextStore):  # noqa: N801
+        def load(self, keys=None):
+            return iter({entry.key: entry for entry in super().load(keys)}.values())
+
+
 class BeginsAgainSilently(OwnStoreRig):
     """O2: positions that cannot be read are taken for none."""
 

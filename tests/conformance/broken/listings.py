@@ -83,6 +83,32 @@ class AfterMustExist(WithIterator):
             yield from natives[keys.index(offset) + 1 if offset in keys else 0 :]
 
 
+class BeginsAtTheFirstKey(WithStore):
+    """L2: a page has no start key; listings go around that, only mode `incremental` cannot."""
+
+    class Store(MemoryStore):
+        def list_page(self, *, after="", **arguments):
+            return super().list_page(**arguments)
+
+
+def _utf16(key):
+    return key.encode("utf-16-be", "surrogatepass")
+
+
+class OrderOfUtf16(WithStore):
+    """L4: the store says that it lists in order, and its order is that of Java's strings."""
+
+    class Store(MemoryStore):
+        def list_page(self, *, prefix="", after="", continuation=None, page_size=1000):
+            self._call("list_page", prefix)
+            begin = _utf16(continuation or after)
+            keys = sorted((key for key in self._objects if key.startswith(prefix) and _utf16(key) > begin), key=_utf16)
+            objects = [self._native(key, self._objects[key]) for key in keys]
+            more = objects[page_size - 1].key if len(objects) > page_size else None
+            page = ListPage(objects=objects[:page_size], continuation=more)
+            return page if self.change_page is None else self.change_page(page)
+
+
 class FoldersForPrefixes(WithStore):
     """L3: the slash at the end of a prefix is taken off, and its neighbours come in."""
 

@@ -5,11 +5,12 @@ import threading
 import time
 from bisect import bisect_right
 
+import attrs
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from framework.errors import ListingError, StoreUnavailableError, TaskClosedError, ThrottledError
+from framework.errors import ListingError, StoreContractError, StoreUnavailableError, TaskClosedError, ThrottledError
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.manager import OffsetManager
 from framework.offsets.offset_store import MemoryOffsetStore
@@ -509,3 +510,27 @@ def test_one_chain_notices_a_missing_order_too(over):
     assert sorted(keys_of(iterator)) == sorted(FOLDERS)
     assert iterator.statistics.list_requests == -(-len(FOLDERS) // PAGE)
     assert iterator.offsets.hints.get("").unordered
+
+
+@pytest.mark.parametrize(
+    ("method", "ask"),
+    [
+        ("list_page", lambda iterator: list(iterator.get_native_item_stream(None))),
+        ("stat", lambda iterator: iterator.look_up(attrs.evolve(native("k"), bucket="bucket"))),
+        ("metadata", lambda iterator: iterator.metadata_of(native("k"))),
+        ("tags", lambda iterator: iterator.tags_of(native("k"))),
+    ],
+)
+def test_an_error_of_an_authors_store_names_the_place_and_is_final(over, monkeypatch, method, ask):
+    calls = []
+
+    def fail(*_, **__):
+        calls.append(method)
+        raise StoreUnavailableError("away") if len(calls) == 1 else KeyError("NextToken")
+
+    store = SortedStore(["k"])
+    monkeypatch.setattr(store, method, fail)
+    place = rf"b(ucket)?/.* failed with KeyError: 'NextToken' \({__name__}, line \d+, in fail\); the source must raise"
+    with pytest.raises(StoreContractError, match=place):
+        ask(over(store))
+    assert len(calls) == 2

@@ -9,6 +9,7 @@ import attrs
 import pytest
 
 from framework.discovery.object_feed import AssignedFeed, Assignment
+from framework.engine.local import LocalEngine
 from framework.errors import (
     AccessDeniedError,
     ConfigError,
@@ -21,6 +22,7 @@ from framework.errors import (
     TaskClosedError,
 )
 from framework.iterator import AbstractSourceRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import Acknowledgement
 from framework.model.objects import Anchor, NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
@@ -68,6 +70,21 @@ def test_mistakes_in_the_configuration_are_raised_before_anything_is_read():
         task.start({"source": {"name": "x"}, "input": {"format": "jsonl"}, "iggy": {"url": "embedded:x", "topic": "t"}})
     task.stop()
     assert (store.calls, task.closes) == ([], 1)
+
+
+@pytest.mark.parametrize("given", ["orders.toml", None, [], MemorySourceTask])
+@pytest.mark.parametrize(
+    "begin", [lambda given: MemorySourceTask().start(given), lambda given: LocalEngine(MemorySourceTask, given)]
+)
+def test_what_is_no_configuration_says_how_a_file_is_loaded(begin, given):
+    message = r"mapping of sections, not \w+; of a file it is framework.config.loading.load_config\(path, \w+\)$"
+    with pytest.raises(ConfigError, match=message):
+        begin(given)
+
+
+def test_an_engine_takes_sections_and_options_as_a_task_does():
+    props = source_props(DEFAULTS, MemorySourceTask.config_class)
+    assert LocalEngine(MemorySourceTask, props)._config == MemorySourceTask().configure(props)
 
 
 def test_more_records_than_one_poll_may_give_come_with_the_next_ones():
@@ -133,7 +150,7 @@ def test_an_error_that_is_none_of_ours_is_raised_too():
 
     with started(Odd()) as task, pytest.raises(ReaderFailedError) as caught:
         poll_on(task, [])
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert isinstance(caught.value.__cause__.__cause__, ZeroDivisionError)
 
 
 # ---- pauses
@@ -372,6 +389,31 @@ def test_an_iterator_without_an_input_is_named():
         ),
     ):
         poll_all(task)
+
+
+def stopping_midway(_):
+    yield NativeObject(bucket="b", key="a", size=1, version="v")
+    raise KeyError("NextToken")
+
+
+def fail(_):
+    raise KeyError("NextToken")
+
+
+@pytest.mark.parametrize(
+    ("method", "replacement", "place"),
+    [
+        ("get_native_item_stream", fail, "get_native_item_stream"),
+        ("get_native_item_stream", stopping_midway, "get_native_item_stream"),
+        ("get_input_stream", fail, "memory://.*/a: get_input_stream"),
+    ],
+)
+def test_an_error_of_an_authors_iterator_names_the_place(monkeypatch, method, replacement, place):
+    monkeypatch.setattr(StoreRecordIterator, method, lambda _, asked: replacement(asked))
+    message = rf"^{place} failed with KeyError: 'NextToken' \({__name__}, line \d+, in .*\); the source must raise"
+    with started(store_of(a=1), once=True) as task, pytest.raises(ReaderFailedError, match=message) as caught:
+        poll_all(task)
+    assert isinstance(caught.value.__cause__, StoreContractError)
 
 
 def fail_to_close():

@@ -195,6 +195,7 @@ def test_another_interpreter_is_asked_again_unless_a_stop_cancelled_that(said, t
         ('Cannot run program "/nowhere/python"', {}, "PYSPARK_PYTHON"),
         ("[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9", {}, "PYSPARK_PYTHON"),
         ("Python worker exited unexpectedly (crashed)", {}, "PYSPARK_PYTHON"),
+        ("ModuleNotFoundError: No module named 'pyarrow'", {}, "or set PYSPARK_PYTHON to an interpreter that has it"),
         (
             "Python worker exited unexpectedly (crashed)",
             {"spark.executor.pyspark.memory": "180m"},
@@ -303,7 +304,9 @@ def test_executors_that_lack_a_module_are_named_before_a_frame_is_made(config):
 
 def test_executors_without_pyarrow_are_told_in_one_sentence(config):
     session = ConnectSession("a", job_error=ImportError("PyArrow >= 18 must be installed\n\nJVM stacktrace:\n\tat a.b"))
-    with pytest.raises(FatalError, match=r"executors run no Python task: PyArrow >= 18 must be installed$"):
+    with pytest.raises(
+        FatalError, match=r"executors run no Python task: PyArrow >= 18 must be installed; install the wheel .* has it$"
+    ):
         require_packages_of(session, MemorySourceTask, config)
 
 
