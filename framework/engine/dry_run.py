@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import attrs
+from typing_extensions import override
 
 from framework.errors import PositionMismatchError
+from framework.model.objects import ObjectState
 from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
+from framework.offsets.offset_store import OffsetStore, PositionDelta
 from framework.task import SourceContext, iterator_of
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from framework.discovery.object_feed import Assignment
     from framework.engine.inspection import Inspection
     from framework.model.objects import NativeObject
+    from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
     from framework.task import AbstractSourceTask
 
 _CODECS = frozenset({".gz", ".gzip", ".zst", ".zstd", ".bz2", ".xz", ".snappy", ".sz"})
@@ -111,6 +115,7 @@ def dry_run(
                 if assignment is not None:
                     plan.add(assignment, iterator.prefixes)
                     begun.pop(assignment.entry.get_manager_key().whole(), None)
+                    _finish(context.offsets, assignment.entry)
             counts = iterator.feed_counts
             if counts is not None:
                 plan.listed, plan.filtered = counts.listed, dict(counts.filtered)
@@ -150,13 +155,34 @@ def check_positions(task_class: type[AbstractSourceTask], config: SourceCommonCo
     return None
 
 
+class _NoStore(OffsetStore):
+    """Keeps nothing."""
+
+    @override
+    def load(self, keys: Iterable[OffsetManagerKey] | None = None) -> Iterator[OffsetManagerEntry]:
+        return iter(())
+
+    @override
+    def save(self, delta: PositionDelta) -> None:
+        pass
+
+
+def _finish(offsets: OffsetManager, entry: OffsetManagerEntry) -> None:
+    """Finish the position of a counted object: final ones are packed, and a listing may show millions."""
+    offsets.store_begun()
+    with offsets.table.lock:
+        final = entry.advanced(entry.records_done, state=ObjectState.DONE).changed(records_saved=entry.records_done)
+        offsets.table.positions[entry.get_manager_key()] = final
+
+
 def _offsets(found: Inspection | None) -> OffsetManager:
     """Return a manager whose positions are never saved."""
     if found is None:
-        return OffsetManager()
+        return OffsetManager(_NoStore())
     # the watermark represents finished objects without positions: without it they would look new
     state = found.state
     return OffsetManager(
+        _NoStore(),
         positions=state.positions,
         listings=state.listings,
         watermark=state.watermark,

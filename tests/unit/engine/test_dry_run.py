@@ -1,5 +1,7 @@
 """What a plan shows is what a run reads: also of what was begun, split, folded, or left out."""
 
+import tracemalloc
+
 import attrs
 import pytest
 
@@ -9,7 +11,7 @@ from framework.engine.dry_run import DryRun, dry_run, ending_of, folder_of
 from framework.engine.inspection import inspect
 from framework.errors import ObjectError
 from framework.iterator.store_iterator import StoreRecordIterator
-from framework.model.objects import TopicPartition
+from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.options import source_config
@@ -75,6 +77,22 @@ def test_an_object_counts_as_begun_once_whichever_of_its_parts_has_records():
             done = 5 if entry.split_number in begun else 0
             run.add(Assignment(native=native, entry=entry.changed(records_done=done)), [""])
     assert (run.total.objects, run.begun) == (3, 2)
+
+
+def test_an_object_of_a_plan_takes_no_more_memory_than_a_packed_position(monkeypatch):
+    def listed(iterator, offset):
+        for number in range(5000):
+            version = f"{number:032x}"
+            yield NativeObject(scheme="memory", bucket="b", key=f"in/{number}", size=9, version=version, modified_ms=1)
+
+    monkeypatch.setattr(StoreRecordIterator, "get_native_item_stream", listed)
+    for _ in range(2):  # the first loads modules
+        tracemalloc.start()
+        run = dry_run(lambda: MemorySourceTask(store_of()), source_config())
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert run.total.objects == 5000
+    assert peak_bytes < 5000 * 700  # a thousand and more are not packed yet
 
 
 @pytest.mark.parametrize("how", ["excluded", "deleted", "overwritten", "kept"])
