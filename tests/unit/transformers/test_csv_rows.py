@@ -109,7 +109,8 @@ def test_an_object_whose_header_cannot_be_used_is_an_error():
 
 def test_a_name_that_is_there_twice_is_told_by_its_columns():
     with pytest.raises(
-        CorruptObjectError, match=r"names a column twice \(columns 2 and 4\); set input.csv_header = false"
+        CorruptObjectError,
+        match=r"names a column twice \(columns 2 and 4\); set input.csv_header = false to read rows as arrays$",
     ):
         read(b"a,secret,c,secret\n1,2,3,4\n")
 
