@@ -528,8 +528,7 @@ def _found(
                 first, found = run.first_record, run.payloads
             while waiting and waiting[0] < first + len(found):
                 at = waiting.popleft() - first
-                record = found[at] if at >= 0 else None
-                yield record if record is None or isinstance(record, SkippableError) else bytes(record)
+                yield found[at] if at >= 0 else None
             if not waiting:
                 return
     except (SkippableError, AccessDeniedError) as failure:

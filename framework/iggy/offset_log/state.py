@@ -188,7 +188,7 @@ class LogState(LogFacts):
             self.positions[entry.get_manager_key()] = entry
             changed.append((before, entry))
             if entry.final:
-                self._begun.pop((item.object_hash, item.split_number), None)
+                del self._begun[item.object_hash, item.split_number]
         self.anchors.update(self.of_owner(progress.anchors, writer))
         self.apply_ends(progress, [entry.topic_partition for _, entry in changed], writer)
         for key in progress.removed:

@@ -233,6 +233,25 @@ def test_a_dead_letter_with_a_beginning_only_stays_when_its_object_is_gone():
     assert "does not hold the whole record" in next(iter(counts.bad))
 
 
+def test_an_object_whose_version_an_earlier_build_saved_in_another_form_is_read_again(monkeypatch):
+    source = Source(dead_letter_bytes=4).put("a", 1, 0)
+    ((data, _, modified_ms),) = source.rig.store.stored().values()
+    former, present = f"@{modified_ms}", f"@{modified_ms}-{len(data)}"
+    source.rig.store.restore({"a": (data, former, modified_ms)})
+    source.live()
+    source.rig.store.restore({"a": (data, present, modified_ms)})
+    opened = StoreRecordIterator.open_input
+
+    def open_input(self, native):  # as the client of S3: either form is this object
+        assert native.version == former
+        return opened(self, attrs.evolve(native, version=present))
+
+    monkeypatch.setattr(StoreRecordIterator, "open_input", open_input)
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (1, 0)
+    assert source.payloads() == as_text(source)
+
+
 def test_a_dead_letter_that_is_dropped_during_the_replay_is_said_to_be_gone(monkeypatch):
     source = Source().put("a", 1, 0, 1, 0)
     source.live()
@@ -500,6 +519,22 @@ def test_an_object_that_was_given_up_goes_on_where_it_was():
     assert [(x.key, x.kind, x.record) for x in open_dead_letters(source)] == [("b", "object", 1), ("a", "record", 7)]
 
 
+def test_a_given_up_object_that_has_no_position_any_more_is_done_with_its_dead_letter():
+    source = rest_failed()
+    source.live()
+    connection = source.server.connect()
+    session = Session.begin(connection, source.config)
+    table = session.offsets.table
+    youngest = max(entry.modified_ms for entry in table.entries())
+    table.remove(source.entries["a", 0].get_manager_key())
+    table.watermark = Watermark(bucket=source.entries["a", 0].bucket).raised("", [CoveredRange("", None, youngest + 1)])
+    session.write_snapshot()
+    connection.close()
+    counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
+    assert (counts.reopened, counts.stayed) == (0, 0)
+    assert {each.key for each in open_dead_letters(source)} == {"b"}
+
+
 def array_cut_short(content):
     """A JSON array that fails behind its second record, or at its first."""
     source = Source(format="json", tolerance="skip_object")
@@ -579,7 +614,7 @@ def test_killed_at_any_event_a_given_up_object_goes_on_once():
 
 
 def test_splits_are_replayed_in_their_partitions():
-    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3)
+    source = Source(split_size=1024, max_record_bytes=100_000, partitions=3, dead_letter_bytes=4)  # too few: read again
     made = [b"- bad %d" % n if n % 13 == 4 else lines("big", 1, first=n)[0] + b" " * 70 for n in range(60)]
     source.rig.store.put("big", b"".join(line + b"\n" for line in made))
     source.live()
@@ -939,6 +974,15 @@ def test_a_format_that_raises_the_error_of_a_record_leaves_the_dead_letters_own_
     assert source.payloads() == as_text(source)
 
 
+def test_a_format_that_finds_fewer_records_now_leaves_the_dead_letters_own_bytes(monkeypatch):
+    source = usual()
+    source.live()
+    monkeypatch.setattr(JsonlTransformer, "read", lambda *_, **__: iter(()))
+    counts, _ = replay(source, validate=False)
+    assert (counts.sent, counts.stayed) == (len(source.dead_letters), 0)
+    assert source.payloads() == as_text(source)
+
+
 def test_a_format_that_decodes_a_record_to_something_else_than_bytes_is_named(monkeypatch):
     source = usual()
     source.live()
@@ -947,6 +991,14 @@ def test_a_format_that_decodes_a_record_to_something_else_than_bytes_is_named(mo
     with pytest.raises(FormatContractError, match=r"^JsonlTransformer\.decode_record returned str, not bytes"):
         replay(source, validate=False)
     assert len(open_dead_letters(source)) == len(source.dead_letters)
+
+
+def test_a_format_that_yields_something_else_than_records_is_named(monkeypatch):
+    source = usual()
+    source.live()
+    monkeypatch.setattr(JsonlTransformer, "read", lambda *_, **__: iter([b"{}"]))
+    with pytest.raises(FormatContractError, match=r"the format transformers\.jsonl\.JsonlTransformer is defective"):
+        replay(source, validate=False)
 
 
 def test_no_more_of_an_object_is_in_memory_than_a_run_and_a_group(monkeypatch):

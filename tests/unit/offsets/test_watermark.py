@@ -36,6 +36,11 @@ def oracle(all_ranges, key):
     return max((s.time_ms for s in inside), default=0)
 
 
+def test_ranges_that_a_lower_time_ends_at_stay_as_they_are():
+    mark = raised([CoveredRange("", "m", 9), CoveredRange("m", None, 3)])
+    assert mark.raised("", [CoveredRange("c", "m", 7)]) == mark
+
+
 @given(st.lists(stretches(), max_size=8), st.lists(KEYS, max_size=12))
 def test_a_key_has_the_latest_time_of_all_ranges_that_hold_it(all_ranges, keys):
     mark = raised(all_ranges)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import tracemalloc
 
 import pytest
@@ -108,7 +109,8 @@ def test_an_object_whose_header_cannot_be_used_is_an_error():
 
 def test_a_name_that_is_there_twice_is_told_by_its_columns():
     with pytest.raises(
-        CorruptObjectError, match=r"names a column twice \(columns 2 and 4\); set input.csv_header = false"
+        CorruptObjectError,
+        match=r"names a column twice \(columns 2 and 4\); set input.csv_header = false to read rows as arrays$",
     ):
         read(b"a,secret,c,secret\n1,2,3,4\n")
 
@@ -145,6 +147,11 @@ def test_without_a_quote_character_quotes_are_text():
     assert read(b"a,b\n'1,\n2',3\n", csv_quote="'") == [(1, {"a": "1,\n2", "b": "3"})]
 
 
+@pytest.mark.parametrize("cr", [b"1,2\r3,4", b"1,2\r3,44"])
+def test_without_a_quote_character_a_bad_row_leaves_none_open(cr):
+    assert read(b"a,b\n" + cr + b"\n5,6\n", csv_quote="") == [(1, RecordError), (2, {"a": "5", "b": "6"})]
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"\r\n\n", b"a,b", b"a,b\r\n", b"\xef\xbb\xbf"])
 def test_no_rows_are_no_records(data):
     assert read(data) == []
@@ -162,6 +169,19 @@ def test_rows_that_are_too_long_are_skipped():
     assert read(b"name,b\n" + b"x" * 95 + b",1\n", max_record_bytes=100) == [(1, RecordTooLargeError)]
     with pytest.raises(CorruptObjectError, match="header"):
         read(giant + b",b\n1,2\n", max_record_bytes=4000)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (b"x" * 5_000_000, r"longer than input.max_record_bytes \(4000000 bytes\)"),
+        (b"," * 10**6, "than 1000000 fields"),
+    ],
+)
+def test_a_row_that_is_too_large_says_in_which_way(row, said):
+    (error, _, _), good = exactly(b"a\n" + row + b"\n1\n", frames=True, piece=10**6, max_record_bytes=4_000_000)
+    assert re.search(said, error)
+    assert good == b'{"a":"1"}'
 
 
 def test_a_quote_that_is_never_closed_does_not_fill_the_memory():

@@ -5,6 +5,8 @@ import tracemalloc
 
 from framework.iggy.dead_letters.reader import DeadLetterLog
 from framework.iggy.dead_letters.writer import read_dead_letter
+from framework.testing.fakes.memory_iggy import MemoryIggy
+from framework.testing.options import source_config
 from tests.unit.pipeline.test_dead_letters import DEAD, Source, usual
 
 
@@ -31,6 +33,14 @@ def test_the_first_offset_is_that_of_the_first_message_left():
     assert (read(source).stored, read(source).first_offset) == ([], count)
     source.server.purge_topic("kit", DEAD)
     assert read(source).first_offset == 0
+
+
+def test_a_topic_that_is_not_there_has_no_dead_letters_and_a_warning_names_it(caplog):
+    with MemoryIggy().connect() as connection:
+        found = DeadLetterLog.read(connection, source_config(tolerance="skip_record", dead_letter_topic=DEAD))
+    assert found == DeadLetterLog(stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0)
+    assert found.waiting == []
+    assert caplog.messages == [f'there is no topic "{DEAD}" in stream "kit": nothing was skipped yet']
 
 
 def test_a_million_dead_letters_take_no_gigabyte():

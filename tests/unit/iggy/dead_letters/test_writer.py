@@ -15,6 +15,7 @@ from framework.iggy.dead_letters.writer import (
     read_dead_letter,
 )
 from framework.iggy.topics import PartitionDamagedError
+from framework.model.message_ids import MAX_RECORD, MAX_SPLIT
 from framework.model.objects import NativeObject, TopicPartition
 from framework.model.positions import OffsetManagerEntry
 from framework.pipeline.dead_letters import DeadLetter
@@ -75,6 +76,13 @@ def test_dead_letters_that_this_program_cannot_have_written_are_passed_over(serv
         1,
     )
     assert read_dead_letter(attrs.evolve(message, headers={**message.headers, **forged}), "kit") is None
+
+
+def test_a_dead_letter_of_the_last_record_and_the_last_split_that_an_id_holds_is_read(server):
+    message = server.messages("kit", DEAD)[0]
+    most = {"record": str(MAX_RECORD), "share": f"{MAX_SPLIT}/1024"}
+    dead_letter = read_dead_letter(attrs.evolve(message, headers={**message.headers, **most}), "kit")
+    assert (dead_letter.record, dead_letter.split_number) == (MAX_RECORD, MAX_SPLIT)
 
 
 @pytest.mark.parametrize(

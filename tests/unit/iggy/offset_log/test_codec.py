@@ -210,6 +210,9 @@ def as_read(parts):
     rows = [part for part in parts if part.header.get("rows")]
     if rows:
         packed = [codec.decode_rows(part) for part in rows]
+        assert not any(
+            tables.folders or tables.templates for tables, _ in packed[1:]
+        )  # the first part has them for all
         positions.load(packed[0][0], (chunk for _, chunks in packed for chunk in chunks))
     for part in parts[len(rows) :]:
         if not part.header.get("facts"):
