@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -66,7 +65,6 @@ class FoundPartition:
         state: state for the `OffsetManager` that writes the partition from now on.
         anchor: the message up to which `saved` accounts for everything.
         saved: position -> records that no crash can take back.
-        counts: position -> records in the partition.
         messages: number of messages read.
         found: how many of them are records that no position counted.
     """
@@ -75,7 +73,6 @@ class FoundPartition:
     state: PartitionState
     anchor: Anchor | None
     saved: Mapping[OffsetManagerKey, int]
-    counts: Mapping[OffsetManagerKey, int]
     messages: int = 0
     found: int = 0
 
@@ -302,18 +299,17 @@ class PartitionReader:
             anchor = last = Anchor(left_from - 1, 0)
             pending = self._state.positions.pending()
             known = {key: entry for key, entry in pending if entry.topic_partition == topic_partition}
-        counts = {key: entry.records_done for key, entry in known.items()}
-        named = {self._state.identity(entry): entry.records_done for entry in known.values()}
+        counts = {self._state.identity(entry): entry.records_done for entry in known.values()}
         lowest: dict[OffsetManagerKey, int] = {}
         reached: dict[OffsetManagerKey, int] = {}
         saved: dict[OffsetManagerKey, int] = {}
-        unsaved: deque[UnsavedCount] = deque()
+        state = PartitionState(hold_back=hold_back, last=last)
         messages = new = 0
         counted = self._state.counted.get(topic_partition)
         start = last.offset + 1 if last is not None else 0
         for message in self._read(topic_partition, start):
             messages += 1
-            last = anchor_of(message)
+            state.last = last = anchor_of(message)
             parts = parse_message_id(message.message_id)
             entry = self._state.find(parts.object_hash, parts.split_number)
             if entry is not None and entry.topic_partition == topic_partition:
@@ -324,28 +320,28 @@ class PartitionReader:
                 key = entry.get_manager_key()
                 lowest.setdefault(key, parts.record)
                 reached[key] = max(parts.record, reached.get(key, entry.records_saved))
-                counts[key] = named[parts.object_hash, parts.split_number] = max(reached[key], counts.get(key, 0))
-                unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
-            while unsaved and unsaved[0].anchor.offset <= last.offset - hold_back:
-                item = unsaved.popleft()
+                identity = parts.object_hash, parts.split_number
+                counts[identity] = max(reached[key], counts.get(identity, 0))
+                state.unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
+            for item in state.take_safe():
                 anchor = item.anchor
                 saved[item.key] = max(item.records, saved.get(item.key, 0))
             if not hold_back:
                 anchor = last
-        held = {item.key: place for place, item in enumerate(unsaved)}
-        for key in known:
+        held = {item.key: place for place, item in enumerate(state.unsaved)}
+        for key, entry in known.items():
+            count = counts[self._state.identity(entry)]
             if key not in held:
-                saved[key] = counts[key]
+                saved[key] = count
                 continue
             # what expired was on disk: no crash takes it back; records after its last message have none
             saved[key] = max(lowest[key] - 1, saved.get(key, 0))
-            unsaved[held[key]] = attrs.evolve(unsaved[held[key]], records=counts[key])
+            state.unsaved[held[key]] = attrs.evolve(state.unsaved[held[key]], records=count)
         return FoundPartition(
-            opening=attrs.evolve(opening, counts=named, counted=last),
-            state=PartitionState(hold_back=hold_back, last=last, unsaved=unsaved),
+            opening=attrs.evolve(opening, counts=counts, counted=last),
+            state=state,
             anchor=anchor,
             saved=saved,
-            counts=counts,
             messages=messages,
             found=new,
         )
