@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from framework.iggy.offset_log.records import SnapshotFooter
     from framework.iggy.offset_log.state import LogState
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.position_map import PositionView
+    from framework.offsets.position_view import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ class Session:
     def stored_records(self) -> int:
         """Number of records that are stored according to positions and watermark."""
         with self.offsets.table.lock:
-            return self.state.positions.records_done + self.offsets.table.watermark.records
+            return self.state.positions.view().records_done + self.offsets.table.watermark.records
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""

@@ -38,9 +38,8 @@ from framework.iggy.offset_log.record_size import columns_of, divided, is_too_la
 from framework.iggy.offset_log.records import Claim, LogFacts, PartitionOpening, Progress, SnapshotFooter, TopicIdentity
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import Tables
-from framework.offsets.packed_table import RowChunk
-from framework.offsets.position_map import PositionView
+from framework.offsets.packed_row import RowChunk, Tables
+from framework.offsets.position_view import PositionView
 from framework.offsets.selection_scope import SelectionScope
 
 PART_CHUNKS = 4
@@ -204,7 +203,7 @@ def encode_snapshot(
     while part_rows := list(itertools.islice(chunks, PART_CHUNKS)):
         yield message(_rows_out(positions.tables if part == 1 else None, part_rows), rows=True)
         part += 1
-    entries = sorted(positions.others(), key=_name)  # sorted by name they compress better
+    entries = sorted(positions.others, key=_name)  # sorted by name they compress better
     whole = last(entries, footer) if len(entries) <= record_size.MAX_ROWS else None
     if whole is None or is_too_large(whole):
         for payload in divided(entries, lambda rows: message(framing.dumps({"entries": json_forms.entries_out(rows)}))):
@@ -233,7 +232,7 @@ def _rows_out(tables: Tables | None, chunks: Iterable[RowChunk]) -> bytes:
     packed = framing.dumps(tables if tables is not None else {})
     pieces: list[bytes | memoryview] = [_COUNT.pack(len(packed)), packed]
     for chunk in chunks:
-        pieces += [_COUNT.pack(len(chunk.ends) // _COUNT.size), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
+        pieces += [_COUNT.pack(len(chunk)), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
     return b"".join(pieces)
 
 

@@ -17,7 +17,7 @@ from framework.iggy.offset_log import codec
 if TYPE_CHECKING:
     from framework.iggy.offset_log.log import OffsetLog
     from framework.iggy.offset_log.records import SnapshotFooter
-    from framework.offsets.position_map import PositionView
+    from framework.offsets.position_view import PositionView
 
 log = logging.getLogger(__name__)
 
