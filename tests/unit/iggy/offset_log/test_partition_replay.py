@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from framework.engine.session import Session
 from framework.errors import IggyUnavailableError, PositionError
-from framework.iggy.offset_log import partition_replay
+from framework.iggy import reader
 from framework.iggy.offset_log.partition_replay import (
     PartitionGoneError,
     PartitionReader,
@@ -522,7 +522,7 @@ def blind_behind(rig, monkeypatch, offset, times=None):
 @pytest.mark.parametrize(("known", "last"), [(True, 12), (False, 12), (True, -1)])
 def test_messages_that_the_server_has_and_does_not_give_are_told(known, last, monkeypatch):
     """A real server that was killed while it wrote: a segment with a torn batch takes messages, and gives none of them."""
-    monkeypatch.setattr(partition_replay, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(reader, "DAMAGE_PAUSES_SECONDS", (0.0,))
     rig = Rig()
     rig.safe_behind(1024)
     rig.others(20)
@@ -535,7 +535,7 @@ def test_messages_that_the_server_has_and_does_not_give_are_told(known, last, mo
 
 
 def test_messages_that_come_a_moment_later_are_no_damage(monkeypatch):
-    monkeypatch.setattr(partition_replay, "DAMAGE_PAUSES_SECONDS", (0.0,))
+    monkeypatch.setattr(reader, "DAMAGE_PAUSES_SECONDS", (0.0,))
     rig = Rig().known()
     last = rig.others(20)
     blind_behind(rig, monkeypatch, 12, times=1)
