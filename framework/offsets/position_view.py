@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import attrs
 from typing_extensions import override
 
 from framework.offsets.packed_row import RowChunk, RowCodec, RowColumns, Tables
@@ -36,6 +37,7 @@ def records_of(entry: OffsetManagerEntry) -> int:
     return entry.records_done if entry.counts_object else 0
 
 
+@attrs.define(eq=False, repr=False)
 class PositionView:
     """A snapshot of positions, each entry built on access. Immutable; threads may share it.
 
@@ -52,19 +54,11 @@ class PositionView:
         others: as the argument.
     """
 
-    def __init__(
-        self,
-        codec: RowCodec,
-        blocks: Sequence[RowChunk],
-        dead: bytes,
-        block_rows: int,
-        others: Sequence[OffsetManagerEntry],
-    ) -> None:
-        self._codec = codec
-        self._blocks = blocks
-        self._dead = dead
-        self._block_rows = block_rows
-        self.others = others
+    _codec: RowCodec
+    _blocks: Sequence[RowChunk]
+    _dead: bytes
+    _block_rows: int
+    others: Sequence[OffsetManagerEntry]
 
     def __len__(self) -> int:
         return len(self.others) + self._dead.count(0)

@@ -47,6 +47,7 @@ PART_CHUNKS = 4
 never exceed 33 MB: see `framework.offsets.packed_row.MAX_ROW_BYTES`."""
 
 _COUNT = struct.Struct("<I")
+_CHUNK = struct.Struct("<II")
 
 _PROGRESS_MAPS = ("anchors", "counted", "closed", "listings")
 
@@ -232,7 +233,7 @@ def _rows_out(tables: Tables | None, chunks: Iterable[RowChunk]) -> bytes:
     packed = framing.dumps(tables if tables is not None else {})
     pieces: list[bytes | memoryview] = [_COUNT.pack(len(packed)), packed]
     for chunk in chunks:
-        pieces += [_COUNT.pack(len(chunk)), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
+        pieces += [_CHUNK.pack(len(chunk), len(chunk.rows)), chunk.ends, chunk.rows]
     return b"".join(pieces)
 
 
@@ -245,12 +246,11 @@ def decode_rows(part: LogMessage) -> tuple[Tables, list[RowChunk]]:
         tables = msgspec.convert(json.loads(bytes(body[_COUNT.size : place])), Tables)
         chunks: list[RowChunk] = []
         while place < len(body):
-            rows, size = _COUNT.unpack_from(body, place)[0], _COUNT.unpack_from(body, place + _COUNT.size)[0]
-            place += 2 * _COUNT.size
-            ends = body[place : place + rows * _COUNT.size]
-            place += rows * _COUNT.size
-            chunks.append(RowChunk(body[place : place + size], ends))
-            place += size
+            count, size = _CHUNK.unpack_from(body, place)
+            ends = place + _CHUNK.size
+            rows = ends + count * _COUNT.size
+            place = rows + size
+            chunks.append(RowChunk(body[rows:place], body[ends:rows]))
         return tables, chunks
 
 
