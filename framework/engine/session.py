@@ -22,7 +22,6 @@ from framework.engine.topic_checks import check_topics, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.fencing import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.log_offset_store import LogOffsetStore
@@ -272,12 +271,7 @@ class Session:
         for message in self.log.follow():
             check_alone(self.log.source, self.epoch.number, message)
             with self.offsets.table.lock:
-                if message.kind == "progress" and message.epoch == self.state.epoch:
-                    progress = codec.decode_progress(message)
-                    with framing.shape_of(message):
-                        self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
-                else:
-                    self.state.apply(message)
+                self._changed += self.state.apply(message)
 
     def check_alone_after(self, failure: SourceError) -> None:
         """Look once more, after a worker failed: it may have read the claim of another instance before this process did.
