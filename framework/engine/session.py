@@ -22,7 +22,6 @@ from framework.engine.topic_checks import check_topics, ensure_offsets_topic
 from framework.errors import IggyUnavailableError, SourceError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
-from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.fencing import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
 from framework.iggy.offset_log.log_offset_store import LogOffsetStore
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from framework.iggy.offset_log.records import SnapshotFooter
     from framework.iggy.offset_log.state import LogState
     from framework.model.positions import OffsetManagerEntry
-    from framework.offsets.position_map import PositionView
+    from framework.offsets.position_view import PositionView
     from framework.pipeline.dead_letters import DeadLetterBox
 
 log = logging.getLogger(__name__)
@@ -244,7 +243,7 @@ class Session:
     def stored_records(self) -> int:
         """Number of records that are stored according to positions and watermark."""
         with self.offsets.table.lock:
-            return self.state.positions.records_done + self.offsets.table.watermark.records
+            return self.state.positions.view().records_done + self.offsets.table.watermark.records
 
     def skipped_lately(self) -> list[SkippedCount]:
         """Return what was skipped within the last hour, with ages as of now, for a task that begins now."""
@@ -272,12 +271,7 @@ class Session:
         for message in self.log.follow():
             check_alone(self.log.source, self.epoch.number, message)
             with self.offsets.table.lock:
-                if message.kind == "progress" and message.epoch == self.state.epoch:
-                    progress = codec.decode_progress(message)
-                    with framing.shape_of(message):
-                        self._changed += self.state.advance(progress, message.writer, message.timestamp_us)
-                else:
-                    self.state.apply(message)
+                self._changed += self.state.apply(message)
 
     def check_alone_after(self, failure: SourceError) -> None:
         """Look once more, after a worker failed: it may have read the claim of another instance before this process did.

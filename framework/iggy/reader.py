@@ -1,12 +1,13 @@
-"""Reads the messages of a topic in bounded steps: for the commands `read` and `dead-letter`, and for tests."""
+"""Reads the messages of a topic in bounded steps: for a replay, for the commands `read` and `dead-letter`, and for tests."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 from framework.errors import IggyTopicError
 from framework.iggy.connection import IggyConnection
-from framework.iggy.topics import PartitionDamagedError, check_answering
+from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError, check_answering
 from framework.iggy.values import PartitionInfo, StoredMessage, place_of
 
 TARGET_BYTES = 8_000_000
@@ -92,13 +93,17 @@ def read_whole(
         IggyUnavailableError: the server cannot read the partition.
     """
     end = start
-    for message in read_partition(connection, stream, topic, partition.id, start=start):
-        yield message
-        end = message.offset + 1
-    if partition.messages_count and partition.current_offset >= end:
+    for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
+        for message in read_partition(connection, stream, topic, partition.id, start=end):
+            yield message
+            end = message.offset + 1
+        if not partition.messages_count or partition.current_offset < end:
+            return
         check_answering(connection, stream, topic, partition)
-        place = place_of(stream, topic, partition.id)
-        raise PartitionDamagedError.found(place, partition.current_offset, missing=end)
+        if pause_seconds is None:
+            place = place_of(stream, topic, partition.id)
+            raise PartitionDamagedError.found(place, partition.current_offset, missing=end)
+        time.sleep(pause_seconds)
 
 
 def read_topic(

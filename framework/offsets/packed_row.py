@@ -18,8 +18,9 @@ import operator
 import struct
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import attrs
 import msgspec
 from msgspec import Struct
 
@@ -75,6 +76,53 @@ class Tables(Struct):
     templates: list[Template] = []
 
 
+@attrs.frozen
+class RowChunk:
+    """Some rows: a block of the table, or a chunk of a snapshot.
+
+    Attributes:
+        rows: the rows, concatenated.
+        ends: end of each row, u32 each.
+    """
+
+    rows: bytes | memoryview
+    ends: bytes | memoryview
+
+    def __len__(self) -> int:
+        return len(self.ends) // _LENGTH.size
+
+    def start(self, at: int) -> int:
+        """Return where a row begins; where the last one ends, for the number behind it."""
+        start: int = _LENGTH.unpack_from(self.ends, _LENGTH.size * (at - 1))[0] if at else 0
+        return start
+
+    def row(self, at: int) -> bytes:
+        """Return a row."""
+        return bytes(self.rows[self.start(at) : self.start(at + 1)])
+
+
+class RowColumns(NamedTuple):
+    """Rows as an array of bytes, and of each row its start, its end, and the start of its body."""
+
+    raw: NDArray[np.uint8]
+    starts: NDArray[np.uint32]
+    ends: NDArray[np.uint32]
+    bodies: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, chunk: RowChunk) -> RowColumns:
+        """Return the columns of a chunk.
+
+        Raises:
+            IndexError, ValueError: it holds no rows.
+        """
+        import numpy as np  # noqa: PLC0415 - not loaded for few objects, or for an import only
+
+        raw, ends = np.frombuffer(chunk.rows, np.uint8), np.frombuffer(chunk.ends, np.uint32)
+        starts = np.append(np.zeros(1, np.uint32), ends[:-1])
+        return cls(raw, starts, ends, starts + (_numbers(raw, starts + 4) + _HEAD.size))
+
+
 class RowCodec:
     """Pack entries into rows and back. Packing is single-threaded; unpacking may run concurrently.
 
@@ -116,19 +164,17 @@ class RowCodec:
         self._fields.append(dict(zip(Template.__struct_fields__, values, strict=True)))
         return number
 
-    def checked_bodies(
-        self, raw: NDArray[np.uint8], starts: NDArray[np.uint32], ends: NDArray[np.uint32]
-    ) -> NDArray[Any]:
-        """Return where the bodies of loaded rows begin, between these places.
+    def check(self, columns: RowColumns) -> None:
+        """Check that loaded rows are rows of these tables.
 
         Raises:
             IndexError, ValueError: these are no rows, or not of these tables.
         """
         import numpy as np  # noqa: PLC0415 - the caller has loaded it
 
+        raw, starts, ends, bodies = columns
         if not len(ends) or ends[-1] != len(raw) or (np.diff(ends) > len(raw)).any():  # differences have no sign
             raise ValueError("ends of rows that are elsewhere")
-        bodies = starts + self.name_lengths(raw, starts)
         flags, rest = raw[bodies], bodies + np.uint64(_BODY.size)
         having = (flags & _EXTRA).nonzero()[0]
         begins = rest[having] + np.uint64(_LENGTH.size)
@@ -149,7 +195,6 @@ class RowCodec:
         for at in having[np.diff(having, prepend=-1) > 0].tolist():
             for begin, end in ((heads[at], bodies[at]), (rest[at], ends[at])):
                 raw[int(begin) : int(end)].tobytes().decode("utf-8", "surrogatepass")
-        return bodies
 
     # ---- keys
 
@@ -193,11 +238,6 @@ class RowCodec:
         self.tables.folders.append((scope, folder))
         self._folder_characters += len(folder)
         return number
-
-    @staticmethod
-    def head_of(row: bytes) -> bytes:
-        """Return the head of a row."""
-        return row[: _HEAD.size + _HEAD.unpack_from(row)[1]]
 
     # ---- entries
 
@@ -253,42 +293,34 @@ class RowCodec:
             **self._fields[template],
         )
 
-    @staticmethod
-    def name_lengths(raw: NDArray[np.uint8], starts: NDArray[np.uint32]) -> NDArray[np.uint32]:
-        """Return the lengths of the heads of the rows that begin at these places."""
-        return _numbers(raw, starts + 4) + _HEAD.size
+    def sum_records(self, columns: RowColumns, wanted: NDArray[np.bool_]) -> int:
+        """Return the total records of these rows, those of an object with parts once."""
+        counts = self._of_templates(lambda fields: fields["split_size"] >= 0 or fields["split_number"] == 1, columns)
+        return int(_numbers(columns.raw, columns.bodies + _RECORDS_AT)[wanted & counts].sum())
 
-    def sum_records(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> int:
-        """Return the total records of the rows whose bodies begin at these places, those of an object with parts once."""
-        counts = self._of_templates(
-            lambda fields: fields["split_size"] >= 0 or fields["split_number"] == 1, raw, bodies
-        )
-        return int(_numbers(raw, bodies + _RECORDS_AT)[counts].sum())
-
-    def may_be_compacted(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32], before_ms: int) -> NDArray[np.bool_]:
+    def may_be_compacted(self, columns: RowColumns, before_ms: int) -> NDArray[np.bool_]:
         """Return which rows a compaction must look at: of older objects, and of splits."""
-        modified_ms = _numbers(raw, bodies + _MODIFIED_AT, 8).view("i8")
+        modified_ms = _numbers(columns.raw, columns.bodies + _MODIFIED_AT, 8).view("i8")
         old = (modified_ms > 0) & (modified_ms < before_ms)  # an object without a time is never compacted
-        wanted: NDArray[np.bool_] = old | self._of_templates(lambda fields: fields["split_size"] != 0, raw, bodies)
+        wanted: NDArray[np.bool_] = old | self._of_templates(lambda fields: fields["split_size"] != 0, columns)
         return wanted
 
-    def failed(self, raw: NDArray[np.uint8], bodies: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    def failed(self, columns: RowColumns) -> NDArray[np.bool_]:
         """Return which rows are of failed objects."""
-        return self._of_templates(operator.itemgetter("failed"), raw, bodies)
+        return self._of_templates(operator.itemgetter("failed"), columns)
 
     @property
     def has_failed(self) -> bool:
         """Whether any row may be of a failed object."""
         return any(fields["failed"] for fields in self._fields)
 
-    def _of_templates(
-        self, value_of: Callable[[dict[str, Any]], bool], raw: NDArray[np.uint8], bodies: NDArray[np.uint32]
-    ) -> NDArray[np.bool_]:
+    def _of_templates(self, value_of: Callable[[dict[str, Any]], bool], columns: RowColumns) -> NDArray[np.bool_]:
         """Return a value of the template of each row."""
         import numpy as np  # noqa: PLC0415 - the caller has loaded it
 
-        values: NDArray[np.bool_] = np.fromiter(map(value_of, self._fields), bool)[_numbers(raw, bodies + 1, 2)]
-        return values
+        values = np.fromiter(map(value_of, self._fields), bool)
+        of_rows: NDArray[np.bool_] = values[_numbers(columns.raw, columns.bodies + 1, 2)]
+        return of_rows
 
     def whole_version(self, row: bytes) -> str | None:
         """Return the version of a row's entry, cheaper than the entry; None for the position of a split, or of a failed object."""

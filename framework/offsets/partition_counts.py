@@ -7,7 +7,7 @@ allows it immediately; in others it waits until `hold_back` messages follow.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import attrs
 
@@ -55,6 +55,15 @@ class PartitionState:
         if last is not None and (last.anchor, last.key) == (count.anchor, count.key):
             self.unsaved.pop()
         self.unsaved.append(count)
+
+    def take_safe(self) -> Iterator[UnsavedCount]:
+        """Yield, and remove, the unsaved counts that no crash can revert.
+
+        A killed server loses at most the last `hold_back - 1` messages of a partition; so a message with that many
+        after it is permanent. Counts and anchor change together: a recovery replays from where they end.
+        """
+        while self.last and self.unsaved and self.unsaved[0].anchor.offset <= self.last.offset - self.hold_back:
+            yield self.unsaved.popleft()
 
 
 class PartitionCounts:
@@ -149,17 +158,9 @@ class PartitionCounts:
         self._moved.add(topic_partition)
 
     def _save_count(self, topic_partition: TopicPartition) -> None:
-        """Advance saved counts and the anchor as far as no crash can revert them.
-
-        A killed server loses at most the last `hold_back - 1` messages of a partition; so a message with that many
-        after it is permanent. Counts and anchor change together: a recovery replays from where they end.
-        """
-        partition, table = self._partitions[topic_partition], self._table
-        assert partition.last is not None
-        limit = partition.last.offset - partition.hold_back
-        unsaved = partition.unsaved
-        while unsaved and unsaved[0].anchor.offset <= limit:
-            item = unsaved.popleft()
+        """Advance saved counts and the anchor as far as no crash can revert them."""
+        table = self._table
+        for item in self._partitions[topic_partition].take_safe():
             self._move(topic_partition, item.anchor)
             entry = table.positions.find(item.key)
             if entry is not None and entry.generation == item.generation and entry.records_saved < item.records:

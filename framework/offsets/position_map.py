@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Iterator, MutableMapping
 
 from typing_extensions import override
 
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import RowCodec, Tables
-from framework.offsets.packed_table import FinishedTable, FinishedView, RowChunk
-
-if TYPE_CHECKING:
-    from framework.offsets.watermark import Watermark
-
-
-class Compactable(NamedTuple):
-    """The positions of an object that a watermark replaces.
-
-    Attributes:
-        places: the row of the position, or those of all splits; a position itself where it has none.
-        codec: the codec of the rows.
-        prefix: the prefix under which the object counts as compacted.
-        generation: the generation of the positions.
-        records: how many records they add to their source.
-    """
-
-    places: Sequence[bytes | OffsetManagerEntry]
-    codec: RowCodec
-    prefix: str
-    generation: int
-    records: int
+from framework.offsets.packed_row import RowChunk, RowCodec, Tables
+from framework.offsets.packed_table import FinishedTable
+from framework.offsets.position_view import Compactable, PositionView
 
 
 class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
@@ -85,8 +63,12 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     @override
     def __delitem__(self, key: OffsetManagerKey) -> None:
-        if self._objects.pop(key, None) is None and not self._finished.discard(key):
+        if not self._discard(key):
             raise KeyError(key)
+        self._finished.clear_away()
+
+    def _discard(self, key: OffsetManagerKey) -> bool:
+        return self._objects.pop(key, None) is not None or self._finished.discard(key)
 
     @override
     def __len__(self) -> int:
@@ -116,24 +98,13 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         """Number of packed entries."""
         return len(self._finished)
 
-    @property
-    def records_done(self) -> int:
-        """Total records of all entries, those of an object with parts once; each row is read."""
-        return self._finished.view().sum_records() + sum(map(_records_of, self._objects.values()))
-
     def drop(self, compactable: Compactable) -> bool:
-        """Drop what a view found to be compactable; return whether it was still here."""
-        rows = [place for place in compactable.places if isinstance(place, bytes)]
-        dropped = [self._finished.discard_row(row, compactable.codec) for row in rows]
-        for entry in compactable.places:
-            if not isinstance(entry, bytes):
-                key = entry.get_manager_key()
-                dropped.append(self._objects.get(key) is entry)
-                if dropped[-1]:
-                    del self._objects[key]
-        if any(dropped):
-            self.floor = max(self.floor, compactable.generation)
-        return any(dropped)
+        """Drop what a view found to be compactable, as far as it is still the same; return whether any of it is."""
+        same = [entry for entry in compactable.entries if self.find(entry.get_manager_key()) == entry]
+        for entry in same:
+            self._discard(entry.get_manager_key())
+            self.floor = max(self.floor, entry.generation)
+        return bool(same)
 
     def clear_away(self) -> None:
         """Give back the memory of dropped positions, when it is much. Call it after the last `drop`."""
@@ -170,84 +141,7 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
 
     def view(self) -> PositionView:
         """Return a view of all current entries. Copies only pending entries."""
-        return PositionView(self._finished.view(), list(self._objects.values()))
-
-
-class PositionView:
-    """A snapshot of positions, each entry built on access. Immutable; threads may share it.
-
-    Equal to any sequence of equal entries in the same order: rows first, in the order in which they became final.
-    """
-
-    def __init__(self, finished: FinishedView, objects: Sequence[OffsetManagerEntry]) -> None:
-        self.finished = finished
-        self._objects = objects
-
-    def __len__(self) -> int:
-        return len(self._objects) + len(self.finished)
-
-    def __iter__(self) -> Iterator[OffsetManagerEntry]:
-        yield from self.finished
-        yield from self._objects
-
-    @override
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, PositionView | Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(left == right for left, right in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    @override
-    def __repr__(self) -> str:
-        return f"<{len(self)} positions>"
-
-    def compactable(self, watermark: Watermark) -> Iterator[Compactable]:
-        """Yield the positions of done objects that the watermark covers.
-
-        The splits of an object are compacted together, when all splits present are done. A split left behind would look
-        like a started version.
-        """
-        splits: defaultdict[tuple[str, str], list[Compactable | None]] = defaultdict(list)
-        rows = self.finished.older(watermark.latest_ms) if watermark else ()
-        places: Iterable[tuple[bytes | OffsetManagerEntry, OffsetManagerEntry]]
-        places = itertools.chain(rows, zip(self._objects, self._objects, strict=True))
-        for place, entry in places:
-            found = prefix = None
-            if entry.final and entry.done:
-                prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms)
-            if prefix is not None:
-                found = Compactable([place], self.finished.codec, prefix, entry.generation, _records_of(entry))
-            if not entry.whole:
-                splits[entry.bucket, entry.key].append(found)
-            elif found is not None:
-                yield found
-        for of_object in splits.values():
-            covered = list(filter(None, of_object))
-            if len(covered) == len(of_object):
-                yield covered[0]._replace(
-                    places=[place for one in covered for place in one.places],
-                    generation=max(one.generation for one in covered),
-                    records=sum(one.records for one in covered),
-                )
-
-    @property
-    def tables(self) -> Tables:
-        """The tables that the rows of `chunks` refer to."""
-        return self.finished.tables
-
-    def chunks(self) -> Iterator[RowChunk]:
-        """Yield the final entries in the form of a snapshot."""
-        return self.finished.chunks()
-
-    def others(self) -> Sequence[OffsetManagerEntry]:
-        """Return all entries that are in no chunk."""
-        return self._objects
-
-
-def _records_of(entry: OffsetManagerEntry) -> int:
-    """Return how many records an entry adds to its source: the parts of an object count once."""
-    return entry.records_done if entry.counts_object else 0
+        return self._finished.view(list(self._objects.values()))
 
 
 def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:

@@ -13,7 +13,8 @@ from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets.id_hashes import Identities
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.offset_store import PositionDelta
-from framework.offsets.position_map import PositionMap, PositionView, begin_in, position_map
+from framework.offsets.position_map import PositionMap, begin_in, position_map
+from framework.offsets.position_view import PositionView, records_of
 from framework.offsets.selection_scope import SelectionScope
 from framework.offsets.watermark import Watermark
 
@@ -253,7 +254,8 @@ class PositionTable:
                 with self.lock:
                     gone = list(filter(self.positions.drop, batch))
                     prefixes = Counter(one.prefix for one in gone)
-                    self.watermark = self.watermark.with_compacted(prefixes, sum(one.records for one in gone))
+                    records = sum(records_of(entry) for one in gone for entry in one.entries)
+                    self.watermark = self.watermark.with_compacted(prefixes, records)
                 objects += len(gone)
             with self.lock:
                 self.positions.clear_away()

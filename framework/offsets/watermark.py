@@ -15,7 +15,7 @@ always safe, and a later listing advances it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import TypeAlias
@@ -47,10 +47,6 @@ class CoveredRange(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     def holds(self, key: str) -> bool:
         """Return whether the range contains a key."""
         return self.after < key and (self.until is None or key <= self.until)
-
-    def within(self, after: str, until: str | None) -> bool:
-        """Return whether the range is a part of another."""
-        return after <= self.after and (until is None or (self.until is not None and self.until <= until))
 
 
 Ranges: TypeAlias = tuple[CoveredRange, ...]
@@ -149,47 +145,22 @@ class Watermark(Struct, frozen=True, kw_only=True):
         return replace(self, prefixes={prefix: ranges for prefix, ranges in prefixes.items() if ranges})
 
 
-def joined(ranges: Iterable[CoveredRange]) -> list[CoveredRange]:
-    """Merge adjacent ranges of the same time; the input is sorted."""
-    result: list[CoveredRange] = []
-    for covered in ranges:
-        last = result[-1] if result else None
-        if last is not None and last.time_ms == covered.time_ms and last.until == covered.after:
-            result[-1] = CoveredRange(last.after, covered.until, last.time_ms)
-        else:
-            result.append(covered)
-    return result
-
-
-def _cut(ranges: Iterable[CoveredRange], at: str | None) -> Iterator[CoveredRange]:
-    """Yield the ranges, with a range that goes beyond the key `at` cut in two behind that key."""
-    for covered in ranges:
-        if at is not None and covered.after < at and (covered.until is None or at < covered.until):
-            yield CoveredRange(covered.after, at, covered.time_ms)
-            yield CoveredRange(at, covered.until, covered.time_ms)
-        else:
-            yield covered
-
-
 def _changed(ranges: Ranges, after: str, until: str | None, change: Callable[[int], int]) -> Ranges:
     """Return the ranges with the times between two keys changed; 0 is the time of keys in no range."""
-    parts = _cut(_cut(_without_gaps(ranges), after), until)
-    changed = (
-        CoveredRange(part.after, part.until, change(part.time_ms)) if part.within(after, until) else part
-        for part in parts
-    )
-    return tuple(part for part in joined(changed) if part.time_ms > 0)
-
-
-def _without_gaps(ranges: Ranges) -> Iterator[CoveredRange]:
-    here: str | None = ""
-    for covered in ranges:
-        if here is not None and here < covered.after:
-            yield CoveredRange(here, covered.after, 0)
-        yield covered
-        here = covered.until
-    if here is not None:
-        yield CoveredRange(here, None, 0)
+    times = {"": 0}  # key -> time of the keys after it, up to the next of these
+    times |= {covered.until: 0 for covered in ranges if covered.until is not None}
+    times |= {covered.after: covered.time_ms for covered in ranges}
+    borders = sorted({*times, after} if until is None else {*times, after, until})
+    changed: list[CoveredRange] = []
+    time_ms = 0
+    for first, last in zip(borders, [*borders[1:], None], strict=True):
+        time_ms = times.get(first, time_ms)
+        is_between = after <= first and (until is None or first < until)
+        part = CoveredRange(first, last, change(time_ms) if is_between else time_ms)
+        if changed and changed[-1].time_ms == part.time_ms:
+            part = CoveredRange(changed.pop().after, last, part.time_ms)
+        changed.append(part)
+    return tuple(part for part in changed if part.time_ms > 0)
 
 
 def key_before(key: str) -> str:

@@ -202,8 +202,8 @@ def expired_is_unsaved():
     """The anchor moves beyond what expired, and its records are not saved."""
     real = partition_replay.PartitionReader._replay
 
-    def replay(self, topic_partition, opening, hold_back, left_from=None):
-        found = real(self, topic_partition, opening, hold_back, left_from)
+    def replay(self, topic_partition, opening, info, left_from):
+        found = real(self, topic_partition, opening, info, left_from)
         return found if left_from is None else attrs.evolve(found, saved={})
 
     partition_replay.PartitionReader._replay = replay

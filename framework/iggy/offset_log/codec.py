@@ -38,9 +38,8 @@ from framework.iggy.offset_log.record_size import columns_of, divided, is_too_la
 from framework.iggy.offset_log.records import Claim, LogFacts, PartitionOpening, Progress, SnapshotFooter, TopicIdentity
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
-from framework.offsets.packed_row import Tables
-from framework.offsets.packed_table import RowChunk
-from framework.offsets.position_map import PositionView
+from framework.offsets.packed_row import RowChunk, Tables
+from framework.offsets.position_view import PositionView
 from framework.offsets.selection_scope import SelectionScope
 
 PART_CHUNKS = 4
@@ -48,6 +47,7 @@ PART_CHUNKS = 4
 never exceed 33 MB: see `framework.offsets.packed_row.MAX_ROW_BYTES`."""
 
 _COUNT = struct.Struct("<I")
+_CHUNK = struct.Struct("<II")
 
 _PROGRESS_MAPS = ("anchors", "counted", "closed", "listings")
 
@@ -204,7 +204,7 @@ def encode_snapshot(
     while part_rows := list(itertools.islice(chunks, PART_CHUNKS)):
         yield message(_rows_out(positions.tables if part == 1 else None, part_rows), rows=True)
         part += 1
-    entries = sorted(positions.others(), key=_name)  # sorted by name they compress better
+    entries = sorted(positions.others, key=_name)  # sorted by name they compress better
     whole = last(entries, footer) if len(entries) <= record_size.MAX_ROWS else None
     if whole is None or is_too_large(whole):
         for payload in divided(entries, lambda rows: message(framing.dumps({"entries": json_forms.entries_out(rows)}))):
@@ -233,7 +233,7 @@ def _rows_out(tables: Tables | None, chunks: Iterable[RowChunk]) -> bytes:
     packed = framing.dumps(tables if tables is not None else {})
     pieces: list[bytes | memoryview] = [_COUNT.pack(len(packed)), packed]
     for chunk in chunks:
-        pieces += [_COUNT.pack(len(chunk.ends) // _COUNT.size), _COUNT.pack(len(chunk.rows)), chunk.ends, chunk.rows]
+        pieces += [_CHUNK.pack(len(chunk), len(chunk.rows)), chunk.ends, chunk.rows]
     return b"".join(pieces)
 
 
@@ -246,12 +246,11 @@ def decode_rows(part: LogMessage) -> tuple[Tables, list[RowChunk]]:
         tables = msgspec.convert(json.loads(bytes(body[_COUNT.size : place])), Tables)
         chunks: list[RowChunk] = []
         while place < len(body):
-            rows, size = _COUNT.unpack_from(body, place)[0], _COUNT.unpack_from(body, place + _COUNT.size)[0]
-            place += 2 * _COUNT.size
-            ends = body[place : place + rows * _COUNT.size]
-            place += rows * _COUNT.size
-            chunks.append(RowChunk(body[place : place + size], ends))
-            place += size
+            count, size = _CHUNK.unpack_from(body, place)
+            ends = place + _CHUNK.size
+            rows = ends + count * _COUNT.size
+            place = rows + size
+            chunks.append(RowChunk(body[rows:place], body[ends:rows]))
         return tables, chunks
 
 

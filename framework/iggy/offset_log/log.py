@@ -61,14 +61,8 @@ class OffsetLog:
         self.topic = topic
         self.source = source
         self._place = f'source "{source}", offsets topic "{topic}" of stream "{stream}"'
-        self.next_offset = 0
-        self.total_bytes = self.largest_bytes = 0
-        self.foreign = 0
-        self.messages = 0
-        self._own: dict[int, int] = {}
-        self._replaced_at: int | None = None
-        self._last_own = -1
         self._lock = threading.RLock()
+        self.rewind()
 
     @classmethod
     def of(cls, connection: IggyConnection, config: SourceCommonConfig) -> Self:
@@ -76,6 +70,14 @@ class OffsetLog:
         return cls(connection, stream=config.iggy.stream, topic=config.offsets_topic, source=config.source.name)
 
     # ---- reading
+
+    def rewind(self) -> None:
+        """Restart reading at the first message; records appended here are then included."""
+        with self._lock:
+            self.next_offset = self.foreign = self.messages = self.total_bytes = self.largest_bytes = 0
+            self._own: dict[int, int] = {}
+            self._replaced_at: int | None = None
+            self._last_own = -1
 
     def follow(self) -> Iterator[LogMessage]:
         """Yield, in order, what other writers appended since the last call; records appended here are skipped.
@@ -140,13 +142,6 @@ class OffsetLog:
             f"and start again. If not, the topic is damaged, as a killed server can leave it: repair or restore it on the server, "
             f"or set another [offsets] topic and read everything again: `offsets reset --all`"
         )
-
-    def rewind(self) -> None:
-        """Restart reading at the first message; records appended here are then included."""
-        with self._lock:
-            self.next_offset = self.foreign = self.messages = self.total_bytes = self.largest_bytes = 0
-            self._own = {}
-            self._replaced_at, self._last_own = None, -1
 
     def _skip_own(self) -> None:
         while (size := self._own.pop(self.next_offset, None)) is not None:

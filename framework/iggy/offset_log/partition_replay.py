@@ -9,9 +9,7 @@ position is foreign, or of an earlier generation.
 from __future__ import annotations
 
 import logging
-import time
-from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
@@ -20,8 +18,8 @@ from typing_extensions import override
 from framework.errors import PositionError
 from framework.iggy.offset_log.records import PartitionOpening, TopicIdentity
 from framework.iggy.offset_log.state import LogState
-from framework.iggy.reader import read_partition
-from framework.iggy.topics import DAMAGE_PAUSES_SECONDS, PartitionDamagedError, check_answering
+from framework.iggy.reader import read_whole
+from framework.iggy.topics import PartitionDamagedError, check_answering
 from framework.iggy.values import place_of
 from framework.model.message_ids import parse_message_id
 from framework.model.objects import Anchor, TopicPartition
@@ -66,7 +64,6 @@ class FoundPartition:
         state: state for the `OffsetManager` that writes the partition from now on.
         anchor: the message up to which `saved` accounts for everything.
         saved: position -> records that no crash can take back.
-        counts: position -> records in the partition.
         messages: number of messages read.
         found: how many of them are records that no position counted.
     """
@@ -75,7 +72,6 @@ class FoundPartition:
     state: PartitionState
     anchor: Anchor | None
     saved: Mapping[OffsetManagerKey, int]
-    counts: Mapping[OffsetManagerKey, int]
     messages: int = 0
     found: int = 0
 
@@ -123,17 +119,7 @@ class PartitionReader:
         if anchor is None and topic_partition not in self._state.topics:
             anchor = self._safe_end(topic_partition, info)
         opening = PartitionOpening(topic_partition=topic_partition, topic=identity_of(info), anchor=anchor)
-        end = _details_of(topic_partition, info)
-        for pause_seconds in (*DAMAGE_PAUSES_SECONDS, None):
-            found = self._replay(topic_partition, opening, hold_back_of(info), left_from)
-            last = found.state.last.offset if found.state.last is not None else -1
-            if not end.messages_count or last >= end.current_offset:
-                break
-            check_answering(self._connection, self._stream, info.name, end)
-            if pause_seconds is None:
-                raise PartitionDamagedError.found(self._place(topic_partition), end.current_offset, missing=last + 1)
-            time.sleep(pause_seconds)
-        return found
+        return self._replay(topic_partition, opening, info, left_from)
 
     def check(self, topic_partition: TopicPartition, info: TopicInfo) -> int | None:
         """Check with one poll that the messages that positions count as saved are still in the partition.
@@ -269,10 +255,6 @@ class PartitionReader:
         topic, partition = topic_partition.topic, topic_partition.partition
         return self._connection.poll(self._stream, topic, partition, offset=offset, count=1)
 
-    def _read(self, topic_partition: TopicPartition, start: int) -> Iterator[StoredMessage]:
-        topic, partition = topic_partition.topic, topic_partition.partition
-        return read_partition(self._connection, self._stream, topic, partition, start=start)
-
     def _place(self, topic_partition: TopicPartition) -> str:
         return place_of(self._stream, topic_partition.topic, topic_partition.partition)
 
@@ -282,19 +264,20 @@ class PartitionReader:
         self,
         topic_partition: TopicPartition,
         opening: PartitionOpening,
-        hold_back: int,
-        left_from: int | None = None,
+        info: TopicInfo,
+        left_from: int | None,
     ) -> FoundPartition:
         """Count the messages after the anchor.
 
         Args:
             topic_partition: the partition.
             opening: its `open` record, without counts.
-            hold_back: see `hold_back_of`.
+            info: its topic.
             left_from: the first offset that is left, if messages after the anchor expired: sent counts account for them.
 
         Raises:
             PartitionGoneError: records were sent to an emptied partition.
+            PartitionDamagedError, IggyUnavailableError: see `read`.
         """
         known: dict[OffsetManagerKey, OffsetManagerEntry] = {}
         anchor = last = opening.anchor
@@ -302,18 +285,18 @@ class PartitionReader:
             anchor = last = Anchor(left_from - 1, 0)
             pending = self._state.positions.pending()
             known = {key: entry for key, entry in pending if entry.topic_partition == topic_partition}
-        counts = {key: entry.records_done for key, entry in known.items()}
-        named = {self._state.identity(entry): entry.records_done for entry in known.values()}
+        counts = {self._state.identity(entry): entry.records_done for entry in known.values()}
         lowest: dict[OffsetManagerKey, int] = {}
         reached: dict[OffsetManagerKey, int] = {}
         saved: dict[OffsetManagerKey, int] = {}
-        unsaved: deque[UnsavedCount] = deque()
+        state = PartitionState(hold_back=hold_back_of(info), last=last)
         messages = new = 0
         counted = self._state.counted.get(topic_partition)
         start = last.offset + 1 if last is not None else 0
-        for message in self._read(topic_partition, start):
+        partition = _details_of(topic_partition, info)
+        for message in read_whole(self._connection, self._stream, info.name, partition, start=start):
             messages += 1
-            last = anchor_of(message)
+            state.last = last = anchor_of(message)
             parts = parse_message_id(message.message_id)
             entry = self._state.find(parts.object_hash, parts.split_number)
             if entry is not None and entry.topic_partition == topic_partition:
@@ -324,28 +307,28 @@ class PartitionReader:
                 key = entry.get_manager_key()
                 lowest.setdefault(key, parts.record)
                 reached[key] = max(parts.record, reached.get(key, entry.records_saved))
-                counts[key] = named[parts.object_hash, parts.split_number] = max(reached[key], counts.get(key, 0))
-                unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
-            while unsaved and unsaved[0].anchor.offset <= last.offset - hold_back:
-                item = unsaved.popleft()
+                identity = parts.object_hash, parts.split_number
+                counts[identity] = max(reached[key], counts.get(identity, 0))
+                state.unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
+            for item in state.take_safe():
                 anchor = item.anchor
                 saved[item.key] = max(item.records, saved.get(item.key, 0))
-            if not hold_back:
+            if not state.hold_back:
                 anchor = last
-        held = {item.key: place for place, item in enumerate(unsaved)}
-        for key in known:
+        held = {item.key: place for place, item in enumerate(state.unsaved)}
+        for key, entry in known.items():
+            count = counts[self._state.identity(entry)]
             if key not in held:
-                saved[key] = counts[key]
+                saved[key] = count
                 continue
             # what expired was on disk: no crash takes it back; records after its last message have none
             saved[key] = max(lowest[key] - 1, saved.get(key, 0))
-            unsaved[held[key]] = attrs.evolve(unsaved[held[key]], records=counts[key])
+            state.unsaved[held[key]] = attrs.evolve(state.unsaved[held[key]], records=count)
         return FoundPartition(
-            opening=attrs.evolve(opening, counts=named, counted=last),
-            state=PartitionState(hold_back=hold_back, last=last, unsaved=unsaved),
+            opening=attrs.evolve(opening, counts=counts, counted=last),
+            state=state,
             anchor=anchor,
             saved=saved,
-            counts=counts,
             messages=messages,
             found=new,
         )

@@ -12,12 +12,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+import attrs
+
 from framework.iggy.offset_log import codec
 
 if TYPE_CHECKING:
     from framework.iggy.offset_log.log import OffsetLog
     from framework.iggy.offset_log.records import SnapshotFooter
-    from framework.offsets.position_map import PositionView
+    from framework.offsets.position_view import PositionView
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +44,7 @@ SHARED_BYTES = 100_000_000
 SLACK_BYTES = 1 << 16
 
 
+@attrs.define(eq=False, repr=False, slots=False)
 class SnapshotWriter:
     """Writer of the snapshots of one epoch. Not thread-safe.
 
@@ -57,39 +60,24 @@ class SnapshotWriter:
         clock: returns seconds.
     """
 
-    def __init__(
-        self,
-        offset_log: OffsetLog,
-        *,
-        epoch: int,
-        state: Callable[[], tuple[PositionView, SnapshotFooter]],
-        catch_up: Callable[[], object],
-        count: Callable[[], int],
-        since: int,
-        since_bytes: int,
-        compactable: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._log = offset_log
-        self._epoch = epoch
-        self._state = state
-        self._catch_up = catch_up
-        self._count = count
-        self._compactable = compactable
-        self._clock = clock
-        self._since = since_bytes
-        self._since_offset = since
-        self._number = 0
-        self._shared_reported = False
-        self._at = self._at_bytes = 0
-        self._parts: Iterator[bytes] | None = None
-        self._goes_on_at = 0.0
+    _log: OffsetLog = attrs.field(alias="offset_log")
+    _epoch: int
+    _state: Callable[[], tuple[PositionView, SnapshotFooter]]
+    _catch_up: Callable[[], object]
+    _count: Callable[[], int]
+    _since: int
+    _since_bytes: int
+    _compactable: Callable[[], int]
+    _clock: Callable[[], float] = time.monotonic
+    _number: int = attrs.field(default=0, init=False)
+    _shared_reported: bool = attrs.field(default=False, init=False)
+    _writing: Iterator[bytes] | None = attrs.field(default=None, init=False)
+    _goes_on_at: float = attrs.field(default=0.0, init=False)
 
     def write(self) -> None:
         """Write a snapshot at once. Used at a start or an end, when no sender waits."""
-        for payload in self._begin():
-            self._append(payload)
-        self._complete()
+        for _ in self._written():
+            pass
 
     def advance(self) -> None:
         """Write at most one part of a snapshot that is due.
@@ -100,20 +88,17 @@ class SnapshotWriter:
         now = self._clock()
         if now < self._goes_on_at:
             return
-        if self._parts is None:
+        if self._writing is None:
             if not (self._is_large_enough() or self._is_worth_compacting()):
                 return
-            self._parts = self._begin()
-        payload = next(self._parts, None)
-        if payload is None:
-            self._parts = None
-            self._complete()
+            self._writing = self._written()
+        if next(self._writing, None) is None:
+            self._writing = None
             return
-        self._append(payload)
         self._goes_on_at = self._clock() + PAUSE_PARTS * (self._clock() - now)
 
     def _is_large_enough(self) -> bool:
-        records, grown = self._log.next_offset - self._since_offset, self._log.total_bytes - self._since
+        records, grown = self._log.next_offset - self._since, self._log.total_bytes - self._since_bytes
         if records < SNAPSHOT_RECORDS and grown < REPLAY_BYTES:
             return False
         size = POSITION_BYTES * self._count()
@@ -124,25 +109,24 @@ class SnapshotWriter:
         count, compactable = self._count(), self._compactable()
         return min(count, compactable) >= COMPACT_FROM and 2 * compactable >= count
 
-    def _begin(self) -> Iterator[bytes]:
-        """Start a snapshot of the current state.
+    def _written(self) -> Iterator[bytes]:
+        """Write a snapshot of the current state; yield each part that is written, before the next one is.
 
         Every confirmed record has been read by now, so positions of a later `begin` have no records yet.
         """
         self._number += 1
         self._catch_up()
-        self._at = self._since_offset = self._log.next_offset
-        self._at_bytes = self._since = self._log.total_bytes
+        at = self._since = self._log.next_offset
+        at_bytes = self._since_bytes = self._log.total_bytes
         positions, footer = self._state()
-        return codec.encode_snapshot(self._log.source, self._epoch, positions, footer, number=self._number, at=self._at)
-
-    def _append(self, payload: bytes) -> None:
-        """Append a part. It does not count for the next snapshot: with many positions it alone would make that due."""
-        self._log.append(payload)
-        self._since += len(payload)
-        self._since_offset += 1
-
-    def _complete(self) -> None:
+        for payload in codec.encode_snapshot(
+            self._log.source, self._epoch, positions, footer, number=self._number, at=at
+        ):
+            self._log.append(payload)
+            # it does not count for the next snapshot: with many positions it alone would make that due
+            self._since_bytes += len(payload)
+            self._since += 1
+            yield payload
         before = self._log.total_bytes
         if self._log.foreign and before >= SHARED_BYTES and not self._shared_reported:
             self._shared_reported = True
@@ -153,8 +137,8 @@ class SnapshotWriter:
                 self._log.stream,
                 before // 1_000_000,
             )
-        trim(self._log, self._at, self._at_bytes)
-        self._since -= before - self._log.total_bytes  # sizes count from the present beginning of the log
+        trim(self._log, at, at_bytes)
+        self._since_bytes -= before - self._log.total_bytes  # sizes count from the present beginning of the log
 
 
 def trim(offset_log: OffsetLog, needed: int, bytes_before: int) -> int:

@@ -7,7 +7,7 @@ its writer was the last to open the partition.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -92,8 +92,8 @@ class LogState(LogFacts):
 
     # ---- records
 
-    def apply(self, message: LogMessage) -> None:
-        """Apply one record of the source.
+    def apply(self, message: LogMessage) -> Sequence[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
+        """Apply one record of the source. Return the positions that its writer advanced, before and after.
 
         Raises:
             PositionError: it cannot be read.
@@ -107,9 +107,9 @@ class LogState(LogFacts):
         if message.kind not in {"claim", "opening"}:
             self.saved_us = self.now_us
         with framing.shape_of(message):
-            self._apply(message)
+            return self._apply(message)
 
-    def _apply(self, message: LogMessage) -> None:
+    def _apply(self, message: LogMessage) -> Sequence[tuple[OffsetManagerEntry, OffsetManagerEntry]]:
         if message.kind == "claim":
             self.claims[message.offset] = codec.decode_claim(message)
             self.last_epoch = max(self.last_epoch, message.epoch)
@@ -123,7 +123,8 @@ class LogState(LogFacts):
             elif message.kind == "open":
                 self.open(codec.decode_open(message), message.writer)
             elif message.kind == "progress":
-                self.advance(codec.decode_progress(message), message.writer, message.timestamp_us)
+                return self.advance(codec.decode_progress(message), message.writer, message.timestamp_us)
+        return ()
 
     def open_epoch(self, epoch: int, fenced: int) -> None:
         """Apply the opening of an epoch.

@@ -25,10 +25,11 @@ from framework.model.objects import Anchor, NativeObject, ObjectState, ResumePoi
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 from framework.offsets import packed_row
 from framework.offsets.manager import OffsetManager
-from framework.offsets.packed_row import RowCodec, Tables
-from framework.offsets.packed_table import FinishedTable, RowChunk
+from framework.offsets.packed_row import RowChunk, RowCodec, Tables
+from framework.offsets.packed_table import FinishedTable
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.position_map import PositionMap, begin_in, position_map
+from framework.offsets.position_view import records_of
 from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import entry as small_entry
 from tests.support.entries import final, splits_of
@@ -108,7 +109,7 @@ def compact(positions, watermark):
     """Drop what the watermark covers; return the number of objects by prefix, and their records."""
     gone = [one for one in positions.view().compactable(watermark) if positions.drop(one)]
     positions.clear_away()
-    return Counter(one.prefix for one in gone), sum(one.records for one in gone)
+    return Counter(one.prefix for one in gone), sum(records_of(entry) for one in gone for entry in one.entries)
 
 
 def table_of(codec, **limits):
@@ -182,7 +183,7 @@ class AgainstADict(RuleBasedStateMachine):
         records = sum(
             entry.records_done for entry in self.model.values() if entry.split_size >= 0 or entry.split_number == 1
         )
-        assert self.packed.records_done == records
+        assert self.packed.view().records_done == records
         for view, then in self.views:
             assert sorted(map(exact, view)) == then
             assert len(view) == len(then)
@@ -230,11 +231,11 @@ def test_positions_of_a_snapshot_and_those_that_come_later_are_found(hash_of):
     model = {(entry := done(f"{number:03}")).get_manager_key(): entry for number in range(400)}
     positions.update(model)
     back.load(positions.view().tables, positions.view().chunks())
-    assert back.records_done == 400
+    assert back.view().records_done == 400
     for one in (positions, back):
         one.update({(entry := done(f"{number:03}", 9)).get_manager_key(): entry for number in range(700, 1500)})
         assert {key: one.find(key) for key in model} == model
-        assert (len(one), one.records_done) == (1200, 400 + 9 * 800)
+        assert (len(one), one.view().records_done) == (1200, 400 + 9 * 800)
 
 
 def test_rows_of_a_snapshot_are_kept_when_the_message_that_they_came_in_is_gone():
@@ -284,7 +285,7 @@ def test_chunks_hold_every_row_that_is_left_and_has_a_stored_form(pickled, repla
     back = small_map()
     back.load(view.tables, chunks)
     assert list(back.view()) == [entry for entry in left if entry.modified_ms != 1 << 70]
-    assert list(view.others()) == [entry for entry in left if entry.modified_ms == 1 << 70]
+    assert list(view.others) == [entry for entry in left if entry.modified_ms == 1 << 70]
 
 
 def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(monkeypatch):
@@ -302,7 +303,7 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
         return lambda row: (looked_at.append(row), read(row))[1]
 
     monkeypatch.setattr(positions._finished.codec, "entry_of", watched(positions._finished.codec.entry_of))
-    assert list(positions.view().others()) == [unusual]
+    assert list(positions.view().others) == [unusual]
     assert looked_at == []
     objects, _ = compact(positions, Watermark(bucket="b").raised("", [CoveredRange("", None, 9)]))
     assert objects == {"": 1}
@@ -319,7 +320,7 @@ def test_a_compaction_of_few_positions_does_not_copy_the_others():
     for time_ms, is_kept in ((15, True), (17, True), (30, False)):
         compact(positions, watermark.raised("", [CoveredRange("", None, time_ms)]))
         assert [int(entry.key) for entry in positions.view()] == list(range(time_ms - 10, 40))
-        assert positions.records_done == 50 - time_ms
+        assert positions.view().records_done == 50 - time_ms
         assert any(block is kept for block in positions._finished._blocks) == is_kept
 
 
@@ -330,7 +331,7 @@ def test_chunks_hold_no_very_long_row_for_parts_of_a_snapshot_are_bounded(longes
     entries = [done(f"{number}" * (longest if number % 3 else 1)) for number in range(9)]
     positions.update({entry.get_manager_key(): entry for entry in entries})
     view = positions.view()
-    chunks, others = list(view.chunks()), list(view.others())
+    chunks, others = list(view.chunks()), list(view.others)
     assert len(others) == (6 if longest > packed_row.MAX_ROW_BYTES else 0)
     assert all(len(chunk.rows) <= 4 * packed_row.MAX_ROW_BYTES for chunk in chunks)
     back = small_map()
@@ -521,7 +522,7 @@ def test_the_records_of_loaded_positions_are_counted_whatever_their_number():
     ]
     back = position_map()
     back.load(tables, chunks)
-    assert back.records_done == positions.records_done == sum(counts)
+    assert back.view().records_done == positions.view().records_done == sum(counts)
 
 
 def test_ten_thousand_positions_grow_the_table_and_all_are_found():
@@ -569,7 +570,7 @@ def test_an_entry_without_a_stored_form_survives_a_change_of_templates():
         positions[entry.get_manager_key()] = entry
     assert positions._finished.codec is not codec_before
     assert positions[unusual.get_manager_key()] == unusual
-    assert list(positions.view().others()) == [unusual]
+    assert list(positions.view().others) == [unusual]
 
 
 # ---- fields
@@ -635,7 +636,7 @@ def test_entries_that_would_need_more_templates_than_there_may_be_have_no_stored
     for generation in (1, 2, 3):
         begin_in(positions, final(1, key=f"k{generation}", generation=generation))
     view = positions.view()
-    assert [one.generation for one in view.others()] == [3]
+    assert [one.generation for one in view.others] == [3]
     assert len(view.tables.templates) == 2
 
 
@@ -678,11 +679,11 @@ def test_the_records_of_an_object_with_parts_count_once_also_from_a_snapshot():
     ]
     positions, back = position_map(entries), position_map()
     assert positions.final == 7
-    assert positions.records_done == 7 + 3 * 7 + 7
+    assert positions.view().records_done == 7 + 3 * 7 + 7
     back.load(positions.view().tables, positions.view().chunks())
-    assert back.records_done == 7 + 3 * 7 + 7
+    assert back.view().records_done == 7 + 3 * 7 + 7
     assert back.remove_object(entries[0].get_manager_key())
-    assert back.records_done == 3 * 7 + 7
+    assert back.view().records_done == 3 * 7 + 7
 
 
 class LaterEntry(OffsetManagerEntry, frozen=True, kw_only=True):
@@ -910,7 +911,7 @@ def test_what_is_done_for_good_and_older_is_compacted_and_nothing_else(rows, tim
         key: one for key, one in kept.items() if key not in gone
     }
     assert records == sum(one.records_done for one in gone.values())
-    assert positions.records_done == sum(one.records_done for one in positions.view())
+    assert positions.view().records_done == sum(one.records_done for one in positions.view())
     assert list(view) == before, "a view of before stays as it was"
     assert positions.floor == max((one.generation for one in gone.values()), default=0)
     assert all(positions.next_generation(key) > one.generation for key, one in kept.items())
@@ -921,7 +922,7 @@ def test_a_final_position_without_a_row_is_compacted_as_the_others_are(modified_
     odd = done("odd", 3, modified_ms=modified_ms, extra={"a": [1]})
     split = a_split("k", 2, modified_ms=modified_ms, extra={"a": [1]})
     positions = position_map([odd, a_split("k", 1), split])
-    assert (positions.final, positions.pending(), list(positions.view().others())) == (1, [], [odd, split])
+    assert (positions.final, positions.pending(), list(positions.view().others)) == (1, [], [odd, split])
     assert positions.listed(odd.get_manager_key(), "v") == (True, None)
     objects, records = compact(positions, below(9))
     assert len(positions) == (0 if modified_ms < 9 else 3)

@@ -10,7 +10,7 @@ from framework.iggy.offset_log import codec, framing
 from framework.iggy.offset_log.records import SnapshotFooter
 from framework.offsets import watermark as module
 from framework.offsets.position_map import position_map
-from framework.offsets.watermark import CoveredRange, Watermark, joined, key_before
+from framework.offsets.watermark import CoveredRange, Watermark, key_before
 
 KEYS = st.text("ab\U0010ffff\0é", max_size=3)
 TIMES = st.integers(1, 4)
@@ -111,10 +111,13 @@ def test_where_there_would_be_too_many_ranges_none_is_raised_and_none_lowered(mo
     assert whole.prefixes[""] == (CoveredRange("", None, 9),)
 
 
+def test_neighbours_of_one_time_are_one_range():
+    assert raised([CoveredRange("a", "b", 1), CoveredRange("b", "c", 1)]) == raised([CoveredRange("a", "c", 1)])
+
+
 def test_a_range_of_nothing_or_at_no_time_changes_nothing():
     mark = raised([CoveredRange("a", "b", 2)])
     assert mark.raised("", [CoveredRange("c", "c", 9), CoveredRange("d", None, 0), CoveredRange("e", "d", 3)]) == mark
-    assert joined([CoveredRange("a", "b", 1), CoveredRange("b", "c", 1)]) == [CoveredRange("a", "c", 1)]
 
 
 def stored(mark):
