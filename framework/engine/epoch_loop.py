@@ -10,7 +10,6 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, TypeVar
 
 import attrs
@@ -65,8 +64,6 @@ class Engine(abc.ABC):
     _report: Report | None = attrs.field(default=None, kw_only=True)
     _on_standby: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
     _on_claimed: Callable[[], None] = attrs.field(default=lambda: None, kw_only=True)
-    # `run` waits on this. A waiting thread may hold an event's lock, and a signal handler runs in that thread.
-    _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
     _stop_running: Callable[[], None] | None = attrs.field(default=None, init=False)
     _connection: IggyConnection | None = attrs.field(default=None, init=False)
     _stop_timer: threading.Timer | None = attrs.field(default=None, init=False)
@@ -76,9 +73,8 @@ class Engine(abc.ABC):
         self._reporter = Reporter(self._report, skipped_per_hour=self._config.errors.max_bad_records_per_hour)
 
     def stop(self) -> None:
-        """End `run` within some seconds, positions saved. Idempotent; callable from any thread or a signal handler."""
+        """End `run` within some seconds, positions saved. Idempotent; callable from any thread, but not from a signal handler."""
         self._stopping.set()
-        self._woken.put(None)
         stop_running = self._stop_running
         if stop_running is not None:  # in a thread: it may wait for a store, or for an answer of Iggy
             threading.Thread(target=stop_running, name="stop", daemon=True).start()
@@ -124,7 +120,7 @@ class Engine(abc.ABC):
             self._run_epochs(target)
             return
         self._on_standby()
-        standby = Standby(self._config, self._reporter, stopping=self._stopping, pause=self._pause)
+        standby = Standby(self._config, self._reporter, stopping=self._stopping)
         self._reporter.state = "standby"
         while self._reconnecting(target, standby.watch):
             try:
@@ -146,11 +142,6 @@ class Engine(abc.ABC):
             yield connection
         finally:
             connection.close()
-
-    def _pause(self, seconds: float) -> None:
-        """Wait; a stop ends it."""
-        with contextlib.suppress(Empty):
-            self._woken.get(timeout=seconds)
 
     def _run_epochs(self, target: IggyTarget) -> None:
         self._reporter.state = "starting"
@@ -184,7 +175,7 @@ class Engine(abc.ABC):
                 log.warning("%s in %.1f seconds: %s", what, pause, error)
                 drop_tracebacks(error)  # their frames hold what was being sent
                 self._reporter.state = "reconnecting"
-                self._pause(pause)
+                self._stopping.wait(pause)
         return None
 
     def _run_epoch(self, connection: IggyConnection, policy: ReconnectPolicy, own_epochs: set[int]) -> None:

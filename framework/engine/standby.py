@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -48,13 +47,11 @@ class Standby:
         config: configuration of the source.
         reporter: shows the state, and for whom it waits.
         stopping: set when the wait must end.
-        pause: waits for the given seconds, or until `stopping` is set.
     """
 
     _config: SourceCommonConfig
     _reporter: Reporter
     _stopping: threading.Event = attrs.field(kw_only=True)
-    _pause: Callable[[float], None] = attrs.field(kw_only=True)
     _shown: str = attrs.field(default="", init=False)
     _was_away: bool = attrs.field(default=False, init=False)
 
@@ -81,7 +78,7 @@ class Standby:
                         log.info('standby: no instance of source "%s" runs; taking over', self._config.source.name)
                         self._reporter.waiting_for = self._shown = ""
                         return True
-                self._pause(LOOK_SECONDS)
+                self._stopping.wait(LOOK_SECONDS)
         except IggyUnavailableError:
             self._was_away = True
             raise

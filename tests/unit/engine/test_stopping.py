@@ -1,6 +1,5 @@
 """A stop that does not wait for Iggy for ever is no failure."""
 
-import contextlib
 import logging
 import signal
 import subprocess
@@ -16,11 +15,11 @@ import pytest
 
 from framework import BucketConfig, StoreSourceTask
 from framework.cli.signals import stopped_by_signals
-from framework.engine import epoch_loop, iggy_target, local
+from framework.engine import epoch_loop, iggy_target
 from framework.engine.iggy_target import IggyTarget
 from framework.engine.local import LocalEngine
 from framework.engine.session import Session
-from framework.errors import FatalError, IggyUnavailableError, TaskClosedError
+from framework.errors import IggyUnavailableError, TaskClosedError
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.fakes.memory_source import MemorySourceTask
 from framework.testing.fakes.memory_store import MemoryStore
@@ -193,62 +192,6 @@ def test_a_stop_before_an_attempt_to_connect_ends_that_too(monkeypatch):
     target.stop()
     with pytest.raises(IggyUnavailableError, match="closed before"):
         target.connect()
-
-
-def test_a_signal_may_come_at_any_place_of_a_wait_for_iggy(monkeypatch):
-    """A handler runs in the thread that waits, between any two lines: a lock that the wait holds there is never free again."""
-    place, number = "", 0
-    while place is not None:
-        number += 1
-        away = [FatalError("it does not come back"), IggyUnavailableError("nobody answers")]
-        monkeypatch.setattr(IggyTarget, "connect", lambda _, away=away: raise_last(away))
-        engine = LocalEngine(MemorySourceTask, source_config(), once=True)
-        run = StoppedAt(engine, number)
-        thread = threading.Thread(target=run, daemon=True)
-        thread.start()
-        thread.join(20)
-        place = run.place
-        assert not thread.is_alive(), f"it waits for itself when the signal comes at {place}"
-    assert number > 5
-
-
-def raise_last(errors):
-    raise errors.pop()
-
-
-class StoppedAt:
-    """Runs an engine, and stops it as a signal's handler does: in the same thread, before the n-th line of its waits."""
-
-    def __init__(self, engine, number):
-        self.engine, self.left, self.place = engine, number, None
-
-    def __call__(self):
-        sys.settrace(lambda frame, *_: self.look if frame.f_code.co_filename in WAITS else None)
-        try:
-            with contextlib.suppress(FatalError):
-                self.engine.run()
-        finally:
-            sys.settrace(None)
-
-    def look(self, frame, event, _):
-        if event == "line" and self.place is None and (frame.f_code.co_name == "_run_epochs" or _is_below(frame)):
-            self.left -= 1
-            if not self.left:
-                self.place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-                self.engine.stop()
-        return self.look
-
-
-WAITS = {threading.__file__, epoch_loop.__file__, local.__file__}
-
-
-def _is_below(frame):
-    """Whether it was called by the engine, through frames that wait."""
-    while frame is not None and frame.f_code.co_filename in WAITS:
-        if frame.f_code.co_name == "_run_epochs":
-            return True
-        frame = frame.f_back
-    return False
 
 
 def test_a_signal_may_come_while_the_main_thread_holds_what_a_stop_needs(caplog):
