@@ -15,7 +15,7 @@ import attrs
 from framework.config.iggy_address import IggyAddress
 from framework.engine.iggy_target import open_connection
 from framework.engine.partition_opener import PartitionOpener
-from framework.engine.reporter import found_by, statistics_of
+from framework.engine.reporter import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, ReaderFailedError, SourceError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
@@ -181,7 +181,7 @@ class TaskRun:
             self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token
         )
         opener.open(own)
-        on_opened(found_by(opener))
+        on_opened(opener.statistics)
         self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
         self._sender = Sender(
             self.task,
