@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from framework.errors import PositionMismatchError
+from framework.iggy.offset_log.log_offset_store import manager_of
 from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
 from framework.task import SourceContext, iterator_of
@@ -155,14 +156,8 @@ def _offsets(found: Inspection | None) -> OffsetManager:
     if found is None:
         return OffsetManager()
     # the watermark represents finished objects without positions: without it they would look new
-    state = found.state
-    return OffsetManager(
-        positions=state.positions,
-        listings=state.listings,
-        watermark=state.watermark,
-        selected=state.selected,
-        facts=StartFacts(known_topics={topic_partition.topic for topic_partition in state.anchors}),
-    )
+    known_topics = {topic_partition.topic for topic_partition in found.state.anchors}
+    return manager_of(found.state, facts=StartFacts(known_topics=known_topics))
 
 
 def ending_of(key: str) -> str:
