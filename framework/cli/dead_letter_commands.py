@@ -284,15 +284,14 @@ def replay(
     from framework.engine.dead_letter_replay import DeadLetterReplay  # noqa: PLC0415 - loads what a run does
     from framework.engine.inspection import inspect  # noqa: PLC0415
     from framework.engine.session import Session  # noqa: PLC0415
-    from framework.offsets.manager import OffsetManager  # noqa: PLC0415
+    from framework.iggy.offset_log.log_offset_store import manager_of  # noqa: PLC0415
     from framework.task import SourceContext, iterator_of  # noqa: PLC0415
 
     choice = DeadLetterChoice(key=key, prefix=prefix, kind=kind, dead_letter=letter)
     options = _read_config(context, config, settings)
     with reached(options) as connection:
         if dry_run:
-            state = inspect(connection, options).state
-            offsets = OffsetManager(positions=state.positions, watermark=state.watermark)
+            offsets = manager_of(inspect(connection, options).state)
             dead_letters = read_selected(connection, options, choice)
             _write_table(_waiting(dead_letters, offsets), dead_letters)
             return EXIT_DONE

@@ -10,6 +10,7 @@ import attrs
 from typing_extensions import override
 
 from framework.errors import PositionMismatchError
+from framework.iggy.offset_log.log_offset_store import manager_of
 from framework.model.objects import ObjectState
 from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
@@ -180,15 +181,8 @@ def _offsets(found: Inspection | None) -> OffsetManager:
     if found is None:
         return OffsetManager(_NoStore())
     # the watermark represents finished objects without positions: without it they would look new
-    state = found.state
-    return OffsetManager(
-        _NoStore(),
-        positions=state.positions,
-        listings=state.listings,
-        watermark=state.watermark,
-        selected=state.selected,
-        facts=StartFacts(known_topics={topic_partition.topic for topic_partition in state.anchors}),
-    )
+    known_topics = {topic_partition.topic for topic_partition in found.state.anchors}
+    return manager_of(found.state, _NoStore(), StartFacts(known_topics=known_topics))
 
 
 def ending_of(key: str) -> str:

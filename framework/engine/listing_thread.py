@@ -32,6 +32,9 @@ class ListingThread:
         iterator: iterator of a task that only lists.
         changed: condition shared with the leader.
         most: maximum of assigned and unfinished objects; the listing pauses above that.
+
+    Attributes:
+        idle: whether the last attempt took no object: none was found, or the limit was reached.
     """
 
     def __init__(self, iterator: AbstractSourceRecordIterator, changed: threading.Condition, *, most: int) -> None:
@@ -43,7 +46,7 @@ class ListingThread:
         self._feed: ObjectFeed | None = None
         self._failure: BaseException | None = None
         self._ended = False
-        self._idle = False
+        self.idle = False
         self._thread = threading.Thread(target=self._list, name="listing", daemon=True)
 
     def start(self) -> None:
@@ -61,11 +64,6 @@ class ListingThread:
         """Counts of the listings; None before the first."""
         return getattr(self._feed, "counts", None)
 
-    @property
-    def idle(self) -> bool:
-        """Whether the last attempt took no object: none was found, or the limit was reached."""
-        return self._idle
-
     def take(self) -> list[Assignment]:
         """Return the objects found since the last call; all parts of an object together, so that one read serves them.
 
@@ -82,7 +80,7 @@ class ListingThread:
     def _incomplete(self) -> int:
         """Return how many of the last objects are parts of an object whose next part may follow at once."""
         part = self._taken[-1].entry.part if self._taken else None
-        if part is None or part.number == part.parts or self._idle or self._ended or self._failure is not None:
+        if part is None or part.number == part.parts or self.idle or self._ended or self._failure is not None:
             return 0
         native = self._taken[-1].native
         return sum(1 for _ in itertools.takewhile(lambda taken: taken.native is native, reversed(self._taken)))
@@ -119,7 +117,7 @@ class ListingThread:
             while not self._ended:
                 assignment = self._iterator.take() if len(self._out) < self._most else None
                 with self._changed:
-                    self._idle = assignment is None
+                    self.idle = assignment is None
                     if assignment is not None:
                         entry = assignment.entry
                         self._out[(entry.get_manager_key(), entry.generation)] = assignment

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -47,12 +48,11 @@ class Metric:
         return ["source", *(name for name, _ in self.labels), *filter(None, [self.label])]
 
 
-def _counter(attribute: str, name: str, doc: str, *, label: str = "", **labels: str) -> Metric:
-    return Metric(attribute=attribute, kind="counter", name=name, doc=doc, labels=tuple(labels.items()), label=label)
+def _metric(kind: Kind, attribute: str, name: str, doc: str, *, label: str = "", **labels: str) -> Metric:
+    return Metric(attribute=attribute, kind=kind, name=name, doc=doc, labels=tuple(labels.items()), label=label)
 
 
-def _gauge(attribute: str, name: str, doc: str, *, label: str = "", **labels: str) -> Metric:
-    return Metric(attribute=attribute, kind="gauge", name=name, doc=doc, labels=tuple(labels.items()), label=label)
+_counter, _gauge = partial(_metric, "counter"), partial(_metric, "gauge")
 
 
 _UP = (

@@ -17,6 +17,7 @@ from framework.iggy.offset_log.partition_replay import PartitionReader
 from framework.iggy.offset_log.record_size import divided
 from framework.model.objects import TopicPartition
 from framework.offsets.manager import OffsetManager
+from framework.pipeline.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.config.sections import SourceCommonConfig
@@ -40,7 +41,7 @@ class PartitionOpener:
 
     Attributes:
         replayed: messages that were read.
-        found: how many of them are records that no position counted.
+        statistics: how many of them are records that no position counted.
     """
 
     _log: OffsetLog
@@ -53,7 +54,7 @@ class PartitionOpener:
     _leads: bool = attrs.field(default=False, kw_only=True)
     _topics: dict[str, TopicInfo] = attrs.field(factory=dict, init=False)
     replayed: int = attrs.field(default=0, init=False)
-    found: int = attrs.field(default=0, init=False)
+    statistics: TaskStatistics = attrs.field(factory=TaskStatistics, init=False)
 
     def __attrs_post_init__(self) -> None:
         where = self._log.connection, self._config.iggy.stream, self._state
@@ -96,7 +97,7 @@ class PartitionOpener:
             self._state.open(openings, self._writer)
             for opened in found:
                 self.replayed += opened.messages
-                self.found += opened.found
+                self.statistics.found_records += opened.found
                 self._offsets.partitions.open(
                     opened.opening.topic_partition, opened.state, anchor=opened.anchor, saved=opened.saved
                 )

@@ -30,7 +30,7 @@ from typing_extensions import override
 from framework.discovery.object_feed import Assignment
 from framework.discovery.routing import task_of
 from framework.engine.listing_thread import ListingThread
-from framework.engine.reporter import Reporter, found_by
+from framework.engine.reporter import Reporter
 from framework.engine.task_process import STOP_SIGNALS, work
 from framework.engine.task_run import TaskRunPlan, portable
 from framework.errors import SourceError, UnknownOutcomeError
@@ -156,7 +156,7 @@ class ProcessGroup:
                 reporter.watch_statistics(
                     lambda: [
                         iterator.statistics,
-                        found_by(self._session.partitions),
+                        self._session.partitions.statistics,
                         *(worker.statistics for worker in self._workers),
                     ],
                     lambda: listing.counts,

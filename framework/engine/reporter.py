@@ -6,18 +6,18 @@ import copy
 import logging
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 from typing_extensions import Self
 
 from framework.discovery.object_feed import FeedCounts
 from framework.engine.reconnect_policy import WorkDone
-from framework.engine.run_statistics import RunStatistics
+from framework.engine.run_statistics import RunStatistics, continued
 from framework.errors import ObjectArchivedError
 from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.error_policy import SkipWatch
-from framework.pipeline.task_statistics import FIELDS, TaskStatistics
+from framework.pipeline.task_statistics import TaskStatistics
 
 if TYPE_CHECKING:
     from framework.engine.partition_opener import PartitionOpener
@@ -28,28 +28,13 @@ log = logging.getLogger(__name__)
 
 REPORT_SECONDS = 0.5
 
-_COUNTED_AGAIN = ("records", "objects", "object_bytes")
-"""What falls when an epoch begins, until it has read again what the one before had not saved: a counter must not fall."""
-
-
-def found_by(partitions: PartitionOpener) -> TaskStatistics:
-    """Return what was found stored in the partitions that were taken over."""
-    return TaskStatistics(found_records=partitions.found)
-
 
 def statistics_of(task: AbstractSourceTask, sender: Sender, partitions: PartitionOpener) -> list[TaskStatistics]:
     """Return the statistics of a running task, part by part."""
     queue, iterator = task.queue, task.iterator
-    parts = [sender.statistics, found_by(partitions)]
-    if iterator is not None:
-        parts.append(iterator.statistics)
-    if queue is not None:
-        parts.append(
-            TaskStatistics(
-                queue_records=queue.records, queue_bytes=queue.size_bytes, blocked_seconds=queue.blocked_seconds
-            )
-        )
-    return parts
+    assert queue is not None
+    assert iterator is not None
+    return [sender.statistics, partitions.statistics, iterator.statistics, queue.statistics]
 
 
 def _to_do(feed: FeedCounts) -> int:
@@ -62,8 +47,7 @@ class _Epoch:
     """Figures of an epoch.
 
     Attributes:
-        before: the figures of the run up to its begin; none falls below them.
-        past: what of that work is not counted again.
+        before: the figures of the run up to its begin.
         recovers: whether it follows another: what it finds stored is of this run.
         parts: returns the statistics of its tasks, in parts; the last ones once it is over.
         feed: returns the counts of its listings, likewise.
@@ -71,17 +55,10 @@ class _Epoch:
     """
 
     before: RunStatistics = attrs.field(factory=RunStatistics)
-    past: TaskStatistics = attrs.field(factory=TaskStatistics)
     recovers: bool = False
     parts: Callable[[], list[TaskStatistics]] = list
     feed: Callable[[], FeedCounts | None] = lambda: None
     live: bool = False
-
-    def work(self) -> TaskStatistics:
-        """Return the work of the run so far, each object and record once."""
-        work = TaskStatistics.total([self.past, *self.parts()])
-        found = work.found_records if self.recovers else 0
-        return attrs.evolve(work, records=work.records + found, found_records=0)
 
 
 class Reporter:
@@ -126,7 +103,6 @@ class Reporter:
         # at once, here and at the end: figures that a scrape reads in between would count an epoch twice
         self._epoch = _Epoch(
             before=self.progress(),
-            past=self._epoch.work().saved(),
             recovers=self._recoveries > 0,
             parts=parts,
             feed=feed,
@@ -166,35 +142,27 @@ class Reporter:
     def progress(self) -> RunStatistics:
         """Return the current figures."""
         epoch = self._epoch
-        before, past, feed = epoch.before, epoch.past, epoch.feed() or FeedCounts()
-        total = epoch.work()
-        state = self.state
-        if state == "sending" and total.objects >= past.objects + _to_do(feed):
+        feed, work, state = epoch.feed() or FeedCounts(), TaskStatistics.total(epoch.parts()), self.state
+        if state == "sending" and work.objects >= _to_do(feed):
             state = "waiting" if feed.waiting else "listing"
-        if total.store_away and state in {"sending", "waiting", "listing"}:
+        if work.store_away and state in {"sending", "waiting", "listing"}:
             state = "store away"
-        objects_total = past.objects + feed.total_chosen
-        bytes_total = past.object_bytes + feed.total_chosen_bytes
-        if not feed.listings:  # it has not shown yet what is left to do
-            objects_total, bytes_total = max(objects_total, before.objects_total), max(bytes_total, before.bytes_total)
-        fields: dict[str, Any] = {name: getattr(total, name) for name in FIELDS}
-        for name in _COUNTED_AGAIN:
-            fields[name] = max(fields[name], getattr(before, name))
-        self._delivered = max(self._delivered, fields["objects"] - fields["failed"])
-        return RunStatistics(
-            **fields,
-            delivered=self._delivered,
+        found = work.found_records if epoch.recovers else 0
+        now = RunStatistics(
+            **attrs.asdict(attrs.evolve(work, records=work.records + found, found_records=0)),
             listed=feed.listed,
             filtered=dict(feed.filtered),
             state=state,
             waiting_for=self.waiting_for if state in {"standby", "starting"} else "",
-            objects_total=max(objects_total, fields["objects"]),
-            bytes_total=max(bytes_total, fields["object_bytes"]),
-            # later epochs also see what this run has done
-            done_before=before.done_before if before.began else feed.done_before,
-            listings=before.listings + feed.listings,
-            recoveries=self._recoveries,
+            objects_total=feed.total_chosen,
+            bytes_total=feed.total_chosen_bytes,
+            done_before=feed.done_before,
+            listings=feed.listings,
         )
+        made = continued(epoch.before, epoch.before.saved(), now)
+        made.delivered = self._delivered = max(self._delivered, made.objects - made.failed)
+        made.recoveries = self._recoveries
+        return made
 
     def __enter__(self) -> Self:
         if self._report is not None:

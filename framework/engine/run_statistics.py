@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-from framework.pipeline.task_statistics import TaskStatistics
+from framework.pipeline.task_statistics import FIELDS, TaskStatistics
 
 
 def state_text(progress: RunStatistics) -> str:
@@ -72,3 +74,37 @@ class RunStatistics(TaskStatistics):
     def began(self) -> bool:
         """Whether there are figures to show: the run reached its first listing."""
         return bool(self.listed or self.listings or self.objects_total or self.objects or self.records)
+
+
+_COUNTED_AGAIN = ("records", "objects", "object_bytes")
+"""What falls after a break, until what had not been saved is read again: a counter must not fall."""
+
+
+def continued(before: RunStatistics, past: TaskStatistics, now: RunStatistics) -> RunStatistics:
+    """Return the figures of work that goes on after a break: it is added up, state and lag are those of now.
+
+    A standby has no lag: another instance does the work.
+
+    Args:
+        before: the figures at the break; no counter falls below them.
+        past: what of that work is not counted again.
+        now: the figures since the break.
+    """
+    work = TaskStatistics.total((past, now))
+    objects_total, bytes_total = work.objects + now.lag_objects, work.object_bytes + now.lag_bytes
+    if not now.listings and not now.standby:  # it has not shown yet what is left to do
+        objects_total, bytes_total = max(objects_total, before.objects_total), max(bytes_total, before.bytes_total)
+    fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
+    for name in _COUNTED_AGAIN:
+        shown = max(fields[name], getattr(before, name))
+        fields[f"unsaved_{name}"] += shown - fields[name]
+        fields[name] = shown
+    return attrs.evolve(
+        now,
+        **fields,
+        objects_total=max(objects_total, fields["objects"]),
+        bytes_total=max(bytes_total, fields["object_bytes"]),
+        done_before=before.done_before if before.began else now.done_before,  # what this run has done is not
+        listings=before.listings + now.listings,
+        recoveries=before.recoveries + now.recoveries,
+    )

@@ -24,7 +24,7 @@ from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters, ensure_dead_letter_topic
 from framework.iggy.offset_log.fencing import Epoch, begin_epoch, check_alone
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
-from framework.iggy.offset_log.log_offset_store import LogOffsetStore
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore, manager_of
 from framework.iggy.offset_log.records import connected
 from framework.iggy.offset_log.snapshots import SnapshotWriter
 from framework.iggy.producer import IggyProducer
@@ -81,20 +81,12 @@ class Session:
         self.state = state = epoch.state
         writer, pipelined = epoch.claim.token, not self._several_writers
         store = LogOffsetStore(offset_log, state, epoch=epoch.number, writer=writer, pipelined=pipelined)
-        self.offsets = OffsetManager(
-            store,
-            positions=state.positions,
-            anchors=state.anchors,
-            listings=state.listings,
-            watermark=state.watermark,
-            selected=state.selected,
-            facts=StartFacts(
-                skipped_lately=state.skipped_lately(),
-                known_topics={topic_partition.topic for topic_partition in state.partitions},
-                topic_refusal=lambda topic: topic_refusal(connection, config, topic),
-            ),
-            source=state.source,
+        facts = StartFacts(
+            skipped_lately=state.skipped_lately(),
+            known_topics={topic_partition.topic for topic_partition in state.partitions},
+            topic_refusal=lambda topic: topic_refusal(connection, config, topic),
         )
+        self.offsets = manager_of(state, store, facts)
         self.partitions = PartitionOpener(
             offset_log, config, state, self.offsets, store, epoch=epoch.number, writer=writer, leads=True
         )

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from collections import deque
 from multiprocessing.connection import Connection
 
 from framework.discovery.object_feed import AssignedFeed, Assignment
 from framework.engine.iggy_target import open_connection
-from framework.engine.leader_pipe import LeaderPipe
 from framework.engine.log_forwarding import LogForwarder
 from framework.engine.process_exit import leave
 from framework.engine.process_setup import set_up_process
@@ -23,6 +23,36 @@ FIGURES_SECONDS = 0.5
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 """Signals of a terminal or a supervisor to all processes: the leader stops the workers in its own order."""
+
+
+class LeaderPipe:
+    """The pipe to the leader, shared by the worker's threads. If the leader is gone, messages are dropped.
+
+    It carries the statistics, log lines and errors of a task. Its positions are not sent over it: the leader reads them
+    from the offsets topic. The garbage collector may run finalizers that log at any time, even while this thread is
+    sending a message.
+    """
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.RLock()
+        self._sending = False
+        self._waiting: deque[tuple[str, object]] = deque()
+
+    def send(self, kind: str, value: object) -> None:
+        """Send a message, after those that wait."""
+        self._waiting.append((kind, value))
+        with self._lock:
+            if self._sending:  # by this thread, below: the loop sends it next
+                return
+            self._sending = True
+            try:
+                while self._waiting:
+                    self._pipe.send(self._waiting.popleft())
+            except (OSError, ValueError):
+                log.debug("the leader is gone")
+            finally:
+                self._sending = False
 
 
 def work(plan: TaskRunPlan, pipe: Connection) -> None:

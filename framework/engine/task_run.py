@@ -15,19 +15,19 @@ import attrs
 from framework.config.iggy_address import IggyAddress
 from framework.engine.iggy_target import open_connection
 from framework.engine.partition_opener import PartitionOpener
-from framework.engine.reporter import found_by, statistics_of
+from framework.engine.reporter import statistics_of
 from framework.engine.session import FOLLOW_SECONDS, make_producer
 from framework.errors import FatalError, ReaderFailedError, SourceError, UnknownOutcomeError
 from framework.iggy.connection import IggyConnection
 from framework.iggy.dead_letters.writer import IggyDeadLetters
 from framework.iggy.offset_log.fencing import claim_partitions
 from framework.iggy.offset_log.log import DuePolls, OffsetLog
-from framework.iggy.offset_log.log_offset_store import LogOffsetStore
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore, manager_of
 from framework.iggy.offset_log.records import LogFacts
 from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
 from framework.model.positions import OffsetManagerEntry
-from framework.offsets.manager import OffsetManager, StartFacts
+from framework.offsets.manager import StartFacts
 from framework.offsets.position_map import begin_in
 from framework.offsets.skip_history import SkippedCount
 from framework.pipeline.sender import STOP_SECONDS, Sender
@@ -171,17 +171,12 @@ class TaskRun:
         own = state.partitions  # before the state follows the log, to what other workers opened
         claim = claim_partitions(self._log, state, plan.epoch, plan.partitions)
         store = LogOffsetStore(self._log, state, epoch=plan.epoch, writer=claim.token, pipelined=True)
-        offsets = OffsetManager(
-            store,
-            positions=state.positions,
-            anchors=state.anchors,
-            facts=StartFacts(skipped_lately=plan.skipped_lately),
-        )
+        offsets = manager_of(state, store, StartFacts(skipped_lately=plan.skipped_lately))
         self._partitions = opener = PartitionOpener(
             self._log, config, state, offsets, store, epoch=plan.epoch, writer=claim.token
         )
         opener.open(own)
-        on_opened(found_by(opener))
+        on_opened(opener.statistics)
         self.task.start(config, offsets=offsets, feed=feed, once=plan.once)
         self._sender = Sender(
             self.task,

@@ -8,6 +8,7 @@ from collections import deque
 
 from framework.errors import TaskClosedError
 from framework.model.batches import RecordBatch
+from framework.pipeline.task_statistics import TaskStatistics
 
 
 class BoundedQueue:
@@ -38,6 +39,13 @@ class BoundedQueue:
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    @property
+    def statistics(self) -> TaskStatistics:
+        """What it holds now, and how long it has blocked the reader."""
+        return TaskStatistics(
+            queue_records=self.records, queue_bytes=self.size_bytes, blocked_seconds=self.blocked_seconds
+        )
 
     def put(self, batch: RecordBatch) -> None:
         """Add a batch; block while it does not fit.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from framework.engine.run_statistics import RunStatistics
-from framework.pipeline.task_statistics import FIELDS, TaskStatistics
+from framework.engine.run_statistics import RunStatistics, continued
 from framework.runtime.configuration import Configuration
 from framework.runtime.state import RUNNING
 
@@ -117,37 +116,17 @@ class ManagedSource:
         return attrs.evolve(self.past, state="starting")
 
 
-_COUNTED_AGAIN = {"objects": "unsaved_objects", "object_bytes": "unsaved_object_bytes"}
-"""What counts again after a process was killed: the counter, and how much of it no saved position counts.
-
-Not records: the next process finds those stored, and does not count them.
-"""
-
-
 def _sum(past: RunStatistics, now: RunStatistics) -> RunStatistics:
-    """Return the figures of all processes so far: work is added up, state and lag are those of the last.
+    """Return the figures of all processes so far, as those of a run that recovers.
 
-    As in a run that recovers: no counter falls, and what was not saved does not count again. A standby has no lag, and asks the
-    store nothing that it could fail to answer: another instance does the work.
+    A standby asks the store nothing that it could fail to answer. Records that a killed process had not saved are found
+    stored by the next one, which does not count them.
     """
-    work = TaskStatistics.total([attrs.evolve(past.saved(), records=past.records), now])
-    fields: dict[str, Any] = {name: getattr(work, name) for name in FIELDS}
-    for name, unsaved in _COUNTED_AGAIN.items():
-        shown = max(fields[name], getattr(past, name))
-        fields[unsaved] += shown - fields[name]
-        fields[name] = shown
-    objects_total, bytes_total = fields["objects"] + now.lag_objects, fields["object_bytes"] + now.lag_bytes
-    if not now.listings and not now.standby:  # it has not shown yet what is left to do
-        objects_total, bytes_total = max(objects_total, past.objects_total), max(bytes_total, past.bytes_total)
-    fields["store_away"] = now.store_away
-    if past.store_away and not now.standby and not now.listed and not now.listings:  # the store has not answered since
-        fields["store_away"] = 1
+    total = continued(past, attrs.evolve(past.saved(), records=past.records), now)
+    # the store has not answered since
+    is_silent = past.store_away and not now.standby and not now.listed and not now.listings
     return attrs.evolve(
-        now,
-        **fields,
-        objects_total=objects_total,
-        bytes_total=bytes_total,
+        total,
+        store_away=1 if is_silent else now.store_away,
         delivered=max(past.delivered, max(0, past.delivered - past.unsaved_objects) + now.delivered),
-        listings=past.listings + now.listings,
-        recoveries=past.recoveries + now.recoveries,
     )

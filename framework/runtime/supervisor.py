@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 import attrs
@@ -92,7 +91,7 @@ class Supervisor:
     _ids: int = attrs.field(default=0, init=False)
     _look_at: float = attrs.field(default=0.0, init=False)
     _lock: threading.RLock = attrs.field(factory=threading.RLock, init=False)
-    _woken: SimpleQueue[None] = attrs.field(factory=SimpleQueue, init=False)
+    _woken: threading.Event = attrs.field(factory=threading.Event, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
     _exit_code: int | None = attrs.field(default=None, init=False)
 
@@ -101,10 +100,8 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until `stop`, or until a single source has ended. Return the exit code."""
         while not self.tick():
-            with contextlib.suppress(Empty):
-                self._woken.get(timeout=_TICK_SECONDS)
-                while True:  # one look serves all who have woken it
-                    self._woken.get_nowait()
+            self._woken.wait(_TICK_SECONDS)
+            self._woken.clear()
         return self._exit_code or EXIT_DONE
 
     @property
@@ -113,13 +110,13 @@ class Supervisor:
         return self._exit_code is not None
 
     def stop(self) -> None:
-        """Stop all sources in order and end `run`. Returns at once; callable from a signal handler."""
+        """Stop all sources in order and end `run`. Returns at once; callable from any thread, but not from a signal handler."""
         self._stopping = True
-        self._woken.put(None)
+        self._woken.set()
 
     def wake(self) -> None:
         """Look at the sources again soon. Callable from any thread."""
-        self._woken.put(None)
+        self._woken.set()
 
     def tick(self) -> bool:
         """Do what is due; return whether everything has ended."""

@@ -16,12 +16,12 @@ from typing import ClassVar
 
 import pytest
 
-from framework.engine.leader_pipe import LeaderPipe
 from framework.engine.process_group import ProcessGroup, _TaskProcess
 from framework.engine.reporter import Reporter
 from framework.engine.spark import packages, range_batch
 from framework.engine.spark.driver import SparkGroup
 from framework.engine.spark.stop_channel import StopChannel, held
+from framework.engine.task_process import LeaderPipe
 from framework.errors import ConfigError, FatalError
 from framework.iggy.embedded import launcher as embedded
 from framework.iggy.embedded.launcher import EmbeddedServer

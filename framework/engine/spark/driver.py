@@ -22,7 +22,7 @@ import attrs
 
 from framework.discovery.object_feed import Assignment
 from framework.engine.listing_thread import ListingThread
-from framework.engine.reporter import Reporter, found_by
+from framework.engine.reporter import Reporter
 from framework.engine.spark.capacity import Capacity
 from framework.engine.spark.executor import JobResult, SparkJob, run_job
 from framework.engine.spark.failure_messages import lost_job, on_executor
@@ -163,7 +163,7 @@ class SparkGroup:
                 self._gathering_since = time.monotonic()  # a start of Spark is time enough
                 ready = self._await_spark()
                 reporter.watch_statistics(
-                    lambda: [iterator.statistics, found_by(self._session.partitions), self._counts, self._outages()],
+                    lambda: [iterator.statistics, self._session.partitions.statistics, self._counts, self._outages()],
                     lambda: listing.counts,
                 )
                 if ready is not None:

@@ -34,6 +34,7 @@ class SparkEngine(Engine):
     Spark starts in a thread, in which it takes seconds. Meanwhile the run connects to Iggy, recovers and begins to list.
     """
 
+    _several_writers = True
     _starting: Awaited[ReadySpark | None] | None = None
     _java_timer: threading.Timer | None = None
     _uses_java = False
@@ -67,8 +68,7 @@ class SparkEngine(Engine):
     @contextlib.contextmanager
     def _spark(self) -> Iterator[None]:
         log.info("starting Spark")
-        former_ended = self._starting.ended if self._starting is not None else None
-        self._starting = starting = Awaited(lambda: self._start(former_ended), "spark", too_late=_stop)
+        self._starting = starting = Awaited(self._start, "spark", too_late=_stop)
         self._uses_java = True
         try:
             yield
@@ -77,9 +77,7 @@ class SparkEngine(Engine):
                 _stop(starting.result())
             self._uses_java = False
 
-    def _start(self, former_ended: threading.Event | None) -> ReadySpark | None:
-        if former_ended is not None:  # a standby that was refused left it behind; a process has one context at a time
-            former_ended.wait()
+    def _start(self) -> ReadySpark | None:
         name = f"iggy-cloud-sources {self._config.source.name}"
         with contextlib.ExitStack() as stack:
             context = stack.enter_context(spark_context(self._config.spark, name=name, stopping=self._stopping))
@@ -96,11 +94,6 @@ class SparkEngine(Engine):
             return self._starting.wait(self._stopping)
         finally:
             self._reporter.waiting_for = ""
-
-    @property
-    @override
-    def _several_writers(self) -> bool:
-        return True
 
     @override
     def _run_tasks(self, session: Session) -> None:

@@ -144,7 +144,7 @@ def _chosen(
 
     @_final_when_cancelled()
     def run(wave: Sequence[RangeBatch]) -> list[RangeListing]:
-        rows = spark.range(0, len(wave), 1, len(wave)).mapInArrow(_Wave(batches=wave).listed, "listing binary")
+        rows = spark.range(0, len(wave), 1, len(wave)).mapInArrow(functools.partial(_listed, wave), "listing binary")
         return [pickle.loads(listing) for (listing,) in rows.collect()]  # noqa: S301 - our own bytes
 
     began = time.monotonic()
@@ -245,20 +245,14 @@ class _Pages:
 # ---- on an executor
 
 
-@attrs.frozen(kw_only=True)
-class _Wave:
-    """A wave of a listing: a row names the batch to list."""
+def _listed(wave: Sequence[RangeBatch], rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield what the batches of a wave find: a pickled `RangeListing` for each key range. A row names the batch to list."""
+    import pyarrow as pa  # noqa: PLC0415 - 50 MB, which a run without frames does not need
 
-    batches: Sequence[RangeBatch]
-
-    def listed(self, rows: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield what the batches find: a pickled `RangeListing` for each key range."""
-        import pyarrow as pa  # noqa: PLC0415 - 50 MB, which a run without frames does not need
-
-        for row in rows:
-            for number in row.column(0).to_pylist():
-                for listed in list_batch(self.batches[number]):
-                    yield pa.RecordBatch.from_pydict({"listing": [pickle.dumps(listed, protocol=5)]})
+    for row in rows:
+        for number in row.column(0).to_pylist():
+            for listed in list_batch(wave[number]):
+                yield pa.RecordBatch.from_pydict({"listing": [pickle.dumps(listed, protocol=5)]})
 
 
 @attrs.frozen(kw_only=True)

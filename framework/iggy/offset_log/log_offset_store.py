@@ -18,6 +18,7 @@ from framework.iggy.offset_log.record_size import columns_of, divided, rows_of
 from framework.iggy.offset_log.records import Progress, ProgressItem
 from framework.model.message_ids import entry_hash64
 from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.offset_store import OffsetStore, PositionDelta
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+
+
+def manager_of(state: LogState, store: OffsetStore | None = None, facts: StartFacts | None = None) -> OffsetManager:
+    """Return a manager of a state's positions, which it changes; without a store they are never saved."""
+    return OffsetManager(
+        store,
+        positions=state.positions,
+        anchors=state.anchors,
+        listings=state.listings,
+        watermark=state.watermark,
+        selected=state.selected,
+        facts=facts,
+        source=state.source,
+    )
 
 
 class LogOffsetStore(OffsetStore):

@@ -18,8 +18,7 @@ from typing_extensions import Self
 
 from framework.config.iggy_address import IggyAddress
 from framework.config.sections import SourceCommonConfig
-from framework.engine.leader_pipe import LeaderPipe
-from framework.engine.task_process import serve
+from framework.engine.task_process import LeaderPipe, serve
 from framework.engine.task_run import TaskRunPlan
 from framework.iggy.connection import IggyConnection
 from framework.task import AbstractSourceTask

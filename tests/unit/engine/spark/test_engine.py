@@ -232,43 +232,6 @@ def test_a_run_that_fails_first_leaves_no_spark_behind(slow):
     assert stopped.wait(SECONDS)
 
 
-def test_a_standby_starts_it_again_when_the_former_start_has_ended(slow, monkeypatch):
-    """Two at once would share a context, which the end of the first stops."""
-    go, _, begin = slow
-    happened = []
-    slowly = engines.spark_context
-
-    @contextlib.contextmanager
-    def context(*arguments, **options):
-        happened.append("start")
-        with slowly(*arguments, **options) as made:
-            yield made
-        happened.append("stopped")
-
-    class Standby:
-        def __init__(self, *_, **__):
-            pass
-
-        def watch(self, *_):
-            return True
-
-    runs = []
-
-    def work(engine):
-        runs.append(engine)
-        if len(runs) == 1:
-            threading.Timer(0.3, go.set).start()
-            raise SourceRunningError("another one was first")
-        assert engine._await_spark().context == "context"
-
-    monkeypatch.setattr(engines, "spark_context", context)
-    monkeypatch.setattr(epoch_loop, "Standby", Standby)
-    monkeypatch.setattr(IggyTarget, "connect", lambda _: SimpleNamespace(close=lambda: None))
-    begin(work)
-    run(standby=True)
-    assert happened == ["start", "stopped", "start", "stopped"]
-
-
 def test_a_start_that_fails_ends_the_run_that_waits_for_it(slow, monkeypatch):
     go, stopped, begin = slow
 
