@@ -38,7 +38,9 @@ def test_the_first_offset_is_that_of_the_first_message_left():
 def test_a_topic_that_is_not_there_has_no_dead_letters_and_a_warning_names_it(caplog):
     with MemoryIggy().connect() as connection:
         found = DeadLetterLog.read(connection, source_config(tolerance="skip_record", dead_letter_topic=DEAD))
-    assert found == DeadLetterLog(stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0, errors={})
+    assert found == DeadLetterLog(
+        stored=(), replayed=frozenset(), discarded=frozenset(), notes=(), first_offset=0, errors={}
+    )
     assert found.waiting == []
     assert caplog.messages == [f'there is no topic "{DEAD}" in stream "kit": nothing was skipped yet']
 
