@@ -18,7 +18,7 @@ from framework.offsets.table import PositionTable
 log = logging.getLogger(__name__)
 
 PRUNE_FROM = 1000
-"""Number of objects in flight at which finished ones are first removed; then at twice the number that remained."""
+"""Number of positions that are given out between two removals of the finished ones, at least; then as many as remained."""
 
 MAX_BEGUN_BYTES = 128 << 20
 """Bytes that the positions of an object's splits may take: they begin in one record of the offsets log, together or not at
@@ -134,6 +134,7 @@ class InFlight:
     def __init__(self, table: PositionTable) -> None:
         self._table = table
         self._held: dict[OffsetManagerKey, _Held] = {}
+        self._taken = 0  # positions, not objects: one that is divided by key has as many as the topic has partitions
         self._prune_at = PRUNE_FROM
         self.awaited = False
 
@@ -164,6 +165,7 @@ class InFlight:
         if held is None:
             held = self._held[key] = _Held(native, {})
         held.splits[entry.split_number] = entry
+        self._taken += 1
 
     def give_back(self, key: OffsetManagerKey, entry: OffsetManagerEntry, *, gone: bool) -> None:
         """Remove what the reader released unfinished, or a worker has finished; no effect on another generation."""
@@ -182,11 +184,11 @@ class InFlight:
         return [held.native.key for held in self._held.values()]
 
     def prune(self) -> None:
-        """Remove objects with final positions from time to time, so that they do not accumulate."""
-        if len(self._held) < self._prune_at:
+        """Remove finished positions from time to time, so that they do not accumulate."""
+        if self._taken < self._prune_at:
             return
         self._strike_all()
-        self._prune_at = max(PRUNE_FROM, 2 * len(self._held))
+        self._taken, self._prune_at = 0, max(PRUNE_FROM, sum(len(held.splits) for held in self._held.values()))
 
     def _strike_all(self) -> None:
         for key, held in list(self._held.items()):

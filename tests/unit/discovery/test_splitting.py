@@ -87,6 +87,20 @@ def test_of_the_splits_in_flight_those_that_are_done_are_forgotten(monkeypatch):
     assert in_flight.splits(a, "v1") == frozenset()
 
 
+def test_the_parts_of_objects_that_are_divided_by_key_do_not_accumulate():
+    """One object has a part in each partition: a thousand objects would be a million positions."""
+    in_flight = InFlight(OffsetManager().table)  # it has no positions in progress: all are finished
+    policy = SplitPolicy(partitions=1000, by_key=True)
+    most = 0
+    for number in range(20):
+        one = native(f"{number}", size=1)
+        for entry in policy.positions_of(one, OffsetManagerEntry.start(one, TopicPartition("t", 0))):
+            in_flight.prune()
+            in_flight.take(entry.get_manager_key().whole(), one, entry)
+        most = max(most, len(in_flight))
+    assert most <= 2
+
+
 def test_a_split_that_is_given_back_twice_changes_nothing():
     """A reader may release what is read to its end by then."""
     offsets = OffsetManager()
