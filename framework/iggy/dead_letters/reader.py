@@ -44,6 +44,10 @@ def is_current(dead_letter: StoredDeadLetter, offsets: OffsetManager) -> bool:
     return entry.generation <= dead_letter.generation
 
 
+MAX_ERRORS = 20
+"""Classes of errors that are counted: whoever may write to the topic can name others without end."""
+
+
 @attrs.frozen(kw_only=True)
 class DeadLetterLog:
     """The dead letters of one source.
@@ -54,7 +58,7 @@ class DeadLetterLog:
         discarded: those of them that were discarded.
         notes: markers of replays that had begun to send.
         first_offset: offset of the first message that the topic still has, or will have; earlier ones are gone.
-        errors: numbers of dead letters by class of the error, of all that the topic has.
+        errors: numbers of dead letters by class of the error, of all that the topic has; of the first `MAX_ERRORS` classes.
     """
 
     stored: Sequence[StoredDeadLetter]
@@ -102,7 +106,8 @@ class DeadLetterLog:
             if first_offset is None:
                 first_offset = offset
             if isinstance(found, StoredDeadLetter):
-                errors[found.error] += 1
+                if found.error in errors or len(errors) < MAX_ERRORS:
+                    errors[found.error] += 1
                 if selected(found):
                     stored.append(found)
             elif found is not None and found.replayed:

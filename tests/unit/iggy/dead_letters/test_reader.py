@@ -3,10 +3,11 @@
 import gc
 import tracemalloc
 
-from framework.iggy.dead_letters.reader import DeadLetterLog
+from framework.iggy.dead_letters.reader import MAX_ERRORS, DeadLetterLog
 from framework.iggy.dead_letters.writer import read_dead_letter
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
+from tests.support.iggy_messages import append
 from tests.unit.pipeline.test_dead_letters import DEAD, Source, usual
 
 
@@ -33,6 +34,20 @@ def test_the_first_offset_is_that_of_the_first_message_left():
     assert (read(source).stored, read(source).first_offset) == ([], count)
     source.server.purge_topic("kit", DEAD)
     assert read(source).first_offset == 0
+
+
+def test_the_classes_of_errors_that_are_counted_have_a_limit():
+    source = usual()
+    source.live()
+    whole = source.server.messages("kit", DEAD)[0]
+    known = read(source).errors
+    with source.server.connect() as connection:
+        for number in range(2 * MAX_ERRORS):
+            append(connection, "kit", DEAD, 0, b"x", headers={**whole.headers, "error": f"Forged{number}Error"})
+    found = read(source)
+    assert len(found.stored) == sum(known.values()) + 2 * MAX_ERRORS
+    assert len(found.errors) == MAX_ERRORS
+    assert {name: found.errors[name] for name in known} == known
 
 
 def test_a_topic_that_is_not_there_has_no_dead_letters_and_a_warning_names_it(caplog):
