@@ -680,7 +680,7 @@ def test_one_complete_listing_is_a_whole_one_in_any_mode():
     iterator.close()
     put_lines(store, "a late one", 1)
     iterator = over(store, offsets, once=True)
-    assert list(go(iterator))[:1] == ["a late one"]
+    assert "a late one" in go(iterator), "however many listed it at a time, and in what order"
     assert iterator.finished
     iterator.close()
 
