@@ -34,7 +34,7 @@ from framework.engine.spark.failure_messages import is_cancelled, sentence
 from framework.engine.spark.listing_waves import Executors, wave_lister
 from framework.engine.spark.packages import require_packages_of
 from framework.engine.spark.range_batch import FIELDS, VALUES, RangeBatch, RangeListing, list_batch, packed, unpacked
-from framework.engine.spark.spark_context import runs_locally
+from framework.engine.spark.spark_context import require_at_work, runs_locally
 from framework.engine.spark.threads import context_of, for_thread_of
 from framework.errors import FatalError, ObjectChangedError, ObjectError
 from framework.iterator.store_iterator import StoreRecordIterator
@@ -95,7 +95,7 @@ def list_objects(
 
     Raises:
         ConfigError: mistakes in the configuration, or the source would read the files of a table.
-        FatalError: no pandas, executors cannot have, or lack, the packages, or the listing was cancelled.
+        FatalError: the session has ended, no pandas, executors cannot have, or lack, the packages, or the listing was cancelled.
         SourceError: the bucket cannot be listed.
     """
     chosen, _ = _chosen(spark, task_class, config)
@@ -139,6 +139,9 @@ def _chosen(
         config = task_class().configure(config)
     if importlib.util.find_spec("pandas") is None:
         raise FatalError('pyspark has no DataFrames of Python functions without pandas: pip install "pandas>=2.2"')
+    context = context_of(spark)
+    if context is not None:
+        require_at_work(context)
     require_packages_of(spark, task_class, config)
     pages = _Pages(put=lambda rows: spark.createDataFrame([(page,) for page in rows], "page binary"))
 
@@ -151,7 +154,6 @@ def _chosen(
     with iterator_of(task_class, SourceContext(config=config, once=True)) as iterator:
         logs = list(iterator.get_table_log_keys())
         if isinstance(iterator, StoreRecordIterator):
-            context = context_of(spark)
             remote = context is None or not runs_locally(context)
             executors = Executors(width=lambda: _slots(spark), run=for_thread_of(spark, run), remote=remote)
             own = type(iterator).get_native_item_stream is not StoreRecordIterator.get_native_item_stream

@@ -117,7 +117,7 @@ def spark_context(
         if is_remote() or (active is None and "SPARK_REMOTE" in os.environ):
             raise ConfigError(f'{NO_CONNECT} (unset SPARK_REMOTE), or set [runner] engine = "local"')
         if active is not None:
-            _require_at_work(active)
+            require_at_work(active)
         # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
         # also leaves SIGINT alone, which this program handles.
         context = active or wait_for(
@@ -146,7 +146,13 @@ def _taken(lock: threading.Lock, stopping: threading.Event | None) -> bool:
     return True
 
 
-def _require_at_work(active: SparkContext) -> None:
+def require_at_work(active: SparkContext) -> None:
+    """Check that a context of the user's own can run jobs.
+
+    Raises:
+        FatalError: it has ended.
+        SparkUnavailableError: another thread is making it.
+    """
     if not hasattr(active, "_jsc"):  # pyspark names it the active one before it has this
         raise SparkUnavailableError(
             "another thread of this process is making a Spark context: start the source when it is ready"
