@@ -226,7 +226,5 @@ class WatermarkTracker:
         """Return whether complete listings missed the object for so long that its return would be a late arrival."""
         if self._window_ms is None:
             return False
-        listed = max((at for prefix, at in self._complete_ms.items() if entry.key.startswith(prefix)), default=0)
-        return entry.missing_since_ms <= listed - self._window_ms and self._table.watermark.covers(
-            entry.bucket, entry.key, entry.modified_ms
-        )
+        prefix = self._table.watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms)
+        return prefix is not None and entry.missing_since_ms <= self._complete_ms.get(prefix, 0) - self._window_ms
