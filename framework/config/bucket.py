@@ -36,8 +36,8 @@ class BucketConfig:
     prefix: str = option("", doc="Only keys that begin with it; compared as plain text, nothing is a folder.")
     prefixes: tuple[str, ...] = option(
         (),
-        doc="Several prefixes, in place of `prefix`. None may begin with another. Of more than 1,000, those listed last keep "
-        "the positions of all their objects, whatever `[discovery] allowed_lateness` is.",
+        doc="Several prefixes, in place of `prefix`, listed one after the other. None may begin with another. Of more than "
+        "1,000, those listed last keep the positions of all their objects, whatever `[discovery] allowed_lateness` is.",
     )
     page_size: int = option(1000, minimum=1, maximum=1000, doc="Keys in one page of a listing.")
     start_after: str = option(

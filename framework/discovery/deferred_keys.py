@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from heapq import nsmallest
+
+from framework.model.key_range import prefix_of
 
 MAX_DEFERRED = 1000
 """Number of keys kept, the lowest: keys after them are listed with them anyway. Many prefixes keep more, some of each."""
@@ -53,10 +54,9 @@ class DeferredKeys:
         it, and none that were deferred since.
         """
         patient = set(self._patient())
-        lowest: dict[tuple[str, bool, bool, bool], str] = {}
+        lowest: dict[tuple[str | None, bool, bool, bool], str] = {}
         for key in sorted(self._since, reverse=True):
-            prefix = self._prefixes[bisect_right(self._prefixes, key) - 1]
-            lowest[prefix, key in patient, key in self._waiting, key in self._fresh] = key
+            lowest[prefix_of(self._prefixes, key), key in patient, key in self._waiting, key in self._fresh] = key
         kept = set(lowest.values())
         for keys in (patient, self._waiting, set(self._since)):
             kept.update(nsmallest(self._limit - len(kept), keys - kept))

@@ -29,6 +29,7 @@ from typing_extensions import override
 from framework.discovery.deferred_keys import DeferredKeys
 from framework.discovery.listing_feed import COMPARED_LISTINGS, REST_FACTOR, ListingFeed
 from framework.discovery.object_feed import Assignment
+from framework.model.key_range import prefix_of
 from framework.model.objects import NativeObject
 from framework.offsets.listing_hints import IncrementalMark, ListingHints
 
@@ -48,13 +49,11 @@ class _Prefix:
     """State of one prefix.
 
     Attributes:
-        name: the prefix.
         start: key after which the current listing lists it.
         back: key after which the next partial listing starts, if nothing deferred lies before it.
         top: the highest keys of the current listing, a heap.
     """
 
-    name: str
     start: str = ""
     back: str = ""
     top: list[str] = attrs.field(factory=list)
@@ -91,10 +90,11 @@ class IncrementalFeed(ListingFeed):
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         base = self._base
-        self._states = [_Prefix(name=name, start=base, back=base) for name in self._prefixes or ("",)]
+        self._states = {name: _Prefix(start=base, back=base) for name in self._prefixes or ("",)}
+        self._names = sorted(self._states)
         self._kept_keys = self._lookback_keys + 1  # listings start after the first of them
         patience = self._min_age + HOLD_SECONDS
-        self._deferred = DeferredKeys(patience, self._time_of_day, [prefix.name for prefix in self._states])
+        self._deferred = DeferredKeys(patience, self._time_of_day, self._names)
         self._whole = True
         self._whole_began: float | None = None
         self._marks: dict[str, str] | None = None  # as kept since the last full listing; None = keep no more
@@ -130,25 +130,22 @@ class IncrementalFeed(ListingFeed):
             self._note_marks()
         waited_for = self._deferred.waited_for()
         self._deferred.begin_listing()
-        for prefix in self._states:
-            prefix.start = self._base if self._whole else self._before(prefix, prefix.back, waited_for)
-            prefix.top = []
-        starts = {prefix.name: prefix.start for prefix in self._states}
+        starts = dict.fromkeys(self._states, self._base) if self._whole else self._starts(waited_for)
+        for name, state in self._states.items():
+            state.start, state.top = starts[name], []
         stream = super()._list() if self._whole else self._list_behind(starts)
-        prefix = self._states[0]
         for native in stream:
             key = native.key
-            if not key.startswith(prefix.name):
-                prefix = next((candidate for candidate in self._states if key.startswith(candidate.name)), prefix)
-            if len(prefix.top) < self._kept_keys:
+            prefix = self._prefix_of(key)
+            if prefix is not None and len(prefix.top) < self._kept_keys:
                 heappush(prefix.top, key)
-            elif key > prefix.top[0]:
+            elif prefix is not None and key > prefix.top[0]:
                 heapreplace(prefix.top, key)
             yield native
         self._end(began)
 
     def _end(self, began: float) -> None:
-        for prefix in self._states:
+        for prefix in self._states.values():
             prefix.back = prefix.top[0] if len(prefix.top) == self._kept_keys else prefix.start
             prefix.top = []
         self._deferred.end_listing(self._was_listed, whole=self._whole)
@@ -156,7 +153,12 @@ class IncrementalFeed(ListingFeed):
             self._whole_began, self._marks = began, {}
 
     def _was_listed(self, key: str) -> bool:
-        return any(key.startswith(prefix.name) and key > prefix.start for prefix in self._states)
+        prefix = self._prefix_of(key)
+        return prefix is not None and key > prefix.start
+
+    def _prefix_of(self, key: str) -> _Prefix | None:
+        name = prefix_of(self._names, key)
+        return None if name is None else self._states[name]
 
     def _is_whole_due(self, now: float) -> bool:
         age = None if self._whole_began is None else now - self._whole_began
@@ -164,22 +166,28 @@ class IncrementalFeed(ListingFeed):
         rest = REST_FACTOR * min(self._seconds[True], default=0.0)
         return age is None or age < 0 or age >= max(self._full_listing_interval, rest)
 
-    def _before(self, prefix: _Prefix, after: str, keys: Iterable[str]) -> str:
-        """Return the key after which a listing shows everything after `after`, and these keys."""
-        places = (just_before(key) for key in keys if key.startswith(prefix.name))
-        return max(self._base, min((after, *places)))
+    def _starts(self, keys: Iterable[str]) -> dict[str, str]:
+        """Return, for each prefix, the key after which a listing shows everything after its `back`, and these keys."""
+        starts = {name: prefix.back for name, prefix in self._states.items()}
+        for key in keys:
+            name = prefix_of(self._names, key)
+            if name is not None:
+                starts[name] = min(starts[name], just_before(key))
+        return {name: max(self._base, start) for name, start in starts.items()}
 
     # ---- across a restart
 
     def _resume(self) -> None:
-        marks = {prefix.name: self._past(prefix.name).incremental for prefix in self._states}
-        known = [mark for mark in marks.values() if mark is not None and mark.selection == self._digest]
+        marks = [self._past(name).incremental for name in self._states]
+        known = [mark for mark in marks if mark is not None and mark.selection == self._digest]
         if len(known) < len(marks):
             return
         self._whole_began = min(mark.whole_listing_ms for mark in known) / 1000
         unfinished = [entry.key for entry in self._objects.offsets.table.unfinished()]
-        for prefix, mark in zip(self._states, known, strict=True):
-            prefix.back = self._before(prefix, mark.after, unfinished)
+        for prefix, mark in zip(self._states.values(), known, strict=True):
+            prefix.back = mark.after
+        for name, start in self._starts(unfinished).items():
+            self._states[name].back = start
 
     def _note_marks(self) -> None:
         """Keep the resume key: after each full listing, and again once nothing holds it back any longer."""
@@ -187,8 +195,8 @@ class IncrementalFeed(ListingFeed):
             return
         with self._objects.lock:
             unfinished = [*self._objects.in_flight.keys(), *self._deferred.waiting()]
-        marks = {prefix.name: self._before(prefix, prefix.back, unfinished) for prefix in self._states}
-        held = any(marks[prefix.name] < prefix.back for prefix in self._states)
+        marks = self._starts(unfinished)
+        held = any(marks[name] < prefix.back for name, prefix in self._states.items())
         if not held or not self._marks:
             for name, after in marks.items():
                 mark = IncrementalMark(

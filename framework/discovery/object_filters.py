@@ -31,6 +31,7 @@ from framework.config.globs import compile_globs
 from framework.config.key_template import NOTHING_NAMED, NameMatch
 from framework.discovery.routing import Router
 from framework.errors import ConfigError
+from framework.model.key_range import prefix_of
 from framework.model.objects import NativeObject, TopicPartition
 from framework.offsets.selection_scope import SelectionScope
 
@@ -141,7 +142,7 @@ class Selector:
         self._youngest_ms: float | None = None
         self._archived = _ARCHIVED if discovery.archived == "skip" else {}
         self._ignore_hidden = discovery.ignore_hidden
-        self._prefixes = tuple(sorted(filter(None, prefixes), key=len, reverse=True))
+        self._prefixes = sorted(prefixes)
         self._parquet_suffix = {"parquet": "", "auto": ".parquet"}.get(config.input.format)
         if discovery.allow_table_folders:
             self._parquet_suffix = None
@@ -216,11 +217,9 @@ class Selector:
         return reason
 
     def _is_hidden(self, key: str) -> bool:
-        for prefix in self._prefixes:  # longest first
-            if key.startswith(prefix):
-                # The prefix itself names the segment in which it ends; the next segment begins after the next "/".
-                return _HIDDEN.search(key, len(prefix) - prefix.endswith("/")) is not None
-        return _HIDDEN.search(key) is not None
+        prefix = prefix_of(self._prefixes, key) or ""
+        # The prefix itself names the segment in which it ends; the next segment begins after the next "/".
+        return _HIDDEN.search(key, len(prefix) - prefix.endswith("/")) is not None
 
     def _notice_log(self, native: NativeObject) -> None:
         log = table_log(native.key)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from framework.errors import PositionMismatchError
 from framework.iggy.offset_log.log_offset_store import manager_of
+from framework.model.key_range import prefix_of
 from framework.model.objects import ObjectState
 from framework.model.positions import check_numbering
 from framework.offsets.manager import OffsetManager, StartFacts
@@ -71,7 +72,7 @@ class DryRun:
     _last_begun: bool = attrs.field(default=False, init=False)
 
     def add(self, assignment: Assignment, prefixes: Sequence[str]) -> None:
-        """Count an object."""
+        """Count an object, under one of the sorted prefixes."""
         native, entry = assignment.native, assignment.entry
         # the parts of an object follow each other, and one read serves them
         counts = entry.part is None or native is not self._last
@@ -80,7 +81,7 @@ class DryRun:
         if entry.records_done > 0 and not self._last_begun:
             self.begun += 1
             self._last_begun = True
-        configured = next((prefix for prefix in prefixes if native.key.startswith(prefix)), "")
+        configured = prefix_of(prefixes, native.key) or ""
         for totals, adds in (
             (self.total, counts),
             (self.endings.setdefault(ending_of(native.key), ObjectTotals()), counts),
@@ -110,11 +111,11 @@ def dry_run(
     plan = DryRun()
     with iterator_of(task_class, context) as iterator:
         try:
-            feed = iterator.feed
+            feed, prefixes = iterator.feed, sorted(iterator.prefixes)
             while not feed.finished:
                 assignment = feed.take()
                 if assignment is not None:
-                    plan.add(assignment, iterator.prefixes)
+                    plan.add(assignment, prefixes)
                     begun.pop(assignment.entry.get_manager_key().whole(), None)
                     _finish(context.offsets, assignment.entry)
             counts = iterator.feed_counts

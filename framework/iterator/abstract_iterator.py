@@ -314,7 +314,7 @@ class AbstractSourceRecordIterator(abc.ABC, Iterator[SourceRecord]):
 
     @property
     def prefixes(self) -> Sequence[str]:
-        """The listed prefixes; hidden names within a prefix itself do not filter its objects."""
+        """The listed prefixes; none begins with another. Hidden names within one do not filter its objects."""
         return ()
 
     @property

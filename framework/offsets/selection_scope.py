@@ -71,9 +71,9 @@ class SelectionScope(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not watermark:
             return
         yield from self._moved(before)
-        for old in watermark.prefixes:
+        for old in sorted(watermark.prefixes.keys() - set(self.prefixes)):
             for new in self.prefixes:
-                if old != new and (old.startswith(new) or new.startswith(old)) and old not in self.prefixes:
+                if old.startswith(new) or new.startswith(old):
                     yield f'the prefix ("{old}" then, "{new}" now)'
         names = sorted({*before.options, *self.options})
         yield from (name for name in names if before.options.get(name) != self.options.get(name))

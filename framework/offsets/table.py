@@ -221,18 +221,20 @@ class PositionTable:
         with self.lock:
             self.unsaved.skipped += count
 
-    def mark_missing(self, unseen: Collection[OffsetManagerKey], covers: str, after: str, now_ms: int) -> None:
-        """Update which objects are missing after a complete listing of a prefix.
+    def mark_missing(
+        self, listed: Iterable[OffsetManagerKey], unseen: Collection[OffsetManagerKey], now_ms: int
+    ) -> None:
+        """Update which objects are missing after a complete listing.
 
         Args:
-            unseen: objects with pending positions, or failed, when it began, that it did not show.
-            covers: the prefix.
-            after: the key after which the listing began.
+            listed: the pending positions, and those of failed objects, that it should have shown.
+            unseen: the objects among them that it did not show.
             now_ms: start of the listing, by the store's clock.
         """
         with self.lock:
-            for key, entry in self.positions.uncompactable():
-                if not entry.key.startswith(covers) or entry.key <= after:
+            for key in listed:
+                entry = self.positions.find(key)
+                if entry is None or (entry.final and not entry.failed):
                     continue
                 missing = (entry.missing_since_ms or now_ms) if key.whole() in unseen else 0
                 if missing != entry.missing_since_ms:

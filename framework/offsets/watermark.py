@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import TypeAlias
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from framework.model.key_range import prefix_of
 from framework.storage.listing.keyspace import MAX_KEY_BYTES
 
 MAX_RANGES = 1000
@@ -54,7 +55,7 @@ Ranges: TypeAlias = tuple[CoveredRange, ...]
 _after = attrgetter("after")
 
 
-class Watermark(Struct, frozen=True, kw_only=True):
+class Watermark(Struct, frozen=True, kw_only=True, dict=True):
     """The ranges of a bucket. Immutable: advancing returns a new watermark. Its fields are its stored form.
 
     Attributes:
@@ -93,13 +94,16 @@ class Watermark(Struct, frozen=True, kw_only=True):
 
     def place_of(self, key: str) -> tuple[str, CoveredRange] | None:
         """Return the prefix and the range that contain a key; None outside of all ranges."""
-        for prefix, ranges in self.prefixes.items():
-            if key.startswith(prefix):
-                at = bisect_left(ranges, key, key=_after) - 1
-                if at >= 0 and ranges[at].holds(key):
-                    return prefix, ranges[at]
-                return None
-        return None
+        prefix = prefix_of(self._names, key)
+        if prefix is None:
+            return None
+        ranges = self.prefixes[prefix]
+        at = bisect_left(ranges, key, key=_after) - 1
+        return (prefix, ranges[at]) if at >= 0 and ranges[at].holds(key) else None
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return sorted(self.prefixes)
 
     def prefix_over(self, bucket: str, key: str, modified_ms: int) -> str | None:
         """Return the prefix whose ranges account for an object without a position; None when it is not done."""

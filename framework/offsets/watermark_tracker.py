@@ -11,8 +11,11 @@ listing, because a key out of order may lie in a range listed before.
 
 from __future__ import annotations
 
+import itertools
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from framework.model.text import counted
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
 
 log = logging.getLogger(__name__)
+
+_name = itemgetter(0)
 
 
 class WatermarkTracker:
@@ -39,12 +44,16 @@ class WatermarkTracker:
         self._table = table
         self._store_begun = store_begun
         self._window_ms: int | None = None
-        self.begin_listing("", "", in_order=False)
         # of all listings
+        self._uncompactable: list[
+            tuple[str, OffsetManagerKey]
+        ] = []  # in key order, as the listings of all prefixes began
+        self._begun: set[str] = set()  # the prefixes whose listings have begun since then
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
         self._compactable = self._final_before = 0
         self._full_reported = False
         self._expected: dict[str, tuple[int, int]] = {}
+        self.begin_listing("", "", in_order=False, whole=False)
 
     def open(self, window_ms: int | None) -> None:
         """Start tracking.
@@ -68,13 +77,24 @@ class WatermarkTracker:
         self._prefix, self._base, self._in_order = prefix, after, in_order
         self._began_ms: int | None = None
         self._horizon_ms = self._page_ms = self._least_ms = self._old = 0
-        self._unseen: set[OffsetManagerKey] = set()
-        if whole:
-            with self._table.lock:
-                self._unseen = {key.whole() for key, _ in self._table.positions.uncompactable()}
+        self._may_be_missing = self._uncompactable_under(prefix, after) if whole else []
+        self._unseen = {key.whole() for key in self._may_be_missing}
         self._without_position = 0
         self._youngest: NativeObject | None = None
         self._compacted_before = self._table.watermark.compacted.get(prefix, 0)
+
+    def _uncompactable_under(self, prefix: str, after: str) -> list[OffsetManagerKey]:
+        """Return the positions that no watermark replaces, of objects that a listing should show."""
+        if not self._begun or prefix in self._begun:  # all positions are looked through once for all prefixes
+            with self._table.lock:
+                found = self._table.positions.uncompactable()
+            self._uncompactable = sorted(((entry.key, key) for key, entry in found), key=_name)
+            self._begun = set()
+        self._begun.add(prefix)
+        ordered = self._uncompactable
+        first = max(bisect_left(ordered, prefix, key=_name), bisect_right(ordered, after, key=_name))
+        rest = map(ordered.__getitem__, range(first, len(ordered)))
+        return [key for _, key in itertools.takewhile(lambda pair: pair[0].startswith(prefix), rest)]
 
     def start_at(self, moment_ms: int) -> None:
         """Set the start of the listing, in milliseconds since 1970 by the store's clock, before its first object."""
@@ -134,7 +154,7 @@ class WatermarkTracker:
         self._advance(self._base, None, self._least_ms)  # parts that advanced further stay there
         if whole:
             self._complete_ms[self._prefix] = self._began_ms
-            self._table.mark_missing(self._unseen, self._prefix, self._base, self._began_ms)
+            self._table.mark_missing(self._may_be_missing, self._unseen, self._began_ms)
         self._began_ms = None
 
     def _advance(self, after: str, until: str | None, time_ms: int) -> None:
@@ -206,7 +226,5 @@ class WatermarkTracker:
         """Return whether complete listings missed the object for so long that its return would be a late arrival."""
         if self._window_ms is None:
             return False
-        listed = max((at for prefix, at in self._complete_ms.items() if entry.key.startswith(prefix)), default=0)
-        return entry.missing_since_ms <= listed - self._window_ms and self._table.watermark.covers(
-            entry.bucket, entry.key, entry.modified_ms
-        )
+        prefix = self._table.watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms)
+        return prefix is not None and entry.missing_since_ms <= self._complete_ms.get(prefix, 0) - self._window_ms

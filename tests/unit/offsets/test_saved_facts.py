@@ -159,3 +159,23 @@ def test_what_may_show_objects_that_the_watermark_hides_is_refused_by_name(befor
         PositionError, match=rf"^{changed} changed since positions of 1 finished objects were compacted, "
     ):
         bound.bind(new)
+
+
+class Prefix(str):
+    __slots__ = ()
+    asked = 0
+
+    def startswith(self, *args):
+        Prefix.asked += 1
+        return super().startswith(*args)
+
+
+def test_prefixes_that_stay_are_not_compared_with_each_other():
+    """Each start of a source with 5,000 prefixes compared each of 1,000 of the watermark with all of them."""
+    names = [Prefix(f"{number:03}/") for number in range(50)]
+    watermark = Watermark(bucket="b")
+    for name in names:
+        watermark = watermark.raised(name, [CoveredRange("", None, 9)])
+    assert scope(*names).left_of(scope(*names), watermark) == watermark
+    assert scope(*names[1:]).left_of(scope(*names), watermark) == watermark
+    assert 0 < Prefix.asked <= 2 * len(names)

@@ -143,23 +143,6 @@ def test_an_object_without_a_position_is_done_under_the_watermark_of_its_bucket(
     assert not PositionTable().is_compacted(absent, "absent", 9)
 
 
-def test_what_lies_where_a_listing_began_or_before_it_is_not_missing():
-    names = ("a", "k", "m", "z/1")
-    table = PositionTable(positions=position_map([entry(1, key=name) for name in names]))
-
-    def missing():
-        return [one.key for one in table.entries() if one.missing_since_ms]
-
-    unseen = [OffsetManagerKey.of_object("b", name) for name in names]
-    table.mark_missing([key for key in unseen if dict(key.properties)["key"] != "m"], "", "k", 77)
-    assert missing() == ["z/1"]
-    table.mark_missing(unseen, "z/", "", 88)
-    assert missing() == ["z/1"]
-    assert table.positions.find(OffsetManagerKey.of_object("b", "z/1")).missing_since_ms == 77
-    table.mark_missing([], "z/", "", 99)
-    assert missing() == []
-
-
 # ---- what a flush saves
 
 

@@ -209,6 +209,52 @@ def test_a_listing_says_nothing_of_objects_that_it_does_not_cover():
     assert names_left(manager) == ["a/old", "b/1"]
 
 
+def test_what_lies_where_a_listing_began_or_before_it_is_not_missing():
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
+    manager.tracker.open(60_000)
+    for name in ("a", "k", "m", "z/1"):
+        manager.add_entry(entry(3, key=name))
+    complete_listing(manager, 110_000, "m", after="k")
+    missing = {one.key: one.missing_since_ms for one in manager.table.entries()}
+    assert missing == {"a": 0, "k": 0, "m": 0, "z/1": 110_000}
+
+
+def test_the_positions_are_looked_through_once_for_all_prefixes():
+    """With a single failed object, each of 5,000 prefixes looked through a million positions, twice."""
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
+    manager.tracker.open(60_000)
+    prefixes = [f"{number}/" for number in range(5)]
+    for prefix in prefixes:
+        manager.add_entry(*splits_of(2, key=f"{prefix}gone"))
+        manager.add_entry(entry(3, key=f"{prefix}here"))
+    positions, looks = manager.table.positions, 0
+    uncompactable = positions.uncompactable
+
+    def looked():
+        nonlocal looks
+        looks += 1
+        return uncompactable()
+
+    positions.uncompactable = looked
+    for listing in (1, 2):
+        for prefix in prefixes:
+            complete_listing(manager, 100_000 * listing, f"{prefix}here", prefix=prefix)
+        assert looks == listing
+    missing = {one.key: one.missing_since_ms for one in manager.table.entries()}
+    assert missing == {f"{p}{name}": 100_000 * (name == "gone") for p in prefixes for name in ("gone", "here")}
+
+
+def test_an_object_that_ends_before_the_listing_of_its_prefix_does_is_not_missing():
+    manager = OffsetManager(watermark=Watermark(bucket="b"))
+    manager.tracker.open(60_000)
+    manager.add_entry(entry(key="b/deleted"))
+    complete_listing(manager, 100_000, prefix="a/")
+    done = attrs.evolve(batch(final(0, key="b/deleted")), payloads=())
+    manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(done,), anchor=None))
+    complete_listing(manager, 110_000, prefix="b/")
+    assert [one.missing_since_ms for one in manager.table.entries()] == [0]
+
+
 def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
     manager = OffsetManager(watermark=Watermark(bucket="b"))
     manager.tracker.open(60_000)

@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from framework import transform
 from framework.engine.session import Session
 from framework.errors import (
     ObjectArchivedError,
@@ -118,6 +119,14 @@ def events_of(**options):
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 40])
 def test_each_record_goes_to_the_partition_of_its_key_in_order(count):
     source = Source({"a": count, "b": 7})
+    source.live()
+    source.check()
+
+
+def test_no_column_is_cut_into_parts(monkeypatch):
+    """The records of a part are scattered: many cuts of a few records each took half of the time of a division."""
+    monkeypatch.setattr(transform, "_taken", None)
+    source = Source({"a": 300})
     source.live()
     source.check()
 
