@@ -45,10 +45,8 @@ class WatermarkTracker:
         self._store_begun = store_begun
         self._window_ms: int | None = None
         # of all listings
-        self._uncompactable: list[
-            tuple[str, OffsetManagerKey]
-        ] = []  # in key order, as the listings of all prefixes began
-        self._begun: set[str] = set()  # the prefixes whose listings have begun since then
+        self._uncompactable: list[tuple[str, OffsetManagerKey]] = []  # in key order
+        self._begun: set[str] = set()  # the prefixes whose listings have begun since these were looked up
         self._complete_ms: dict[str, int] = {}  # prefix -> start of its last complete listing
         self._compactable = self._final_before = 0
         self._full_reported = False
