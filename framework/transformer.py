@@ -321,10 +321,10 @@ def _owned(run: PayloadBatch | SkippedRecord, of: object, location: str) -> Payl
 
 
 def _locate(error: SkippableError, location: str, record: int) -> None:
-    """Let an error that names no object, as a format of one's own may raise it, name object and record."""
-    if not error.location:
-        error.location = location
-        error.record_number = record if error.record_number is None else error.record_number
+    """Let an error that names no object or no place in it, as a format or a stream may raise it, name object and record."""
+    if error.record_number is None and (not error.location or isinstance(error, CorruptObjectError)):
+        error.record_number = record
+    error.location = error.location or location
 
 
 def _owned_batch(run: PayloadBatch, of: object, location: str) -> PayloadBatch:

@@ -23,6 +23,6 @@ def author_code(doing: str) -> Iterator[None]:
             raise
         text = redact(str(failure))
         raise StoreContractError(
-            f"{doing} failed with {type(failure).__name__}{text and f': {text}'} ({raised_at(failure)}); the source must "
-            "raise an error of framework.errors in its place, such as StoreUnavailableError"
+            f"{doing} failed with {type(failure).__name__}{text and f': {text}'} ({raised_at(failure)}); mend that line, or, if "
+            "the store failed, raise an error of framework.errors in its place, such as StoreUnavailableError"
         ) from failure

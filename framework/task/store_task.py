@@ -10,6 +10,7 @@ class ShelfTask(StoreSourceTask):
 from __future__ import annotations
 
 import abc
+import keyword
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -52,6 +53,7 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.section_class is not None and "section_class" in vars(cls) and "config_class" not in vars(cls):
+            _check_section(cls.__qualname__, getattr(cls, "section", None), cls.section_class)
             made = attrs.make_class(
                 "config_class",
                 {cls.section: attrs.field(type=cls.section_class)},
@@ -157,6 +159,21 @@ class StoreSourceTask(AbstractSourceTask, abc.ABC):
     def close_resources(self) -> None:
         for _, store in self._stores:
             store.close()
+
+
+def _check_section(task: str, section: object, section_class: object) -> None:
+    """Check what a configuration class is made from, before it fails somewhere else.
+
+    Raises:
+        TypeError: it is no name that a section can have, or no class of a bucket's section.
+    """
+    taken = attrs.fields_dict(SourceCommonConfig)
+    if not isinstance(section, str) or not section.isidentifier() or keyword.iskeyword(section) or section in taken:
+        raise TypeError(
+            f"{task}.section = {section!r}: must be a name of letters, digits and _, and none of {', '.join(taken)}"
+        )
+    if not isinstance(section_class, type) or not issubclass(section_class, BucketConfig):
+        raise TypeError(f"{task}.section_class = {section_class!r}: must be a subclass of BucketConfig")
 
 
 def _close_unused(store: object) -> None:

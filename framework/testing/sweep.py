@@ -214,8 +214,29 @@ def _noting(broken: list[str]) -> Iterator[None]:
         broken.append(str(error))
 
 
+def _at_least(least: int, text: str) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from {least} on")
+    return int(text)
+
+
+def _pair_count(text: str) -> int | None:
+    return None if text == "all" else _at_least(0, text)
+
+
+def _rig_class(text: str) -> MakeRig:
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no module:Class: {error}") from None
+    if not (isinstance(found, type) and issubclass(found, SourceRig)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no subclass of SourceRig")
+    return found
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a sweep; print its size and every break. Exit code 1 when there is one."""
+    """Run a sweep; print its size and every break. Exit code 1 when there is one, 2 for a mistake in the arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m framework.testing.sweep", description=(__doc__ or "").split("\n")[0]
     )
@@ -226,24 +247,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         help=f"how the source reads (default {PLAIN.name})",
     )
     parser.add_argument(
-        "--pairs", default=str(_PAIRS), help=f'how many pairs, or "all", in each scenario (default {_PAIRS})'
+        "--pairs",
+        type=_pair_count,
+        default=_PAIRS,
+        help=f'how many pairs, or "all", in each scenario (default {_PAIRS})',
     )
+    number = partial(_at_least, 1)
     parser.add_argument(
-        "--objects", type=int, default=OBJECTS, help=f"objects that the source reads (default {OBJECTS})"
+        "--objects", type=number, default=OBJECTS, help=f"objects that the source reads (default {OBJECTS})"
     )
-    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    parser.add_argument("--jobs", type=number, default=1, help="processes (default 1)")
     parser.add_argument("--seed", type=int, default=SEED, help="chooses the pairs")
-    parser.add_argument("--rig", default="framework.testing.fakes.memory_rig:MemoryRig", help="module:Class of a rig")
+    parser.add_argument("--rig", type=_rig_class, default=MemoryRig, help="module:Class of a rig (default MemoryRig)")
     parser.add_argument("--json", action="store_true", help="the result as one JSON object")
     given = parser.parse_args(arguments)
-    module, _, name = given.rig.partition(":")
-    make_rig: MakeRig = getattr(importlib.import_module(module), name)
     began = time.monotonic()
-    pairs = None if given.pairs == "all" else int(given.pairs)
     chosen = SCENARIOS.values() if given.scenario == "all" else [SCENARIOS[given.scenario]]
     result = SweepResult()
     for scenario in chosen:
-        part = sweep(make_rig, scenario=scenario, pairs=pairs, objects=given.objects, jobs=given.jobs, seed=given.seed)
+        part = sweep(
+            given.rig, scenario=scenario, pairs=given.pairs, objects=given.objects, jobs=given.jobs, seed=given.seed
+        )
         result += part
         if len(chosen) > 1 and not given.json:
             print(f"{scenario.name}: {part}", flush=True)  # noqa: T201 - all of them take hours

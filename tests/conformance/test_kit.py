@@ -2,10 +2,11 @@
 
 import sys
 
+import attrs
 import pytest
 
 from framework.testing.kit import ConformanceLaws, check, check_all
-from framework.testing.kit.law import BATCH, LAWS, QUEUE, LawBrokenError, RigError
+from framework.testing.kit.law import BATCH, LAWS, QUEUE, Comparing, LawBrokenError, RigError
 from framework.testing.rig import Capability, SourceRig
 from tests.conformance.broken import crashes, delivery, listings, reading
 from tests.conformance.broken.exhibits import EXHIBITS, NO_LESS
@@ -80,6 +81,25 @@ def test_a_source_that_fails_on_the_way_breaks_the_law():
     rig.store.fail("list_page", ZeroDivisionError("odd"), times=None)
     with pytest.raises(LawBrokenError, match=r"L1 .*ZeroDivisionError.*odd"):
         check("L1", rig)
+
+
+def test_a_listing_whose_objects_are_filtered_says_why():
+    class Sizeless(MemoryRig):
+        def __init__(self):
+            super().__init__()
+            self.store.change_page = lambda page: attrs.evolve(
+                page, objects=[attrs.evolve(native, size=0) for native in page.objects]
+            )
+
+    with pytest.raises(LawBrokenError, match=r"filtered: \{'empty': 5\}: 0 instead of 5; number 1 is nothing"):
+        check("L1", Sizeless())
+    with pytest.raises(LawBrokenError, match=r"an object of \d+ bytes is listed with the size 0"):
+        check("I7", Sizeless())
+
+
+def test_lists_of_one_length_are_compared_without_their_lengths():
+    with pytest.raises(LawBrokenError, match=r"^law is broken: the records: number 2 is 3, must be 2 \(seed 1\)$"):
+        Comparing("law", 1).same([1, 3], [1, 2], "the records")
 
 
 @pytest.mark.parametrize(

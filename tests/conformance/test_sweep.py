@@ -233,6 +233,26 @@ def test_the_program_tells_its_seed_and_what_it_tried(capsys):
     assert "crashes at events" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--rig", "no.such:Rig"], "'no.such:Rig' is no module:Class: No module named 'no'"),
+        (["--rig", "tests.conformance.rigs:Nope"], "has no attribute 'Nope'"),
+        (["--rig", ""], "is no module:Class"),
+        (["--rig", "json:loads"], "'json:loads' is no subclass of SourceRig"),
+        (["--pairs", "many"], "'many' is no number from 0 on"),
+        (["--pairs", "-1"], "'-1' is no number from 0 on"),
+        (["--objects", "0"], "'0' is no number from 1 on"),
+        (["--jobs", "0"], "'0' is no number from 1 on"),
+    ],
+)
+def test_a_mistake_in_the_arguments_of_the_program_is_no_broken_sweep(arguments, reason, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
 def test_the_program_tries_one_scenario_or_all(capsys, monkeypatch):
     few = ["--objects", "1", "--pairs", "0", "--rig", "tests.conformance.broken.crashes:SwallowsBadRecords"]
     assert main(["--scenario", "splits", *few]) == 0

@@ -81,6 +81,23 @@ class DropsRepeated(Own):
         return batch.keep(places)
 
 
+class DropsRepeatedOfABatch(Own):
+    def apply(self, batch, context):
+        seen = set()
+        return batch.keep([place for place, payload in enumerate(batch.payloads) if not _seen(payload, seen)])
+
+
+def _seen(payload, seen):
+    known = payload in seen
+    seen.add(payload)
+    return known
+
+
+class Sorts(Own):
+    def apply(self, batch, context):
+        return batch.with_payloads(sorted(batch.payloads))
+
+
 class LooksAtNeighbours(Own):
     def apply(self, batch, context):
         return batch.with_payloads([batch.payloads[0] + payload for payload in batch.payloads])
@@ -138,6 +155,12 @@ class BadByCompany(Own):
 def test_what_breaks_it_is_found(broken, example):
     with pytest.raises(LawBrokenError, match=rf"^X1 \(.+\) is broken: .*{example}.* \(seed \d+\)$"):
         check_transform(broken, PAYLOADS)
+
+
+@pytest.mark.parametrize("broken", [DropsRepeatedOfABatch, Sorts])
+def test_records_that_are_in_order_and_all_different_hide_nothing(broken):
+    with pytest.raises(LawBrokenError, match="one by one"):
+        check_transform(broken, [b"1", b"2", b"3"])
 
 
 def test_what_cannot_go_to_another_process_is_said():

@@ -20,6 +20,15 @@ def test_it_starts_in_a_folder_that_is_named_from_here(tmp_path, monkeypatch):
     assert (tmp_path / "s3-data" / "data").is_dir()
 
 
+def test_a_folder_that_cannot_be_made_is_one_line(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["seaweedfs", str(tmp_path / "file")])
+    assert seaweedfs.main() == 3
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: the server's folder {tmp_path / 'file'} cannot be used: ")
+    assert said.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -56,6 +56,11 @@ def test_what_says_nothing_about_the_format_stays_what_it_is(error):
     assert caught.value is error
 
 
+def test_an_object_that_a_stream_finds_cut_is_named_with_its_record():
+    with pytest.raises(TruncatedObjectError, match=r"^s3://b/k, record 7: cut"):
+        list(guarded(failing(TruncatedObjectError("cut", location="s3://b/k")), "s3://b/k", 3, of=None))
+
+
 def test_short_memory_is_not_damage_and_names_the_object():
     with pytest.raises(MemoryError, match=r"s3://b/k, record 7: there is not enough memory"):
         list(guarded(failing(MemoryError()), "s3://b/k", 3, of=None))

@@ -67,8 +67,8 @@ class Comparing:
         if at is None:
             at = min(len(seen), len(expected))
         left, right = (repr(side[at])[:80] if at < len(side) else "nothing" for side in (seen, expected))
-        difference = f"{len(seen)} instead of {len(expected)}; number {at + 1} is {left}, must be {right}"
-        raise self.broken(f"{example}: {difference}")
+        counts = f"{len(seen)} instead of {len(expected)}; " if len(seen) != len(expected) else ""
+        raise self.broken(f"{example}: {counts}number {at + 1} is {left}, must be {right}")
 
     def broken(self, example: str) -> LawBrokenError:
         """Return the error to raise for an example that breaks the law."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from operator import itemgetter
+from typing import Any
 
 from framework.iterator import AbstractSourceRecordIterator
 from framework.model.batches import RecordBatch
 from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.testing.kit.law import BATCH, Comparing, fill, law
+from framework.testing.kit.scenario import BAD_RECORDS
 from framework.testing.kit.watch import watch_streams
-from framework.testing.rig import SourceRig
+from framework.testing.rig import Capability, SourceRig
 
 BIG_OBJECT_BYTES = 12 << 20
 LITTLE_BYTES = 1 << 20
@@ -32,23 +35,48 @@ def payloads_of(batches: Sequence[RecordBatch]) -> list[bytes]:
 
 @law("I1", "after any record, the position taken there gives exactly the rest to the next iterator")
 def resumes_at_every_cut(rig: SourceRig, comparing: Comparing) -> None:
-    """Check resumption after every record and every larger batch, with another batch size for the rest."""
+    """Check resumption after every record and every larger batch, with another batch size; with bad records if the rig can."""
     written = fill(rig)
     for length, again in ((1, BATCH), (BATCH, BATCH - 1)):
-        with rig.open_iterator(batch_length=length) as iterator:
-            batches = drain(iterator)
-        everything = payloads_of(batches)
-        if length == 1:
-            expected = sorted(record for records in written.values() for record in records)
-            comparing.same(sorted(everything), expected, "everything from the start")
-        for cut in range(len(batches) + 1):
-            store = MemoryOffsetStore()
-            for batch in batches[:cut]:
-                store.save(PositionDelta(entries=[batch.entry]))
-            done = len(payloads_of(batches[:cut]))
-            with rig.open_iterator(store, batch_length=again) as iterator:
-                rest = payloads_of(drain(iterator))
-            comparing.same(rest, everything[done:], f"after {done} of {len(everything)} records, read by {length}")
+        _resumes(rig, comparing, written, length, again)
+    if Capability.BAD_RECORDS in rig.capabilities:
+        contents = BAD_RECORDS.fill(rig, rig.counts)
+        _resumes(rig, comparing, contents.good, BATCH, BATCH - 1, tolerance="skip_record")
+
+
+def _resumes(
+    rig: SourceRig,
+    comparing: Comparing,
+    written: Mapping[str, Sequence[bytes]],
+    length: int,
+    again: int,
+    **options: Any,
+) -> None:
+    with rig.open_iterator(batch_length=length, **options) as iterator:
+        batches = drain(iterator)
+    expected = sorted(record for records in written.values() for record in records)
+    comparing.same(sorted(payloads_of(batches)), expected, f"everything from the start, read by {length}, {options}")
+    everything = _numbered(batches)
+    for cut in range(len(batches) + 1):
+        store = MemoryOffsetStore()
+        for batch in batches[:cut]:
+            store.save(PositionDelta(entries=[batch.entry]))
+        done = len(_numbered(batches[:cut]))
+        with rig.open_iterator(store, batch_length=again, **options) as iterator:
+            rest = _numbered(drain(iterator))
+        comparing.same(
+            rest, everything[done:], f"after {done} of {len(everything)} records, read by {length}, {options}"
+        )
+
+
+def _numbered(batches: Sequence[RecordBatch]) -> list[tuple[str, int, bytes | None]]:
+    """Return the records of batches with key and number; a bad record has no payload."""
+    found: list[tuple[str, int, bytes | None]] = []
+    for batch in batches:
+        rows: list[tuple[int, bytes | None]] = [(skipped.record_number, None) for skipped in batch.skipped]
+        rows += [(record.record_number, record.payload) for record in batch.records()]
+        found += [(batch.native.key, number, payload) for number, payload in sorted(rows, key=itemgetter(0))]
+    return found
 
 
 @law("I2", "asking for positions, counts or a text changes nothing and answers the same twice")

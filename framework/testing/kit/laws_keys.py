@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from framework.errors import ObjectNotFoundError
+from framework.iterator.store_iterator import StoreRecordIterator
+from framework.model.objects import NativeObject
+from framework.store import ObjectStore
 from framework.testing.kit.crash import Bench, CrashPoint
 from framework.testing.kit.law import BATCH, Comparing, RigError, in_order, law
 from framework.testing.kit.laws_listing import check_order
@@ -78,11 +83,14 @@ def difficult_keys(rig: SourceRig, comparing: Comparing) -> None:
     pages: list[dict[str, Any]] = [{"page_size": 7}, {}] if Capability.PAGES in rig.capabilities else [{}]
     for options in pages:
         with rig.open_iterator(**options) as iterator:
-            listed = [native.key for native in iterator.get_native_item_stream(None)]
-            comparing.same(in_order(listed), expected, f"a listing, {options or 'as configured'}")
+            natives = list(iterator.get_native_item_stream(None))
+            listed = in_order(native.key for native in natives)
+            comparing.same(listed, expected, f"a listing, {options or 'as configured'}")
             if Capability.ORDER in rig.capabilities:
                 check_order(iterator, comparing)
     with rig.open_iterator(list_concurrency=1) as iterator:
+        if isinstance(iterator, StoreRecordIterator):
+            _check_stat(iterator.store, comparing, natives)
         for after in expected if Capability.ORDER in rig.capabilities else ():
             behind = [native.key for native in iterator.get_native_item_stream(after)]
             rest = [key for key in expected if key.encode() > after.encode()]
@@ -95,3 +103,16 @@ def difficult_keys(rig: SourceRig, comparing: Comparing) -> None:
         comparing.same(in_order(stored), expected, f"{run}: the keys in the topic")
         for key, records in written.items():
             comparing.same([payload for _, payload in stored[key]], records, f"{run}: the records of {key!r}")
+
+
+def _check_stat(store: ObjectStore, comparing: Comparing, natives: Sequence[NativeObject]) -> None:
+    """Check that `stat` finds each object as it was listed, and none under a missing key."""
+    for native in natives:
+        comparing.same([store.stat(native.key)], [native], f"stat({native.key!r})")
+    try:
+        found: object = store.stat("no/such")
+    except ObjectNotFoundError as error:
+        found = error
+    comparing.that(
+        isinstance(found, ObjectNotFoundError), f"stat of a missing key gave {found!r}, no ObjectNotFoundError"
+    )

@@ -1,10 +1,12 @@
-"""Laws of an iterator's resources: nothing is shared, everything is closed, and two versions are never mixed."""
+"""Laws of an iterator's streams: nothing is shared, everything is closed, no versions are mixed, a part is that part."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from typing_extensions import override
 
@@ -185,6 +187,7 @@ def one_version(rig: SourceRig, comparing: Comparing) -> None:
     """Check a change before the object is opened and after each batch, with equal length; and an older position."""
     counts = rig.counts[:3]
     victim = "a/b"
+    _versions_tell(rig, comparing, victim, counts)
     for gone in (False, True):
         for batches_before in range(4):
             written = fill(rig, counts)
@@ -201,6 +204,24 @@ def one_version(rig: SourceRig, comparing: Comparing) -> None:
                     seen = payloads_of([batch for batch in batches if batch.native.key == key])
                     comparing.same(seen, records, f"{victim!r} {example}: the records of {key!r}")
     _resumes_in_a_new_version(rig, comparing, victim, counts)
+
+
+def _versions_tell(rig: SourceRig, comparing: Comparing, victim: str, counts: Sequence[int]) -> None:
+    """Check that an object has another version once it is overwritten, and no earlier last-modified time."""
+    listed: list[NativeObject] = []
+    for key in (victim, "a/c"):
+        written = fill(rig, counts)
+        rig.put(victim, rig.encode(rig.make_records(key, len(written[victim]))))
+        with rig.open_iterator() as iterator:
+            listed += [native for native in iterator.get_native_item_stream(None) if native.key == victim]
+    before, after = listed
+    comparing.that(
+        before.version != after.version, f"{victim!r} overwritten: it still has the version {after.version!r}"
+    )
+    comparing.that(
+        before.modified_ms <= after.modified_ms,
+        f"{victim!r} overwritten: its modified_ms went back from {before.modified_ms} to {after.modified_ms}",
+    )
 
 
 class _Change:
@@ -282,3 +303,26 @@ def _resumes_in_a_new_version(rig: SourceRig, comparing: Comparing, victim: str,
         comparing.same(seen, new, f"{victim!r} overwritten when {done} records of the old version were done")
         again = sorted({batch.native.key for batch in rest} - {victim})
         comparing.same(again, [], f"objects that were finished, read again when {victim!r} was overwritten")
+
+
+@law("I7", "an object has the listed size, and a stream of its bytes `start` to `end - 1` gives those and no more")
+def part_of_an_object(rig: SourceRig, comparing: Comparing) -> None:
+    """Check parts at the beginning, in the middle and at the end of an object, the whole and an empty part, read by 16 bytes."""
+    data = rig.encode(rig.make_records("a", rig.counts[0]))
+    rig.put("a", data)
+    third = len(data) // 3
+    with rig.open_iterator() as iterator:
+        (native,) = iterator.get_native_item_stream(None)
+        comparing.that(
+            native.size == len(data), f"an object of {len(data)} bytes is listed with the size {native.size}"
+        )
+        for start, end in ((0, third), (third, 2 * third), (2 * third, None), (0, None), (third, third), (1, 2)):
+            example = f"open({start}, {end}) of {len(data)} bytes"
+            with contextlib.closing(iterator.get_input_stream(native).open(start, end)) as stream:
+                read = list(iter(partial(stream.read, _PIECE), b""))
+            comparing.same([b"".join(read)], [data[start:end]], example)
+            longest = max(map(len, read), default=0)
+            comparing.that(longest <= _PIECE, f"{example}: read({_PIECE}) gave {longest} bytes")
+
+
+_PIECE = 16

@@ -61,19 +61,23 @@ class SeaweedFs(LocalServer):
         """A server whose data lies in `folder`, ready to answer.
 
         Raises:
-            FatalError: the package is missing, or the server ended or was not ready within 60 seconds.
+            FatalError: the package is missing, the folder cannot be used, or the server ended or was not ready within 60
+                seconds.
         """
         binary = weed_binary()
         home = Path(folder).resolve()  # the server runs in it
         data = home / "data"
-        data.mkdir(parents=True, exist_ok=True)
         identity = {
             "name": "owner",
             "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
             "actions": ["Admin", "Read", "Write", "List", "Tagging"],
         }
         config = home / "s3.json"
-        config.write_text(json.dumps({"identities": [identity]}))
+        try:
+            data.mkdir(parents=True, exist_ok=True)
+            config.write_text(json.dumps({"identities": [identity]}))
+        except OSError as error:
+            raise FatalError(f"the server's folder {home} cannot be used: {error}") from error
         ports: set[int] = set()
         while len(ports) < 4:  # noqa: PLR2004  # one for each of its parts
             ports.add(free_port(also_above=10_000))  # it takes that one for gRPC

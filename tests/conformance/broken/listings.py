@@ -34,6 +34,14 @@ class FirstPageOnly(MemoryRig):
         self.store = self.Store()
 
 
+class IgnoresThePageSize(WithStore):
+    """L1: a page has as many objects as the store likes."""
+
+    class Store(MemoryStore):
+        def list_page(self, *, page_size=1000, **arguments):
+            return super().list_page(page_size=page_size + 1, **arguments)
+
+
 class GreaterOrEqual(WithIterator):
     """L2: a listing after k shows k again."""
 
@@ -166,6 +174,14 @@ class WithKeys(WithIterator):
 
         self.iterator_class = Changing
         super().__init__()
+
+
+class StatKnowsNoEnd(WithStore):
+    """L4: asked for a key, the store shows the first key that begins like it."""
+
+    class Store(MemoryStore):
+        def stat(self, key):
+            return next(self.list_all(prefix=key[:1]))
 
 
 class DecodesTwice(WithKeys):

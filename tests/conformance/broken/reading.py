@@ -1,4 +1,4 @@
-"""Broken iterators and formats: the laws I1 to I6 and T1 to T4."""
+"""Broken iterators and formats: the laws I1 to I7 and T1 to T4."""
 
 import attrs
 
@@ -7,7 +7,8 @@ from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import SkippedRecord
 from framework.model.splits import Split
 from framework.testing.fakes.memory_rig import MemoryRig
-from framework.testing.fakes.memory_store import MemoryStore
+from framework.testing.fakes.memory_store import FIRST_TIME_MS, MemoryStore
+from framework.testing.rig import Capability
 from framework.transformer import PayloadBatch, ReadStream
 from tests.conformance.broken.rigs import WithIterator, WithTransformer, Wrapping
 from transformers import BytesInput
@@ -165,6 +166,27 @@ class ResumeSkipsOne(WithIterator):
             self._ahead.resumed = behind
 
 
+class MarkBehindABadRecord(WithTransformer):
+    """I1: the mark of a batch that a bad record ends is behind that record, which it does not count."""
+
+    class wrapping(Wrapping):  # noqa: N801
+        def read(self, source, **arguments):
+            before = None
+            for run in super().read(source, **arguments):
+                if before is not None:
+                    bad = isinstance(run, SkippedRecord) and before.mark is not None
+                    yield (
+                        attrs.evolve(before, mark=attrs.evolve(before.mark, byte=before.mark.byte + run.length + 1))
+                        if bad
+                        else before
+                    )
+                before = None if isinstance(run, SkippedRecord) else run
+                if before is None:
+                    yield run
+            if before is not None:
+                yield before
+
+
 class SharesItsPlace(WithIterator):
     """I4: how far the listing is stands in the class, so that two of them move one place."""
 
@@ -256,6 +278,55 @@ class IgnoresTheVersion(MemoryRig):
         def open(self, native, start=0, end=None):
             now = self.stat(native.key)
             return super().open(attrs.evolve(native, version=now.version), start, end)
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+
+
+class IgnoresTheEnd(MemoryRig):
+    """I7: a stream gives all that is behind its start."""
+
+    capabilities = MemoryRig.capabilities - {Capability.SPLITS}
+
+    class Store(MemoryStore):
+        def open(self, native, start=0, end=None):
+            return super().open(native, start)
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+
+
+class EndIsInclusive(IgnoresTheEnd):
+    """I7: the end is that of an HTTP range, one byte too many."""
+
+    class Store(MemoryStore):
+        def open(self, native, start=0, end=None):
+            return super().open(native, start, None if end is None else end + 1)
+
+
+class ReadsMoreThanAsked(MemoryRig):
+    """I7: a read gives all there is, however little was asked for."""
+
+    class Store(MemoryStore):
+        def open(self, native, start=0, end=None):
+            stream = super().open(native, start, end)
+            whole = stream.read
+            stream.read = lambda size: whole(1 << 30)
+            return stream
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+
+
+class TimesGoBack(MemoryRig):
+    """I6: an object that was overwritten is listed as older than before."""
+
+    class Store(MemoryStore):
+        def put(self, key, data, **arguments):
+            return super().put(key, data, modified_ms=FIRST_TIME_MS - 1000 * self._changes)
 
     def __init__(self):
         super().__init__()

@@ -530,7 +530,9 @@ def test_an_error_of_an_authors_store_names_the_place_and_is_final(over, monkeyp
 
     store = SortedStore(["k"])
     monkeypatch.setattr(store, method, fail)
-    place = rf"b(ucket)?/.* failed with KeyError: 'NextToken' \({__name__}, line \d+, in fail\); the source must raise"
+    place = (
+        rf"b(ucket)?/.* failed with KeyError: 'NextToken' \({__name__}, line \d+, in fail\); mend that line, or, if the"
+    )
     with pytest.raises(StoreContractError, match=place):
         ask(over(store))
     assert len(calls) == 2

@@ -410,7 +410,7 @@ def fail(_):
 )
 def test_an_error_of_an_authors_iterator_names_the_place(monkeypatch, method, replacement, place):
     monkeypatch.setattr(StoreRecordIterator, method, lambda _, asked: replacement(asked))
-    message = rf"^{place} failed with KeyError: 'NextToken' \({__name__}, line \d+, in .*\); the source must raise"
+    message = rf"^{place} failed with KeyError: 'NextToken' \({__name__}, line \d+, in .*\); mend that line, or"
     with started(store_of(a=1), once=True) as task, pytest.raises(ReaderFailedError, match=message) as caught:
         poll_all(task)
     assert isinstance(caught.value.__cause__, StoreContractError)

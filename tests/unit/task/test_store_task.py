@@ -69,6 +69,28 @@ def test_a_written_configuration_class_stays():
     assert WrittenTask.config_class is WrittenConfig
 
 
+@attrs.frozen(kw_only=True)
+class LooseConfig:
+    path: str = option(doc="The drawer.")
+
+
+@pytest.mark.parametrize(
+    ("section", "section_class", "reason"),
+    [
+        ("my-drawer", DrawerConfig, r"BadTask\.section = 'my-drawer': must be a name of letters, digits and _"),
+        ("", DrawerConfig, "section = ''"),
+        ("class", DrawerConfig, "section = 'class'"),
+        (None, DrawerConfig, "section = None"),
+        ("http", DrawerConfig, "section = 'http': .*, and none of source, naming, input, .*http"),
+        ("drawer", LooseConfig, r"BadTask\.section_class = <class .*LooseConfig'>: must be a subclass of BucketConfig"),
+        ("drawer", "DrawerConfig", "section_class = 'DrawerConfig': must be a subclass"),
+    ],
+)
+def test_a_section_that_cannot_be_is_refused_with_its_class(section, section_class, reason):
+    with pytest.raises(TypeError, match=reason):
+        type("BadTask", (DrawerTask,), {"section": section, "section_class": section_class})
+
+
 def test_a_task_that_makes_no_store_is_named():
     class Forgetful(DrawerTask):
         def make_store(self, config):
