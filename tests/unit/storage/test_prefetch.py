@@ -486,7 +486,14 @@ def test_what_comes_after_a_close_is_not_kept():
 def test_a_close_ends_the_wait_for_the_whole_object(ahead):
     gate = threading.Event()
     fetched = ahead().fetch(Watched(content(1000), gate=gate), 0)
-    closer = threading.Timer(0.05, fetched.close)
+    room = fetched._stream._room
+
+    def close():
+        while not room.is_head:  # `whole` has begun
+            time.sleep(0.001)
+        fetched.close()
+
+    closer = threading.Thread(target=close)
     closer.start()
     with pytest.raises(TaskClosedError):
         fetched.whole()
