@@ -169,7 +169,7 @@ def test_without_pandas_one_sentence_says_what_to_do(frame_of, monkeypatch):
 @pytest.mark.parametrize("frame_of", [list_objects, read_records])
 def test_a_session_that_has_ended_is_named(frame_of):
     ended = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
-    with pytest.raises(FatalError, match="Spark context has ended.*make another"):
+    with pytest.raises(FatalError, match=r"Spark context has ended.*make another"):
         frame_of(ended, MemorySourceTask, source_config())
 
 
