@@ -403,7 +403,6 @@ def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path, name
 
 
 @pytest.mark.parametrize("option", ["--partition 4294967296", "--offset 18446744073709551616"])
-def test_a_place_that_no_topic_can_have_is_a_wrong_option(option, shell):
-    done = shell(f"s3_source read --config s3.toml {option}")
-    assert done.returncode == 2
-    assert f"Invalid value for '{option.split()[0]}'" in done.stderr
+def test_a_place_that_no_topic_can_have_is_a_wrong_option(option, capsys):
+    assert run("s3_source", S3SourceTask, ["read", "--config", "s3.toml", *option.split()]) == 2
+    assert f"Invalid value for '{option.split()[0]}'" in capsys.readouterr().err
