@@ -6,6 +6,7 @@ each error.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pickle
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from typer.main import get_command
 
 from framework.cli.config import config_app
 from framework.cli.config_file import ConfigOption, Flags, SetOption, path_option
@@ -94,7 +96,7 @@ def run(
     )
     try:
         with standard_streams(), reporter.log_written():
-            code = make_app(demo)(args=arguments, prog_name=command, standalone_mode=False, obj=started)
+            code = commands(demo)(args=arguments, prog_name=command, standalone_mode=False, obj=started)
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
         return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
@@ -127,6 +129,12 @@ def _raise_on_interrupt() -> None:
 
 EXIT_INTERRUPTED = 130
 """Exit code of a command that Ctrl-C ends, as shells have it."""
+
+
+@functools.cache
+def commands(demo: Callable[..., int] | None) -> Callable[..., object]:
+    """Return what runs the commands of `make_app`. It is made once: that takes as long as reading a configuration."""
+    return get_command(make_app(demo))
 
 
 def make_app(demo: Callable[..., int] | None = None) -> typer.Typer:

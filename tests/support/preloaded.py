@@ -23,6 +23,8 @@ import sys
 import threading
 from pathlib import Path
 
+from framework.cli.app import commands
+
 ROOT = Path(__file__).parents[2]
 
 MODULES = (
@@ -35,6 +37,7 @@ MODULES = (
     "framework.iggy.embedded.service",
     "framework.runtime.api",
     "framework.runtime.server",
+    "gcs_source.demo",
     "gcs_source.task",
     "s3_source.client",
     "s3_source.demo",
@@ -133,6 +136,8 @@ def serve(control):
     """Forks for each request; returns in the fork what it is to run, and None when nobody will ask any more."""
     for module in MODULES:
         importlib.import_module(module)
+    for program in ("s3_source", "gcs_source"):
+        commands(sys.modules[f"{program}.demo"].demo)
     gc.collect()
     gc.freeze()
     woken, wake = os.pipe()

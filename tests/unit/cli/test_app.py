@@ -186,6 +186,15 @@ def test_an_interrupted_command_ends_with_130(moment):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+def test_the_commands_are_made_once_in_a_process(monkeypatch, capsys):
+    """A tenth of a start goes into that: tests run a thousand commands, and programs that are forks have them already."""
+    assert run("s3_source", S3SourceTask, ["--version"], demo=demo) == 0
+    monkeypatch.setattr("typer.main.get_group_from_info", None)
+    assert run("s3_source", S3SourceTask, ["--version"], demo=demo) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
+
+
 def test_a_broken_pipe_that_is_not_stdout_is_reported(monkeypatch, capsys):
     def fail(_program):
         raise BrokenPipeError(32, "Broken pipe")
@@ -394,7 +403,6 @@ def test_a_program_of_an_author_shows_the_command_that_started_it(tmp_path, name
 
 
 @pytest.mark.parametrize("option", ["--partition 4294967296", "--offset 18446744073709551616"])
-def test_a_place_that_no_topic_can_have_is_a_wrong_option(option, shell):
-    done = shell(f"s3_source read --config s3.toml {option}")
-    assert done.returncode == 2
-    assert f"Invalid value for '{option.split()[0]}'" in done.stderr
+def test_a_place_that_no_topic_can_have_is_a_wrong_option(option, capsys):
+    assert run("s3_source", S3SourceTask, ["read", "--config", "s3.toml", *option.split()]) == 2
+    assert f"Invalid value for '{option.split()[0]}'" in capsys.readouterr().err

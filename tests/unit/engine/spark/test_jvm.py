@@ -14,6 +14,7 @@ from framework.config.sections import SparkSection
 from framework.engine.spark import jvm
 from framework.engine.spark.jvm import find_java, launch, require_java
 from framework.errors import FatalError
+from tests.support.stopwatch import run_within
 
 
 def test_a_wrong_java_home_is_named(monkeypatch, tmp_path):
@@ -244,7 +245,7 @@ def test_spark_that_ends_while_it_starts_says_why_and_can_be_started_again():
     """pyspark sees a connection that is refused, and goes on asking the process that has ended."""
     if shutil.which("java") is None:
         pytest.skip("no Java: Spark needs one")
-    done = subprocess.run([sys.executable, "-c", STARTED_TWICE], capture_output=True, text=True, timeout=120)
+    done = run_within(120, [sys.executable, "-c", STARTED_TWICE])
     first, second = done.stdout.splitlines()
     assert first.startswith("Spark's Java process ended: "), done.stderr
     assert "it cannot write to /proc/nowhere, " in first
