@@ -36,9 +36,9 @@ EMPTY_DATA = 1_000_000
 """How many data of no bytes, as of the schema `"null"`, an object may have: nothing else bounds their number."""
 
 _TOO_DEEP = f"a record is nested more than {DEEPEST} levels deep"
-_PRIMITIVES = {  # least bytes, memory
-    "null": (0, 0),
-    "boolean": (1, 0),
+_PRIMITIVES = {  # least bytes, memory; null and booleans take some for their JSON alone, twice as in `_json_bytes`
+    "null": (0, 10),
+    "boolean": (1, 12),
     "int": (1, 36),
     "long": (1, 36),
     "float": (4, 24),

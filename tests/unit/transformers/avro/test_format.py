@@ -7,6 +7,7 @@ import json
 import lzma
 import math
 import struct
+import tracemalloc
 import uuid
 import zlib
 from decimal import Decimal
@@ -17,6 +18,7 @@ import pytest
 import zstandard
 
 from framework.errors import CorruptObjectError, RecordError, RecordTooLargeError, TruncatedObjectError
+from framework.model.avro_limits import weigh
 from framework.model.batches import SkippedRecord
 from framework.transformer import BatchLimits, InputOptions
 from transformers import BytesInput, make_transformer
@@ -502,6 +504,21 @@ def test_items_without_bytes_are_counted_before_they_are_made(count):
     assert read(container(b"null", [(1, varint(3) + b"\0")], {"type": "array", "items": "null"})) == [
         (1, b"[null,null,null]")
     ]
+
+
+def test_memory_for_the_json_of_values_that_take_none_themselves_is_counted():
+    schema = {"type": "array", "items": "null"}
+    one = varint(100_000) + b"\0"
+    assert len(read(container(b"null", [(1, one)], schema))) == 1  # what is loaded on the way
+    transformer = make_transformer(InputOptions(format="avro"))
+    tracemalloc.start()
+    try:
+        runs = transformer.read(BytesInput(container(b"null", [(170, one * 170)], schema)))
+        assert sum(len(run.payloads) for run in runs) == 170
+        assert tracemalloc.get_traced_memory()[1] < 200_000_000
+    finally:
+        tracemalloc.stop()
+    assert weigh("boolean").fixed >= 2 * len("false,")
 
 
 def test_types_that_multiply_without_bytes_are_refused():
