@@ -84,14 +84,14 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
     if claims and claims[0].epoch == 1:
         if after and after[0].kind == "opening" and after[0].epoch == 1:
             return
-        (first,) = offset_log.read(claims[:1], ahead=1)
+        (first,) = offset_log.read(claims[:1])
         if codec.decode_claim(first).leader:
             return
     if claims and offset_log.has_first_message():
         if not after:
             return
         if after[0].kind == "opening":
-            (opening,) = offset_log.read(after, ahead=1)
+            (opening,) = offset_log.read(after)
             if codec.decode_opening(opening) > claims[0].offset:
                 return
     raise PositionError(

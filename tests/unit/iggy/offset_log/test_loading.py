@@ -714,6 +714,24 @@ def test_of_several_snapshots_only_the_parts_of_the_newest_whole_one_are_read(mo
     assert set(asked) == {2}
 
 
+def test_parts_of_a_snapshot_are_in_memory_one_at_a_time(written, monkeypatch):
+    """A part unpacks to megabytes; the rest of the log is small, and is asked for by the poll."""
+    log = log_over(server_with_log(*written).connect())
+    followed = list(log.follow())
+    parts = {part.offset for part in newest_snapshot(followed)}
+    poll, asked = log.connection.poll, {}
+
+    def noted(*place, offset, count):
+        asked[offset] = count
+        return poll(*place, offset=offset, count=count)
+
+    monkeypatch.setattr(log, "follow_to_end", lambda: iter(followed))
+    monkeypatch.setattr(log.connection, "poll", noted)
+    load(log)
+    assert [count for offset, count in asked.items() if offset in parts] == [1] * len(parts)
+    assert len(parts) > 1
+
+
 def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):
     server = server_with_log(*written)
     log = log_over(server.connect())
