@@ -143,7 +143,7 @@ class WatermarkTracker:
         table = self._table
         with table.lock:
             before = table.watermark
-            table.watermark = before.raised(self._prefix, [CoveredRange(after, until, time_ms)])
+            table.watermark = before.raised(self._prefix, CoveredRange(after, until, time_ms))
         if table.watermark is before and before.is_full and not self._full_reported:
             self._full_reported = True
             log.warning(

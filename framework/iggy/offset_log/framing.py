@@ -168,7 +168,7 @@ def encode(header: Mapping[str, Any], raw: bytes) -> bytes:
     packed_header = orjson.dumps(header)
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
-        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
+        raw, flags = zstandard.ZstdCompressor().compress(raw), _ZSTD
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
 
 

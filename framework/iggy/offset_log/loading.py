@@ -82,8 +82,6 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
     claims = list(itertools.takewhile(lambda head: head.kind == "claim", heads))
     after = heads[len(claims) : len(claims) + 1]
     if claims and claims[0].epoch == 1:
-        if after and after[0].kind == "opening" and after[0].epoch == 1:
-            return
         (first,) = offset_log.read(claims[:1])
         if codec.decode_claim(first).leader:
             return

@@ -60,7 +60,7 @@ def test_hints_are_dropped_of_every_prefix_that_may_hold_an_object_of_the_reset(
 
 
 def test_the_watermark_hides_none_of_the_objects_any_more():
-    mark = Watermark(bucket="b").raised("", [CoveredRange("", None, 5)])
+    mark = Watermark(bucket="b").raised("", CoveredRange("", None, 5))
 
     def hidden(reset):
         opened = reset.removed_from(mark)

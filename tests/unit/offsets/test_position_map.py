@@ -305,7 +305,7 @@ def test_a_snapshot_and_a_compaction_take_no_step_for_each_of_the_other_rows(mon
     monkeypatch.setattr(positions._finished.codec, "entry_of", watched(positions._finished.codec.entry_of))
     assert list(positions.view().others) == [unusual]
     assert looked_at == []
-    objects, _ = compact(positions, Watermark(bucket="b").raised("", [CoveredRange("", None, 9)]))
+    objects, _ = compact(positions, Watermark(bucket="b").raised("", CoveredRange("", None, 9)))
     assert objects == {"": 1}
     assert len({bytes(row) for row in looked_at}) == 2
 
@@ -318,7 +318,7 @@ def test_a_compaction_of_few_positions_does_not_copy_the_others():
         positions[entry.get_manager_key()] = entry
     kept, watermark = positions._finished._blocks[-2], Watermark(bucket="b")
     for time_ms, is_kept in ((15, True), (17, True), (30, False)):
-        compact(positions, watermark.raised("", [CoveredRange("", None, time_ms)]))
+        compact(positions, watermark.raised("", CoveredRange("", None, time_ms)))
         assert [int(entry.key) for entry in positions.view()] == list(range(time_ms - 10, 40))
         assert positions.view().records_done == 50 - time_ms
         assert any(block is kept for block in positions._finished._blocks) == is_kept
@@ -429,7 +429,7 @@ def test_rows_with_a_bad_byte_are_refused_or_can_be_read(data):
     except (IndexError, ValueError):
         return
     assert len(list(back.view())) == len(back) == 5
-    compact(back, Watermark(bucket="b").raised("", [CoveredRange("", None, 1 << 62)]))
+    compact(back, Watermark(bucket="b").raised("", CoveredRange("", None, 1 << 62)))
 
 
 @pytest.mark.parametrize("ends", [(), (25,), (50, 25), (0, 50), (25, 25), (25, 49), (25, 51), (2**32 - 1, 50)])
@@ -858,7 +858,7 @@ UNSAFE = {"records_saved": 2}
 
 
 def below(time_ms, bucket="b"):
-    return Watermark(bucket=bucket).raised("", [CoveredRange("", None, time_ms)])
+    return Watermark(bucket=bucket).raised("", CoveredRange("", None, time_ms))
 
 
 @pytest.mark.parametrize(

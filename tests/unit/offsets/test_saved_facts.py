@@ -115,7 +115,7 @@ def test_the_first_start_is_known_only_of_a_source_that_reads_from_it_on():
 
 
 def test_a_watermark_of_other_objects_is_dropped_or_refused():
-    watermark = Watermark(bucket="b").raised("a/", [CoveredRange("a/", None, 10)])
+    watermark = Watermark(bucket="b").raised("a/", CoveredRange("a/", None, 10))
     table = PositionTable(watermark=watermark)
     for others in (scope("a/", "c/"), scope("c/")):
         BoundSelection(table, scope("a/")).bind(others)
@@ -147,7 +147,7 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
     ],
 )
 def test_what_may_show_objects_that_the_watermark_hides_is_refused_by_name(before, now, changed):
-    watermark = Watermark(bucket="b", compacted={"": 1}).raised("", [CoveredRange("", None, 10)])
+    watermark = Watermark(bucket="b", compacted={"": 1}).raised("", CoveredRange("", None, 10))
     known, new = replace(scope(""), **before), replace(scope(""), **now)
     bound = BoundSelection(PositionTable(watermark=watermark), known)
     left = watermark if changed is None and not known.changes_accepted else Watermark(bucket="b")
