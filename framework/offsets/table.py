@@ -201,7 +201,7 @@ class PositionTable:
         """
         with self.lock:
             known = self.positions.find(entry.get_manager_key())
-            if known is entry or (known is not None and known.is_of(entry)):
+            if known is not None and known.is_of(entry):
                 return known
             if known is None or known.generation < entry.generation:
                 begin_in(self.positions, entry)

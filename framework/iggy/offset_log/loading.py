@@ -118,7 +118,6 @@ def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
                 parts.append(head)
             if parts and parts[-1].header.get("last"):
                 newest = max(newest, name)
-                opened = max(opened, head.epoch)
     return begun.get(newest, [])
 
 

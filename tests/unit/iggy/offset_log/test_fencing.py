@@ -425,6 +425,14 @@ def test_the_second_claim_of_two_does_not_disturb_the_first():
     assert list(loaded(server).claims) == [0, 1], "the loser's connection is no predecessor's"
 
 
+def test_a_late_claim_of_a_lost_worker_takes_nothing_over():
+    """It was on its way while the topic was deleted and created again, so it names an epoch of the former log."""
+    server = server_with_log()
+    events(server, "append", lambda: at_work(server, epoch=5, leader=False, partitions=PARTITIONS).close())
+    assert begin_epoch(log_over(server.connect()), waiting=waiting()).number == 1
+    assert [claim.epoch for claim in claims_in(server)] == [5, 1]
+
+
 def test_who_is_taken_over_before_it_has_opened_ends():
     server = server_with_log()
     other, clock = at_work(server), FakeClock()

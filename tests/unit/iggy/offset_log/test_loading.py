@@ -244,6 +244,15 @@ def test_the_last_snapshot_is_where_the_next_one_counts_from():
 # ---- whose records count
 
 
+def test_a_log_that_ends_with_a_snapshot_is_as_old_as_it():
+    server = server_with_log(*START, *snapshot(position("a"), at=3, skipped=[(1, 5)]))
+    state = loaded(server)
+    stored_us = server.messages("kit", LOG)[-1].timestamp_us
+    assert stored_us > 3600 * 1e6
+    assert (state.now_us, state.saved_us) == (stored_us, stored_us)
+    assert state.skipped_lately() == [], "what was skipped in 1970 is no limit today"
+
+
 def test_a_claim_alone_ends_nothing_and_an_opening_ends_all_before_it():
     a = position("a")
     sent = progress(a.changed(records_done=2))
@@ -652,6 +661,11 @@ def test_a_log_that_begins_with_the_claim_of_a_later_epoch_has_lost_its_front(ep
     server = server_with_log(claim(epoch), opening(epoch), begin(position("a"), epoch=epoch))
     with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
         loaded(server)
+
+
+def test_a_log_that_begins_with_an_opening_has_lost_its_front():
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server_with_log(*START[1:], begin(position("a"))))
 
 
 @pytest.mark.parametrize("record", [begin(position("a"), epoch=3), opening(3)])
