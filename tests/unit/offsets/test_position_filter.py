@@ -69,3 +69,10 @@ def test_the_watermark_hides_none_of_the_objects_any_more():
     assert hidden(PositionFilter(key="a/b")) == ["a", "a/", "a/bc", "b"]
     assert hidden(PositionFilter(prefix="a/")) == ["a", "b"]
     assert hidden(PositionFilter(prefix="")) == hidden(PositionFilter()) == []
+
+
+def test_a_source_that_is_reset_as_a_whole_has_finished_nothing():
+    """What was compacted is counted again when it is read again."""
+    mark = Watermark(bucket="b").raised("", CoveredRange("", None, 5)).with_compacted({"": 7}, records=70)
+    for reset in (PositionFilter(), PositionFilter(prefix="")):
+        assert reset.removed_from(mark) == Watermark()

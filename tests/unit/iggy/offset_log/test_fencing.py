@@ -31,6 +31,7 @@ from framework.iggy.offset_log.fencing import (
 )
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, TopicIdentity
+from framework.iggy.values import StoredMessage
 from framework.model.objects import TopicPartition
 from framework.testing.clock import FakeClock
 from framework.testing.options import source_config
@@ -111,14 +112,15 @@ def test_the_first_epoch_is_claimed_by_this_process_and_opened():
     assert [one.token for one in epoch.state.claims.values()] == [claim.token]
 
 
-def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(monkeypatch):
+@pytest.mark.parametrize("given", [[], [StoredMessage(offset=1, message_id=1, payload=b"of somebody else")]])
+def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(given, monkeypatch):
     """As a segment with a torn batch does, which a real server can have after a kill."""
     server = server_with_log()
     log = log_over(server.connect())
-    poll, end = log.connection.poll, 0
+    poll = log.connection.poll
 
     def torn(*place, offset, count):
-        return [one for one in poll(*place, offset=offset, count=count) if one.offset < end]
+        return given if poll(*place, offset=offset, count=count) else []
 
     monkeypatch.setattr(log.connection, "poll", torn)
     with pytest.raises(PositionError, match=r"reports a message at offset 0, and does not return it.* damaged"):
