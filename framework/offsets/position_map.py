@@ -148,7 +148,7 @@ def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
 def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> None:
     """Start a position under its key; it replaces earlier generations of the object and all their splits."""
     key = entry.get_manager_key()
-    whole = key if entry.split_number <= 1 else key.whole()
+    whole = key.whole()
     first = positions.find(whole)
     if first is not None and not first.is_of(entry):
         if first.split_size:

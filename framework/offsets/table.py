@@ -106,7 +106,7 @@ class PositionTable:
             modified_ms: last-modified, milliseconds since 1970.
         """
         watermark = self.watermark
-        if not watermark or not watermark.covers(watermark.bucket, name, modified_ms):
+        if not watermark.covers(watermark.bucket, name, modified_ms):
             return False
         with self.lock:
             return (
@@ -133,10 +133,9 @@ class PositionTable:
             whole = first.get_manager_key().whole()
             generation = self._identities.take(first).generation
             entries = [entry.changed(generation=generation) for entry in (first, *others)]
+            unsaved.removed.pop(whole, None)  # starts are stored before removals
             for entry in entries:
-                if unsaved.changed or unsaved.removed:
-                    self._drop_changes(whole, entry)
-                    unsaved.removed.pop(whole, None)  # starts are stored before removals
+                self._drop_changes(whole, entry)
                 begin_in(self.positions, entry)
             unsaved.begun += entries
             return entries
@@ -157,8 +156,7 @@ class PositionTable:
             if entry.generation != generation:
                 entry = entry.changed(generation=generation)
             self.positions[key] = begun = self._identities.take(entry)
-            if self.unsaved.removed:
-                self.unsaved.removed.pop(key, None)  # starts are stored before removals
+            self.unsaved.removed.pop(key, None)  # starts are stored before removals
             self.unsaved.begun.append(begun)
             return begun
 
