@@ -42,7 +42,7 @@ def _load(offset_log: OffsetLog) -> LogState:
     snapshot_bytes = 0
     for message in offset_log.follow_to_end():
         heads.append(message.head)
-        if message.kind == "snapshot" and message.header.get("last"):
+        if message.header.get("last"):
             snapshot = newest_snapshot(heads)
             if snapshot and snapshot[-1].offset == message.offset:
                 snapshot_bytes = offset_log.total_bytes

@@ -50,7 +50,7 @@ def lost_partitions(
     pending = state.positions.pending()
     begun = {key.whole() for key, entry in pending if entry.records_done or entry.topic_partition in opened}
     for key, entry in pending:
-        if entry.topic_partition in lost or is_lost(entry.topic_partition):
+        if is_lost(entry.topic_partition):
             half_read = key.whole() in begun or _has_final_split(state, key.whole())
             lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
     return lost

@@ -129,6 +129,14 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
         BoundSelection(table, scope("a/")).bind(scope("a"))
 
 
+@pytest.mark.parametrize(("then", "now"), [(None, "https://store"), ("https://store", None), (None, None)])
+def test_an_address_that_is_unknown_is_no_other_store(then, now):
+    watermark = Watermark(bucket="b").raised("", CoveredRange("", None, 10)).with_compacted({"": 1}, records=1)
+    table = PositionTable(watermark=watermark)
+    BoundSelection(table, replace(scope(""), address=then)).bind(replace(scope(""), address=now))
+    assert table.watermark == watermark
+
+
 @pytest.mark.parametrize(
     ("before", "now", "changed"),
     [

@@ -87,5 +87,9 @@ def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
     assert rig.state.positions.floor == 9
     assert rig.state.partitions == rig.state.closed.keys() == {other}
     assert rig.state.anchors == {other: Anchor(6, 6)}
+    rig.begin(*splits)
+    abandon_partitions(rig.state, [PARTITION, other])
+    assert {entry.key for entry in rig.state.positions.view()} == {"d"}, "both splits of an object went with it"
+    rig.state.anchors[other] = Anchor(6, 6)
     abandon_partitions(rig.state, [PARTITION])  # nothing of it is known any more
     assert rig.state.anchors == {other: Anchor(6, 6)}
