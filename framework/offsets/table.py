@@ -133,9 +133,9 @@ class PositionTable:
             whole = first.get_manager_key().whole()
             generation = self._identities.take(first).generation
             entries = [entry.changed(generation=generation) for entry in (first, *others)]
+            self._drop_changes(whole)
             unsaved.removed.pop(whole, None)  # starts are stored before removals
             for entry in entries:
-                self._drop_changes(whole, entry)
                 begin_in(self.positions, entry)
             unsaved.begun += entries
             return entries
@@ -177,12 +177,10 @@ class PositionTable:
                 self.unsaved.removed[key] = None
                 self.unsaved.begun = [one for one in self.unsaved.begun if one.get_manager_key().whole() != key]
 
-    def _drop_changes(self, whole: OffsetManagerKey, successor: OffsetManagerEntry | None = None) -> None:
+    def _drop_changes(self, whole: OffsetManagerKey) -> None:
         """Forget the unsaved counts of an object whose position goes, or gives way to its successor."""
-        known = self.positions.find(whole)
-        if known is not None and not (successor is not None and known.is_of(successor)):
-            for key in (whole, *self.positions.splits_of(whole)):
-                self.unsaved.changed.pop(key, None)
+        for key in (whole, *self.positions.splits_of(whole)):
+            self.unsaved.changed.pop(key, None)
 
     def load(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Add stored positions; a position already here stays when it is further."""

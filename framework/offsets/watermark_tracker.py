@@ -193,7 +193,7 @@ class WatermarkTracker:
         Unfinished objects wait for a later compaction.
         """
         objects = self._table.compact(self._is_gone_for_good)
-        self._compactable = max(0, self._compactable - objects)
+        self._compactable = 0
         self._final_before = self._table.final
         return objects
 

@@ -102,6 +102,16 @@ def test_what_each_page_shows_counts_once_as_compactable():
     assert tracker.compactable == 6
 
 
+def test_each_key_list_tells_of_its_own_objects(caplog):
+    caplog.set_level("INFO")
+    tracker = OffsetManager().tracker
+    for listed in (2, 0, 1):
+        for _ in range(listed):
+            tracker.add_compacted(NATIVE)
+        tracker.end_key_list()
+    assert [said.split(" of the key list")[0] for said in caplog.messages] == ["2 objects", "1 object"]
+
+
 # ---- objects that listings do not show any more
 
 
