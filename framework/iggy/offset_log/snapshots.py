@@ -107,7 +107,7 @@ class SnapshotWriter:
     def _is_worth_compacting(self) -> bool:
         """Return whether at least half would go: so compacting snapshots never exceed all that was ever compacted."""
         count, compactable = self._count(), self._compactable()
-        return min(count, compactable) >= COMPACT_FROM and 2 * compactable >= count
+        return compactable >= COMPACT_FROM and 2 * compactable >= count
 
     def _written(self) -> Iterator[bytes]:
         """Write a snapshot of the current state; yield each part that is written, before the next one is.

@@ -684,6 +684,8 @@ def test_the_records_of_an_object_with_parts_count_once_also_from_a_snapshot():
     assert back.view().records_done == 7 + 3 * 7 + 7
     assert back.remove_object(entries[0].get_manager_key())
     assert back.view().records_done == 3 * 7 + 7
+    pending = position_map(entry.changed(total=None) for entry in entries)
+    assert (pending.final, pending.view().records_done) == (0, 7 + 3 * 7 + 7)
 
 
 class LaterEntry(OffsetManagerEntry, frozen=True, kw_only=True):

@@ -479,6 +479,29 @@ def test_what_a_predecessor_saved_until_its_end_is_in_the_state():
     assert (found.number, found.state.claims[found.claimed_at].token) == (2, found.claim.token)
 
 
+def test_who_is_taken_over_while_the_log_is_read_again_ends(monkeypatch):
+    """The claim is in the state that was read again, so whoever follows the log from there does not see it."""
+    server = server_with_log()
+    log, _ = epoch_of(server)
+    loads = []
+
+    def go_on():
+        if not loads[1:]:
+            log.append(codec.encode_begin("kit", 1, [position("a")]))
+            log.connection.close()
+
+    def noted(offset_log):
+        loads.append(offset_log)
+        if len(loads) == 2:
+            at_work(server, epoch=3, host="third")
+        return load(offset_log)
+
+    monkeypatch.setattr(fencing, "load", noted)
+    with pytest.raises(SourceTakenOverError, match=r'"kit" was taken over by an instance on third'):
+        begin_epoch(log_over(server.connect()), take_over=True, waiting=waiting(on_sleep=go_on))
+    assert len(loads) == 2
+
+
 def test_when_nobody_went_on_the_log_is_read_once(monkeypatch):
     server = server_with_log()
     epoch_of(server)[0].connection.close()

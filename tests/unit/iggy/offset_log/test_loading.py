@@ -746,6 +746,12 @@ def test_parts_of_a_snapshot_are_in_memory_one_at_a_time(written, monkeypatch):
     assert len(parts) > 1
 
 
+def test_a_message_that_is_larger_than_a_poll_should_be_ends_no_log(monkeypatch):
+    monkeypatch.setattr("framework.iggy.offset_log.log.READ_BYTES", 1000)
+    server = server_with_log(b"foreign" * 1000, *map(claim, range(1, 20)))
+    assert [message.epoch for message in log_over(server.connect()).follow()] == list(range(1, 20))
+
+
 def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):
     server = server_with_log(*written)
     log = log_over(server.connect())
