@@ -183,14 +183,12 @@ class NewObjects:
     ) -> bool:
         """Return whether nothing of a version is left to read; the watermark then accounts for it."""
         tracker = self._tracker
+        if entry is not None:
+            final = entry.version == native.version and entry.finished and self._all_finished(entry)
         if final:
-            tracker.add_final(native)
-        elif entry is None:
-            if not self._table.is_compacted(key, native.key, native.modified_ms):
-                return False
+            tracker.add_known(native)
+        elif entry is None and self._table.is_compacted(key, native.key, native.modified_ms):
             tracker.add_compacted(native)
-        elif entry.version == native.version and entry.finished and self._all_finished(entry):
-            tracker.add_pending(key, native)
         else:
             return False
         self.done += 1
@@ -233,7 +231,7 @@ class NewObjects:
         entries = self._entries_of(key, native, topic_partition, None if in_place else current, in_flight)
         if self._in_place:
             self._in_place.pop(key, None)
-        tracker.add_pending(key, native)
+        tracker.add_known(native)
         # Decided now: these positions are of this moment, and what is in flight may end before the last one is taken.
         waiting = [entry for entry in entries if not entry.finished and entry.split_number not in in_flight]
         if len(waiting) == 1 and not self._in_order:  # taken at once

@@ -103,8 +103,6 @@ def shortened(histogram: Histogram) -> list[tuple[str, int]]:
 
 def differs_notably(past: Histogram, now: Histogram) -> bool:
     """Return whether a listing planned from `past` would be split badly, given the current distribution `now`."""
-    if not past or not now:
-        return bool(past) != bool(now)
     keys, sums = [key for key, _ in now], [0, *accumulate(count for _, count in now)]
     counted, error = 0, abs(sums[-1] - sum(count for _, count in past))
     for key, count in past:

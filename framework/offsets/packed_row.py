@@ -351,7 +351,7 @@ def _packed_extra(extra: Mapping[str, Any]) -> bytes:
     """
     if not ({*map(type, extra)} <= {str} and {*map(type, extra.values())} <= _SCALARS):
         raise TypeError("a value of another type")
-    return _encode_extra(dict(extra))
+    return _encode_extra(extra)
 
 
 def _end_of_extra(row: bytes, at: int) -> int:

@@ -81,9 +81,6 @@ class FinishedTable:
             return True, None
         return False, self.codec.entry_of(row)
 
-    def __contains__(self, key: OffsetManagerKey) -> bool:
-        return self._row_of(key) is not None
-
     def put(self, head: bytes, body: bytes, *, is_new: bool) -> None:
         """Store the head and the body of a row.
 

@@ -186,7 +186,7 @@ class PartitionCounts:
         moved, self._moved, self._held = self._moved, set(), set()
         return attrs.evolve(
             delta,
-            anchors={topic_partition: self._anchors[topic_partition] for topic_partition in sorted(moved)},
+            anchors={topic_partition: self._anchors[topic_partition] for topic_partition in moved},
             written=written,
             counted=self.counted() if held else delta.counted,
         )

@@ -48,10 +48,6 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return entry
 
     @override
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, OffsetManagerKey) and (key in self._objects or key in self._finished)
-
-    @override
     def __setitem__(self, key: OffsetManagerKey, entry: OffsetManagerEntry) -> None:
         row = self._finished.codec.row(key, entry) if entry.final else None
         if row is not None:
@@ -127,12 +123,9 @@ class PositionMap(MutableMapping["OffsetManagerKey", "OffsetManagerEntry"]):
         return True
 
     def listed(self, key: OffsetManagerKey, version: str) -> tuple[bool, OffsetManagerEntry | None]:
-        """Return whether that key's entry is final, of this version, done and no split; if not, the entry. In one search."""
+        """Return whether that key's entry is packed, of this version, done and no split; if not, the entry. In one search."""
         entry = self._objects.get(key)
-        if entry is not None:
-            is_whole = entry.final and entry.whole and entry.version == version and not entry.failed
-            return is_whole, None if is_whole else entry
-        return self._finished.listed(key, version)
+        return (False, entry) if entry is not None else self._finished.listed(key, version)
 
     def load(self, tables: Tables, chunks: Iterable[RowChunk]) -> None:
         """Load final entries from a snapshot into an empty map."""
@@ -155,7 +148,7 @@ def position_map(entries: Iterable[OffsetManagerEntry] = ()) -> PositionMap:
 def begin_in(positions: PositionMap, entry: OffsetManagerEntry) -> None:
     """Start a position under its key; it replaces earlier generations of the object and all their splits."""
     key = entry.get_manager_key()
-    whole = key if entry.split_number <= 1 else key.whole()
+    whole = key.whole()
     first = positions.find(whole)
     if first is not None and not first.is_of(entry):
         if first.split_size:

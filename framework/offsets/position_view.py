@@ -153,11 +153,9 @@ class PositionView:
 
 def _compactable(entries: Sequence[OffsetManagerEntry], watermark: Watermark) -> Iterator[Compactable]:
     """Yield an object's positions when all are done and covered."""
-    prefix: str | None = None
-    for entry in entries:
-        is_done = entry.final and entry.done
-        prefix = watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms) if is_done else None
-        if prefix is None:
-            return
-    if prefix is not None:
-        yield Compactable(prefix, entries)
+    prefixes = [
+        watermark.prefix_over(entry.bucket, entry.key, entry.modified_ms) if entry.final and entry.done else None
+        for entry in entries
+    ]
+    if prefixes[0] is not None and None not in prefixes:
+        yield Compactable(prefixes[0], entries)

@@ -106,7 +106,7 @@ class PositionTable:
             modified_ms: last-modified, milliseconds since 1970.
         """
         watermark = self.watermark
-        if not watermark or not watermark.covers(watermark.bucket, name, modified_ms):
+        if not watermark.covers(watermark.bucket, name, modified_ms):
             return False
         with self.lock:
             return (
@@ -133,10 +133,9 @@ class PositionTable:
             whole = first.get_manager_key().whole()
             generation = self._identities.take(first).generation
             entries = [entry.changed(generation=generation) for entry in (first, *others)]
+            self._drop_changes(whole)
+            unsaved.removed.pop(whole, None)  # starts are stored before removals
             for entry in entries:
-                if unsaved.changed or unsaved.removed:
-                    self._drop_changes(whole, entry)
-                    unsaved.removed.pop(whole, None)  # starts are stored before removals
                 begin_in(self.positions, entry)
             unsaved.begun += entries
             return entries
@@ -157,8 +156,7 @@ class PositionTable:
             if entry.generation != generation:
                 entry = entry.changed(generation=generation)
             self.positions[key] = begun = self._identities.take(entry)
-            if self.unsaved.removed:
-                self.unsaved.removed.pop(key, None)  # starts are stored before removals
+            self.unsaved.removed.pop(key, None)  # starts are stored before removals
             self.unsaved.begun.append(begun)
             return begun
 
@@ -179,12 +177,10 @@ class PositionTable:
                 self.unsaved.removed[key] = None
                 self.unsaved.begun = [one for one in self.unsaved.begun if one.get_manager_key().whole() != key]
 
-    def _drop_changes(self, whole: OffsetManagerKey, successor: OffsetManagerEntry | None = None) -> None:
+    def _drop_changes(self, whole: OffsetManagerKey) -> None:
         """Forget the unsaved counts of an object whose position goes, or gives way to its successor."""
-        known = self.positions.find(whole)
-        if known is not None and not (successor is not None and known.is_of(successor)):
-            for key in (whole, *self.positions.splits_of(whole)):
-                self.unsaved.changed.pop(key, None)
+        for key in (whole, *self.positions.splits_of(whole)):
+            self.unsaved.changed.pop(key, None)
 
     def load(self, entries: Iterable[OffsetManagerEntry]) -> None:
         """Add stored positions; a position already here stays when it is further."""
@@ -201,7 +197,7 @@ class PositionTable:
         """
         with self.lock:
             known = self.positions.find(entry.get_manager_key())
-            if known is entry or (known is not None and known.is_of(entry)):
+            if known is not None and known.is_of(entry):
                 return known
             if known is None or known.generation < entry.generation:
                 begin_in(self.positions, entry)

@@ -15,7 +15,7 @@ always safe, and a later listing advances it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from operator import attrgetter
 from typing import TypeAlias
@@ -119,17 +119,14 @@ class Watermark(Struct, frozen=True, kw_only=True, dict=True):
         """Return whether an object without a position is done."""
         return self.prefix_over(bucket, key, modified_ms) is not None
 
-    def raised(self, prefix: str, stretches: Iterable[CoveredRange]) -> Watermark:
-        """Advance these ranges of a prefix to their times; parts with a later time keep it."""
+    def raised(self, prefix: str, covered: CoveredRange) -> Watermark:
+        """Advance this range of a prefix to its time; parts with a later time keep it."""
         ranges = self.prefixes.get(prefix, ())
+        higher = _changed(ranges, covered.after, covered.until, partial(max, covered.time_ms))
         room = MAX_RANGES - (len(self) - len(ranges))
-        for stretch in stretches:
-            if stretch.until is None or stretch.after < stretch.until:
-                higher = _changed(ranges, stretch.after, stretch.until, partial(max, stretch.time_ms))
-                ranges = higher if len(higher) <= max(room, len(ranges)) else ranges
-        if not ranges:
-            return self
-        return replace(self, prefixes={**self.prefixes, prefix: ranges})
+        if len(higher) <= max(room, len(ranges)):
+            ranges = higher
+        return replace(self, prefixes={**self.prefixes, prefix: ranges}) if ranges else self
 
     def with_compacted(self, compacted: Mapping[str, int], records: int) -> Watermark:
         """Add compacted positions: their number per prefix, and their records in total."""

@@ -103,17 +103,12 @@ class WatermarkTracker:
         self._horizon_ms = max(0, moment_ms // 1000 * 1000 - self._window_ms)
         self._page_ms = self._least_ms = self._horizon_ms
 
-    def add_final(self, native: NativeObject) -> None:
-        """Count an object whose position is final."""
+    def add_known(self, native: NativeObject) -> None:
+        """Count an object with a position."""
         if self._began_ms is not None and native.modified_ms < self._horizon_ms:
             if native.modified_ms <= 0:
                 self.defer(native)
             self._old += 1
-
-    def add_pending(self, key: OffsetManagerKey, native: NativeObject) -> None:
-        """Count an object with a position that is not final, or that failed."""
-        self.still_exists(key)
-        self.add_final(native)
 
     def still_exists(self, key: OffsetManagerKey) -> None:
         """Record that an object with a pending position, or a failed one, still exists, whether selected or not."""
@@ -161,7 +156,7 @@ class WatermarkTracker:
         table = self._table
         with table.lock:
             before = table.watermark
-            table.watermark = before.raised(self._prefix, [CoveredRange(after, until, time_ms)])
+            table.watermark = before.raised(self._prefix, CoveredRange(after, until, time_ms))
         if table.watermark is before and before.is_full and not self._full_reported:
             self._full_reported = True
             log.warning(
@@ -216,7 +211,7 @@ class WatermarkTracker:
         Unfinished objects wait for a later compaction.
         """
         objects = self._table.compact(self._is_gone_for_good)
-        self._compactable = max(0, self._compactable - objects)
+        self._compactable = 0
         self._final_before = self._table.final
         return objects
 

@@ -436,7 +436,7 @@ def assigned_by_old_positions():
             self._defer(native)
             return new_objects.NOTHING
         entries = self._entries_of(key, native, topic_partition, same, in_flight)
-        tracker.add_pending(key, native)
+        tracker.add_known(native)
         return (
             self._assign(key, native, entry)
             for entry in entries

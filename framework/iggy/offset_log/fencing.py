@@ -250,16 +250,14 @@ def wait_until_gone(
     holders = [claim for claim in claims if claim.client != own]
     deadline = waiting.clock() + limit_seconds
     pause = PAUSE_SECONDS
-    while holders:
-        holders = connected(holders, connection.clients())
-        if holders and waiting.clock() >= deadline:
-            return min(holders, key=_client)
-        if holders:
-            waiting.sleep(pause)
-            if pause < MAX_PAUSE_SECONDS <= 2 * pause:
-                who = min(holders, key=_client).who
-                log.warning("waiting up to %.0f seconds for the end of the instance on %s", limit_seconds, who)
-            pause = min(2 * pause, MAX_PAUSE_SECONDS)
+    while holders and (holders := connected(holders, connection.clients())):
+        first = min(holders, key=_client)
+        if waiting.clock() >= deadline:
+            return first
+        waiting.sleep(pause)
+        if pause < MAX_PAUSE_SECONDS <= 2 * pause:
+            log.warning("waiting up to %.0f seconds for the end of the instance on %s", limit_seconds, first.who)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
     return None
 
 

@@ -105,7 +105,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
             PositionError: the body is damaged, or has more than `limit` bytes.
         """
         limit = MAX_BODY_BYTES if limit is None else limit
-        if not self.packed and len(self.body) > limit:
+        if len(self.body) > limit:
             raise self.damaged()
         try:
             return _unpack(self.body, limit) if self.packed else self.body
@@ -168,7 +168,7 @@ def encode(header: Mapping[str, Any], raw: bytes) -> bytes:
     packed_header = orjson.dumps(header)
     flags = 0
     if len(raw) >= _COMPRESS_FROM_BYTES:
-        raw, flags = zstandard.ZstdCompressor(level=3).compress(raw), _ZSTD
+        raw, flags = zstandard.ZstdCompressor().compress(raw), _ZSTD
     return _PREFIX.pack(MAGIC, FORMAT_VERSION, flags, len(packed_header)) + packed_header + raw
 
 

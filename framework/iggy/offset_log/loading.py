@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from framework.errors import PositionError
@@ -42,11 +42,12 @@ def _load(offset_log: OffsetLog) -> LogState:
     snapshot_bytes = 0
     for message in offset_log.follow_to_end():
         heads.append(message.head)
-        if message.kind == "snapshot" and message.header.get("last"):
+        if message.header.get("last"):
             snapshot = newest_snapshot(heads)
             if snapshot and snapshot[-1].offset == message.offset:
                 snapshot_bytes = offset_log.total_bytes
-                heads = _still_needed(heads, snapshot)
+                at = snapshot[0].header["at"]  # a log that others share is never truncated
+                heads = [head for head in heads if head.offset >= at]
     snapshot = newest_snapshot(heads)
     if snapshot:
         state = _restore(offset_log, snapshot)
@@ -58,16 +59,6 @@ def _load(offset_log: OffsetLog) -> LogState:
     for message in offset_log.read(head for head in heads if head.offset >= at and head.kind != "snapshot"):
         state.apply(message)
     return state
-
-
-def _still_needed(heads: Iterable[LogMessage], newest: Sequence[LogMessage]) -> list[LogMessage]:
-    """Drop the heads of what this snapshot stands for: a log that others share is never truncated."""
-    at, name = newest[0].header["at"], _snapshot_name(newest[0])
-    return [head for head in heads if head.offset >= at or (head.kind == "snapshot" and _snapshot_name(head) >= name)]
-
-
-def _snapshot_name(head: LogMessage) -> tuple[int, int]:
-    return head.epoch, head.header["number"]
 
 
 def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
@@ -82,16 +73,14 @@ def _check_front(offset_log: OffsetLog, heads: Sequence[LogMessage]) -> None:
     claims = list(itertools.takewhile(lambda head: head.kind == "claim", heads))
     after = heads[len(claims) : len(claims) + 1]
     if claims and claims[0].epoch == 1:
-        if after and after[0].kind == "opening" and after[0].epoch == 1:
-            return
-        (first,) = offset_log.read(claims[:1], ahead=1)
+        (first,) = offset_log.read(claims[:1])
         if codec.decode_claim(first).leader:
             return
     if claims and offset_log.has_first_message():
         if not after:
             return
         if after[0].kind == "opening":
-            (opening,) = offset_log.read(after, ahead=1)
+            (opening,) = offset_log.read(after)
             if codec.decode_opening(opening) > claims[0].offset:
                 return
     raise PositionError(
@@ -114,13 +103,12 @@ def newest_snapshot(heads: Sequence[LogMessage]) -> list[LogMessage]:
         if head.kind == "opening":
             opened = max(opened, head.epoch)
         elif head.kind == "snapshot" and head.epoch >= opened and head.header["at"] <= head.offset:
-            name = _snapshot_name(head)
+            name = head.epoch, head.header["number"]
             parts = begun.setdefault(name, [])
             if head.header["part"] == len(parts) + 1:
                 parts.append(head)
             if parts and parts[-1].header.get("last"):
                 newest = max(newest, name)
-                opened = max(opened, head.epoch)
     return begun.get(newest, [])
 
 

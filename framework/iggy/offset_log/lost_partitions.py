@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from framework.iggy.offset_log.state import LogState
 from framework.model.objects import TopicPartition
-from framework.model.positions import OffsetManagerEntry, OffsetManagerKey
+from framework.model.positions import OffsetManagerKey
 
 if TYPE_CHECKING:
     from framework.iggy.connection import IggyConnection
@@ -48,17 +48,15 @@ def lost_partitions(
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
     pending = state.positions.pending()
-    begun = {key.whole() for key, entry in pending if entry.records_done or entry.topic_partition in opened}
+    begun = {key.whole() for key, entry in pending if entry.topic_partition in opened}
     for key, entry in pending:
-        if entry.topic_partition in lost or is_lost(entry.topic_partition):
-            half_read = key.whole() in begun or _has_final_split(state, key.whole(), entry)
+        if is_lost(entry.topic_partition):
+            half_read = key.whole() in begun or _has_final_split(state, key.whole())
             lost[entry.topic_partition] = lost.get(entry.topic_partition, 0) + half_read
     return lost
 
 
-def _has_final_split(state: LogState, whole: OffsetManagerKey, entry: OffsetManagerEntry) -> bool:
-    if not entry.split_size:
-        return False
+def _has_final_split(state: LogState, whole: OffsetManagerKey) -> bool:
     splits = [state.positions.find(key) for key in (whole, *state.positions.splits_of(whole))]
     return any(split is not None and split.final for split in splits)
 

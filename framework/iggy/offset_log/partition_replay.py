@@ -169,13 +169,11 @@ class PartitionReader:
 
         If that one has expired, the place before the first message: nothing that counts was ever there.
         """
-        hold_back = hold_back_of(info)
         last = self._poll(topic_partition, "last")
-        at = last[-1].offset - hold_back if last else -1
-        if hold_back and at >= 0:
-            last = self._poll(topic_partition, at)
-        if at >= 0 and last and last[0].offset == at:
-            return anchor_of(last[0])
+        at = last[0].offset - hold_back_of(info) if last else -1
+        found = self._poll(topic_partition, at) if at >= 0 else []
+        if found and found[0].offset == at:
+            return anchor_of(found[0])
         return self._before_first(topic_partition, info)
 
     def _before_first(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
@@ -312,7 +310,7 @@ class PartitionReader:
                 state.unsaved.append(UnsavedCount(last, key, entry.generation, reached[key]))
             for item in state.take_safe():
                 anchor = item.anchor
-                saved[item.key] = max(item.records, saved.get(item.key, 0))
+                saved[item.key] = item.records
             if not state.hold_back:
                 anchor = last
         held = {item.key: place for place, item in enumerate(state.unsaved)}
@@ -322,7 +320,7 @@ class PartitionReader:
                 saved[key] = count
                 continue
             # what expired was on disk: no crash takes it back; records after its last message have none
-            saved[key] = max(lowest[key] - 1, saved.get(key, 0))
+            saved.setdefault(key, lowest[key] - 1)
             state.unsaved[held[key]] = attrs.evolve(state.unsaved[held[key]], records=count)
         return FoundPartition(
             opening=attrs.evolve(opening, counts=counts, counted=last),

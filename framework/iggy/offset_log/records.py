@@ -184,9 +184,7 @@ class LogFacts:
 
     def facts(self) -> dict[str, Any]:
         """Return a copy of every attribute above, by name; later changes of them do not affect it."""
-        facts = {name: getattr(self, name) for name in FACTS}
-        # what is no container never changes: a copy of it would only take long
-        return {name: copy.copy(value) if isinstance(value, dict | list) else value for name, value in facts.items()}
+        return {name: copy.copy(getattr(self, name)) for name in FACTS}
 
     def of_partitions(self, topic_partitions: Collection[TopicPartition]) -> LogFacts:
         """Return what the log says of these partitions, for their writer."""

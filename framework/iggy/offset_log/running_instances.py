@@ -53,9 +53,9 @@ class RunningInstances:
             self._log = self._load()
         else:
             self._claims += [codec.decode_claim(message) for message in self._log.follow() if message.kind == "claim"]
+        self.claimed_before |= bool(self._claims)
         # a connection that is gone never returns under its number, while this one lives
         self._claims = connected(self._claims, self._connection.clients())
-        self.claimed_before |= bool(self._claims)
         return min(self._claims, key=lambda claim: (not claim.leader, -claim.epoch), default=None)
 
     def _load(self) -> OffsetLog:

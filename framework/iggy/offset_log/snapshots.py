@@ -107,7 +107,7 @@ class SnapshotWriter:
     def _is_worth_compacting(self) -> bool:
         """Return whether at least half would go: so compacting snapshots never exceed all that was ever compacted."""
         count, compactable = self._count(), self._compactable()
-        return min(count, compactable) >= COMPACT_FROM and 2 * compactable >= count
+        return compactable >= COMPACT_FROM and 2 * compactable >= count
 
     def _written(self) -> Iterator[bytes]:
         """Write a snapshot of the current state; yield each part that is written, before the next one is.
@@ -156,8 +156,7 @@ def trim(offset_log: OffsetLog, needed: int, bytes_before: int) -> int:
     if offset_log.foreign:
         return 0
     info = offset_log.connection.get_topic(offset_log.stream, offset_log.topic)
-    size = info.options.get("segment_size") if info is not None else None
-    if info is None or not isinstance(size, int):
+    if info is None or not isinstance(size := info.options.get("segment_size"), int):
         return 0
     # the first segment of the log may not be the original first: its size is bounded like any other's
     most = size + 2 * offset_log.largest_bytes + SLACK_BYTES

@@ -64,8 +64,7 @@ class LogState(LogFacts):
     @property
     def knows_nothing(self) -> bool:
         """Whether the log says nothing of what was sent: it is new, its predecessor was lost, or a reset did not end."""
-        known = self.topics or self.anchors or len(self.positions) or self.watermark
-        return not (known or self.has_abandoned_partitions)
+        return not (self.topics or self.anchors or len(self.positions) or self.has_abandoned_partitions)
 
     def identity(self, entry: OffsetManagerEntry) -> tuple[int, int]:
         """Return a position's identity in messages and progress: object hash and split."""

@@ -90,7 +90,7 @@ def compact(source):
     table = session.offsets.table
     youngest = max(entry.modified_ms for entry in table.entries())
     (bucket,) = {entry.bucket for entry in table.entries()}
-    table.watermark = Watermark(bucket=bucket).raised("", [CoveredRange("", None, youngest + 1)])
+    table.watermark = Watermark(bucket=bucket).raised("", CoveredRange("", None, youngest + 1))
     session.write_snapshot()
     connection.close()
     assert len(table) == 0
@@ -527,7 +527,7 @@ def test_a_given_up_object_that_has_no_position_any_more_is_done_with_its_dead_l
     table = session.offsets.table
     youngest = max(entry.modified_ms for entry in table.entries())
     table.remove(source.entries["a", 0].get_manager_key())
-    table.watermark = Watermark(bucket=source.entries["a", 0].bucket).raised("", [CoveredRange("", None, youngest + 1)])
+    table.watermark = Watermark(bucket=source.entries["a", 0].bucket).raised("", CoveredRange("", None, youngest + 1))
     session.write_snapshot()
     connection.close()
     counts, _ = replay(source, choice=DeadLetterChoice(key="a"))
@@ -820,7 +820,7 @@ def test_the_dead_letter_of_an_object_whose_position_the_watermark_stands_for_is
     offsets = OffsetManager()
     (dead_letter, *_) = source.stored()
     assert not is_current(dead_letter, offsets)  # it is read again
-    offsets.table.watermark = Watermark(bucket=dead_letter.bucket).raised("", [CoveredRange("", None, 5)])
+    offsets.table.watermark = Watermark(bucket=dead_letter.bucket).raised("", CoveredRange("", None, 5))
     assert is_current(dead_letter, offsets)
 
 

@@ -156,6 +156,22 @@ def test_an_object_that_was_overwritten_meanwhile_hides_no_other_of_the_same_req
     assert {one.key: one.records_saved for one in manager.flush().entries} == {"other": 2}
 
 
+def test_what_is_saved_of_an_object_stays_saved_when_more_of_it_is_confirmed():
+    manager = OffsetManager(positions=position_map([entry(7, records_saved=5)]))
+    manager.partitions.open(PARTITION, PartitionState(hold_back=5))
+    manager.commit(acknowledge(batch(entry(9), 2), offset=20))
+    (saved,) = manager.flush().entries
+    assert (saved.records_done, saved.records_saved) == (9, 5)
+
+
+def test_of_an_object_without_a_position_nothing_is_saved_in_a_partition_that_may_lose_messages():
+    manager = OffsetManager()
+    manager.partitions.open(PARTITION, PartitionState(hold_back=5, last=anchor_at(3)))
+    manager.commit(without_message(ended(5)))
+    (saved,) = manager.flush().entries
+    assert (saved.records_done, saved.records_saved) == (5, 0)
+
+
 def test_nothing_of_an_earlier_generation_is_saved_for_a_later_one():
     manager = OffsetManager(positions=position_map([entry(9, records_saved=7)]))
     manager.partitions.open(PARTITION, PartitionState(hold_back=5))

@@ -60,7 +60,7 @@ def test_hints_are_dropped_of_every_prefix_that_may_hold_an_object_of_the_reset(
 
 
 def test_the_watermark_hides_none_of_the_objects_any_more():
-    mark = Watermark(bucket="b").raised("", [CoveredRange("", None, 5)])
+    mark = Watermark(bucket="b").raised("", CoveredRange("", None, 5))
 
     def hidden(reset):
         opened = reset.removed_from(mark)
@@ -69,3 +69,10 @@ def test_the_watermark_hides_none_of_the_objects_any_more():
     assert hidden(PositionFilter(key="a/b")) == ["a", "a/", "a/bc", "b"]
     assert hidden(PositionFilter(prefix="a/")) == ["a", "b"]
     assert hidden(PositionFilter(prefix="")) == hidden(PositionFilter()) == []
+
+
+def test_a_source_that_is_reset_as_a_whole_has_finished_nothing():
+    """What was compacted is counted again when it is read again."""
+    mark = Watermark(bucket="b").raised("", CoveredRange("", None, 5)).with_compacted({"": 7}, records=70)
+    for reset in (PositionFilter(), PositionFilter(prefix="")):
+        assert reset.removed_from(mark) == Watermark()

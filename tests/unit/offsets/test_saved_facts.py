@@ -115,7 +115,7 @@ def test_the_first_start_is_known_only_of_a_source_that_reads_from_it_on():
 
 
 def test_a_watermark_of_other_objects_is_dropped_or_refused():
-    watermark = Watermark(bucket="b").raised("a/", [CoveredRange("a/", None, 10)])
+    watermark = Watermark(bucket="b").raised("a/", CoveredRange("a/", None, 10))
     table = PositionTable(watermark=watermark)
     for others in (scope("a/", "c/"), scope("c/")):
         BoundSelection(table, scope("a/")).bind(others)
@@ -127,6 +127,14 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
         PositionError, match=r'^the prefix \("a/" then, "a" now\) changed since positions of 1 finished '
     ):
         BoundSelection(table, scope("a/")).bind(scope("a"))
+
+
+@pytest.mark.parametrize(("then", "now"), [(None, "https://store"), ("https://store", None), (None, None)])
+def test_an_address_that_is_unknown_is_no_other_store(then, now):
+    watermark = Watermark(bucket="b").raised("", CoveredRange("", None, 10)).with_compacted({"": 1}, records=1)
+    table = PositionTable(watermark=watermark)
+    BoundSelection(table, replace(scope(""), address=then)).bind(replace(scope(""), address=now))
+    assert table.watermark == watermark
 
 
 @pytest.mark.parametrize(
@@ -147,7 +155,7 @@ def test_a_watermark_of_other_objects_is_dropped_or_refused():
     ],
 )
 def test_what_may_show_objects_that_the_watermark_hides_is_refused_by_name(before, now, changed):
-    watermark = Watermark(bucket="b", compacted={"": 1}).raised("", [CoveredRange("", None, 10)])
+    watermark = Watermark(bucket="b", compacted={"": 1}).raised("", CoveredRange("", None, 10))
     known, new = replace(scope(""), **before), replace(scope(""), **now)
     bound = BoundSelection(PositionTable(watermark=watermark), known)
     left = watermark if changed is None and not known.changes_accepted else Watermark(bucket="b")

@@ -107,6 +107,10 @@ def test_of_several_buckets_that_of_the_source_is_meant():
     assert change(1, bucket="another name of the store's").find([HALF]) == HALF
 
 
+def test_the_version_that_a_position_has_may_be_named():
+    assert change(1, version=HALF.version).find([HALF]) == HALF
+
+
 def test_a_position_in_a_partition_that_is_gone_is_only_set_done():
     """The next start would refuse it: that partition has nothing to go on in."""
     in_last, beyond = (HALF.changed(topic_partition=TopicPartition("t", partition)) for partition in (2, 3))

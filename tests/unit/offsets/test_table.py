@@ -96,7 +96,7 @@ changes = st.lists(
 @example([("a", "overwrite"), ("a", "overwrite"), ("a", "reset"), ("a", "restore"), ("b", "overwrite")])
 @example([("a", "split"), ("a", "finish"), ("a", "compact"), ("a", "overwrite")])
 def test_no_generation_is_ever_used_twice_for_one_object(some):
-    manager = OffsetManager(watermark=Watermark(bucket="b").raised("", [CoveredRange("", None, 1000)]))
+    manager = OffsetManager(watermark=Watermark(bucket="b").raised("", CoveredRange("", None, 1000)))
     used = set()
     for name, change in some:
         key = OffsetManagerKey.of_object("b", name)
@@ -132,7 +132,7 @@ def test_no_generation_is_ever_used_twice_for_one_object(some):
 
 
 def test_an_object_without_a_position_is_done_under_the_watermark_of_its_bucket():
-    watermark = Watermark(bucket="b").raised("", [CoveredRange("", None, 10)])
+    watermark = Watermark(bucket="b").raised("", CoveredRange("", None, 10))
     table = PositionTable(positions=position_map([entry()]), watermark=watermark)
     absent = OffsetManagerKey.of_object("b", "absent")
     assert table.is_compacted(absent, "absent", 9)
@@ -193,7 +193,7 @@ def test_a_count_of_a_version_that_gave_way_to_another_is_not_taken_back():
 
 
 def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
-    watermark = Watermark(bucket="b").raised("", [CoveredRange("", None, 9)])
+    watermark = Watermark(bucket="b").raised("", CoveredRange("", None, 9))
     old = final(3, key="old", modified_ms=5)
     gone = [entry(1, key=key, missing_since_ms=7) for key in ("gone", "gone too", "stays")]
     table = PositionTable(position_map([old, *gone]), watermark)
@@ -222,7 +222,7 @@ class Meanwhile:
 
 
 def compacting_table(count=3):
-    table = PositionTable(watermark=Watermark(bucket="b").raised("", [CoveredRange("", None, 2_000)]))
+    table = PositionTable(watermark=Watermark(bucket="b").raised("", CoveredRange("", None, 2_000)))
     for number in range(count):
         entry = OffsetManagerEntry(
             bucket="b", key=str(number), version="v", modified_ms=1_000, total=0, topic_partition=TopicPartition("t", 0)

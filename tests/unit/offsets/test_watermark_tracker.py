@@ -57,7 +57,7 @@ def list_finished(manager, *modified_ms, moment_ms=100_000):
     tracker.begin_listing("", "", in_order=True)
     tracker.start_at(moment_ms)
     for each in modified_ms:
-        tracker.add_final(attrs.evolve(NATIVE, modified_ms=each))
+        tracker.add_known(attrs.evolve(NATIVE, modified_ms=each))
     tracker.complete(whole=True)
 
 
@@ -97,9 +97,19 @@ def test_what_each_page_shows_counts_once_as_compactable():
     tracker.start_at(100_000)
     for after, until in (("", "old 1"), ("old 1", "old 3"), ("old 3", "old 5")):
         for _ in range(2):
-            tracker.add_final(attrs.evolve(NATIVE, modified_ms=5))
+            tracker.add_known(attrs.evolve(NATIVE, modified_ms=5))
         tracker.advance_over(KeyRange(after, until))
     assert tracker.compactable == 6
+
+
+def test_each_key_list_tells_of_its_own_objects(caplog):
+    caplog.set_level("INFO")
+    tracker = OffsetManager().tracker
+    for listed in (2, 0, 1):
+        for _ in range(listed):
+            tracker.add_compacted(NATIVE)
+        tracker.end_key_list()
+    assert [said.split(" of the key list")[0] for said in caplog.messages] == ["2 objects", "1 object"]
 
 
 # ---- objects that listings do not show any more
@@ -110,7 +120,8 @@ def complete_listing(manager, moment_ms, *shown, prefix="", after=""):
     tracker.begin_listing(prefix, after, in_order=True)
     tracker.start_at(moment_ms)
     for name in shown:
-        tracker.add_pending(OffsetManagerKey.of_object("b", name), attrs.evolve(NATIVE, key=name))
+        tracker.still_exists(OffsetManagerKey.of_object("b", name))
+        tracker.add_known(attrs.evolve(NATIVE, key=name))
     tracker.complete(whole=True)
 
 
@@ -132,7 +143,8 @@ def test_a_listing_keeps_the_keys_of_objects_that_were_pending_at_its_begin_and_
             known = manager.get_entry(begun.get_manager_key())
             if known is None:
                 manager.add_entry(begun)
-            tracker.add_pending(begun.get_manager_key(), attrs.evolve(NATIVE, key=begun.key))
+            tracker.still_exists(begun.get_manager_key())
+            tracker.add_known(attrs.evolve(NATIVE, key=begun.key))
             if number % 50 and known is None:
                 done = attrs.evolve(batch(final(0, key=begun.key)), payloads=())
                 manager.commit(Acknowledgement(topic_partition=PARTITION, batches=(done,), anchor=None))

@@ -560,7 +560,7 @@ def test_a_footer_with_a_value_of_another_type_is_an_error(place, value):
         owners={at: "w"},
         topics={at: TopicIdentity(topic_id=1, created_at=2)},
         claims={5: codec.decode_claim(record(EVERY_RECORD["claim"]))},
-        watermark=Watermark(bucket="b").raised("p", [CoveredRange("", None, 9)]),
+        watermark=Watermark(bucket="b").raised("p", CoveredRange("", None, 9)),
     )
     (payload,) = codec.encode_snapshot("s", 1, position_map().view(), footer, number=1, at=0)
     assert codec.decode_footer(record(payload)) == footer

@@ -31,6 +31,7 @@ from framework.iggy.offset_log.fencing import (
 )
 from framework.iggy.offset_log.loading import load
 from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, TopicIdentity
+from framework.iggy.values import StoredMessage
 from framework.model.objects import TopicPartition
 from framework.testing.clock import FakeClock
 from framework.testing.options import source_config
@@ -111,14 +112,15 @@ def test_the_first_epoch_is_claimed_by_this_process_and_opened():
     assert [one.token for one in epoch.state.claims.values()] == [claim.token]
 
 
-def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(monkeypatch):
+@pytest.mark.parametrize("given", [[], [StoredMessage(offset=1, message_id=1, payload=b"of somebody else")]])
+def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(given, monkeypatch):
     """As a segment with a torn batch does, which a real server can have after a kill."""
     server = server_with_log()
     log = log_over(server.connect())
-    poll, end = log.connection.poll, 0
+    poll = log.connection.poll
 
     def torn(*place, offset, count):
-        return [one for one in poll(*place, offset=offset, count=count) if one.offset < end]
+        return given if poll(*place, offset=offset, count=count) else []
 
     monkeypatch.setattr(log.connection, "poll", torn)
     with pytest.raises(PositionError, match=r"reports a message at offset 0, and does not return it.* damaged"):
@@ -425,6 +427,14 @@ def test_the_second_claim_of_two_does_not_disturb_the_first():
     assert list(loaded(server).claims) == [0, 1], "the loser's connection is no predecessor's"
 
 
+def test_a_late_claim_of_a_lost_worker_takes_nothing_over():
+    """It was on its way while the topic was deleted and created again, so it names an epoch of the former log."""
+    server = server_with_log()
+    events(server, "append", lambda: at_work(server, epoch=5, leader=False, partitions=PARTITIONS).close())
+    assert begin_epoch(log_over(server.connect()), waiting=waiting()).number == 1
+    assert [claim.epoch for claim in claims_in(server)] == [5, 1]
+
+
 def test_who_is_taken_over_before_it_has_opened_ends():
     server = server_with_log()
     other, clock = at_work(server), FakeClock()
@@ -467,6 +477,29 @@ def test_what_a_predecessor_saved_until_its_end_is_in_the_state():
     assert found.state.positions.floor == 1
     assert seen == [["a", "b"], ["a", "c"]]
     assert (found.number, found.state.claims[found.claimed_at].token) == (2, found.claim.token)
+
+
+def test_who_is_taken_over_while_the_log_is_read_again_ends(monkeypatch):
+    """The claim is in the state that was read again, so whoever follows the log from there does not see it."""
+    server = server_with_log()
+    log, _ = epoch_of(server)
+    loads = []
+
+    def go_on():
+        if not loads[1:]:
+            log.append(codec.encode_begin("kit", 1, [position("a")]))
+            log.connection.close()
+
+    def noted(offset_log):
+        loads.append(offset_log)
+        if len(loads) == 2:
+            at_work(server, epoch=3, host="third")
+        return load(offset_log)
+
+    monkeypatch.setattr(fencing, "load", noted)
+    with pytest.raises(SourceTakenOverError, match=r'"kit" was taken over by an instance on third'):
+        begin_epoch(log_over(server.connect()), take_over=True, waiting=waiting(on_sleep=go_on))
+    assert len(loads) == 2
 
 
 def test_when_nobody_went_on_the_log_is_read_once(monkeypatch):

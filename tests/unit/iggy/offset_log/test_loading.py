@@ -244,6 +244,15 @@ def test_the_last_snapshot_is_where_the_next_one_counts_from():
 # ---- whose records count
 
 
+def test_a_log_that_ends_with_a_snapshot_is_as_old_as_it():
+    server = server_with_log(*START, *snapshot(position("a"), at=3, skipped=[(1, 5)]))
+    state = loaded(server)
+    stored_us = server.messages("kit", LOG)[-1].timestamp_us
+    assert stored_us > 3600 * 1e6
+    assert (state.now_us, state.saved_us) == (stored_us, stored_us)
+    assert state.skipped_lately() == [], "what was skipped in 1970 is no limit today"
+
+
 def test_a_claim_alone_ends_nothing_and_an_opening_ends_all_before_it():
     a = position("a")
     sent = progress(a.changed(records_done=2))
@@ -654,6 +663,11 @@ def test_a_log_that_begins_with_the_claim_of_a_later_epoch_has_lost_its_front(ep
         loaded(server)
 
 
+def test_a_log_that_begins_with_an_opening_has_lost_its_front():
+    with pytest.raises(PositionError, match=rf'first records of source "kit" are gone.*{WAY_OUT}'):
+        loaded(server_with_log(*START[1:], begin(position("a"))))
+
+
 @pytest.mark.parametrize("record", [begin(position("a"), epoch=3), opening(3)])
 def test_claims_before_another_record_of_their_epoch_are_no_beginning(record):
     server = server_with_log(*LATE[:1], record)
@@ -712,6 +726,30 @@ def test_of_several_snapshots_only_the_parts_of_the_newest_whole_one_are_read(mo
     assert sorted(entry.key for entry in load(log).positions.view()) == ["b", "z"]
     assert len(asked) > 1
     assert set(asked) == {2}
+
+
+def test_parts_of_a_snapshot_are_in_memory_one_at_a_time(written, monkeypatch):
+    """A part unpacks to megabytes; the rest of the log is small, and is asked for by the poll."""
+    log = log_over(server_with_log(*written).connect())
+    followed = list(log.follow())
+    parts = {part.offset for part in newest_snapshot(followed)}
+    poll, asked = log.connection.poll, {}
+
+    def noted(*place, offset, count):
+        asked[offset] = count
+        return poll(*place, offset=offset, count=count)
+
+    monkeypatch.setattr(log, "follow_to_end", lambda: iter(followed))
+    monkeypatch.setattr(log.connection, "poll", noted)
+    load(log)
+    assert [count for offset, count in asked.items() if offset in parts] == [1] * len(parts)
+    assert len(parts) > 1
+
+
+def test_a_message_that_is_larger_than_a_poll_should_be_ends_no_log(monkeypatch):
+    monkeypatch.setattr("framework.iggy.offset_log.log.READ_BYTES", 1000)
+    server = server_with_log(b"foreign" * 1000, *map(claim, range(1, 20)))
+    assert [message.epoch for message in log_over(server.connect()).follow()] == list(range(1, 20))
 
 
 def test_a_message_that_is_gone_when_it_is_needed_is_an_error(written):

@@ -7,7 +7,7 @@ import pytest
 from framework.discovery.splitting import MAX_BEGUN_BYTES
 from framework.errors import IggyAuthError, IggyProtocolError
 from framework.iggy.offset_log import codec, framing, log_offset_store, record_size
-from framework.iggy.offset_log.log_offset_store import LogOffsetStore
+from framework.iggy.offset_log.log_offset_store import LogOffsetStore, manager_of
 from framework.iggy.offset_log.lost_log import mark_of
 from framework.iggy.offset_log.records import Claim, PartitionOpening, Progress, ProgressItem, TopicIdentity
 from framework.iggy.offset_log.state import LogState
@@ -17,6 +17,7 @@ from framework.model.objects import Anchor, ResumePoint, TopicPartition
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
 from framework.offsets.offset_store import PositionDelta
+from framework.offsets.partition_counts import PartitionState
 from framework.offsets.selection_scope import SelectionScope
 from framework.testing.clock import FakeClock
 from tests.support.positions import LOG, loaded, log_over, position, records, server_with_log
@@ -51,6 +52,19 @@ class Rig:
 @pytest.fixture
 def rig(monkeypatch):
     return Rig(monkeypatch)
+
+
+def test_what_a_manager_learns_is_in_the_snapshots_of_its_leader():
+    """The log does not return to a writer what it wrote itself."""
+    state = LogState(source="kit")
+    manager = manager_of(state)
+    hints, anchor = ListingHints(of="s3://bucket"), Anchor(3, 1)
+    manager.add_entry(position("a"))
+    manager.hints.set("a/", hints)
+    manager.partitions.open(PARTITION, PartitionState(), anchor=anchor)
+    footer = state.footer()
+    assert (footer.anchors, footer.listings) == ({PARTITION: anchor}, {"a/": hints})
+    assert [entry.key for entry in state.positions.view()] == ["a"]
 
 
 @pytest.mark.parametrize("pipelined", [False, True])

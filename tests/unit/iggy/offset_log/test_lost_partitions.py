@@ -2,7 +2,7 @@
 
 import pytest
 
-from framework.iggy.offset_log.lost_partitions import abandon_partitions, lost_partitions
+from framework.iggy.offset_log.lost_partitions import abandon_partitions, data_topics, lost_partitions
 from framework.iggy.offset_log.records import TopicIdentity
 from framework.model.objects import Anchor, TopicPartition
 from tests.support.positions import position
@@ -27,6 +27,15 @@ def test_a_partition_or_a_topic_that_is_gone_is_counted_with_what_is_unsettled_i
     )
     assert lost_partitions(rig.state, infos(rig, old=None), 4) == {lost: 2, gone: 1}
     assert rig.state.partitions == {PARTITION, lost, gone}
+
+
+def test_topics_are_looked_up_in_the_order_of_their_names():
+    """Messages that list them are the same at each start."""
+    rig = Rig().known()
+    rig.begin(*(position(name, topic_partition=TopicPartition(name, 0)) for name in "hgfedcba"))
+    topics = data_topics(rig.connection, "kit", rig.state)
+    assert list(topics) == [*"abcdefgh", "records"]
+    assert [name for name, info in topics.items() if info is not None] == ["records"]
 
 
 def test_a_partition_that_nobody_opened_holds_nothing_half_read():
@@ -78,5 +87,9 @@ def test_what_is_given_up_with_a_partition_begins_again_above_its_generation():
     assert rig.state.positions.floor == 9
     assert rig.state.partitions == rig.state.closed.keys() == {other}
     assert rig.state.anchors == {other: Anchor(6, 6)}
+    rig.begin(*splits)
+    abandon_partitions(rig.state, [PARTITION, other])
+    assert {entry.key for entry in rig.state.positions.view()} == {"d"}, "both splits of an object went with it"
+    rig.state.anchors[other] = Anchor(6, 6)
     abandon_partitions(rig.state, [PARTITION])  # nothing of it is known any more
     assert rig.state.anchors == {other: Anchor(6, 6)}

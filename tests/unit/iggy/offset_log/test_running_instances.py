@@ -78,6 +78,16 @@ def test_an_instance_that_claims_later_is_seen_and_others_sources_are_not():
     assert (instances.look(), instances.claimed_before) == (None, True)
 
 
+def test_an_instance_that_began_and_ended_between_two_looks_has_run():
+    server = server_with_log()
+    instances = standby(server)
+    assert (instances.look(), instances.claimed_before) == (None, False)
+    connection = server.connect()
+    claims(connection, 1)
+    connection.close()
+    assert (instances.look(), instances.claimed_before) == (None, True)
+
+
 def test_of_several_the_leader_of_the_newest_epoch_is_named():
     server = server_with_log()
     instances = standby(server)

@@ -101,4 +101,4 @@ def test_a_writer_that_makes_no_snapshots_forgets_what_it_skipped_more_than_an_h
 
 
 def raised_to(time_ms):
-    return Watermark(bucket="b").raised("", [CoveredRange("", None, time_ms)])
+    return Watermark(bucket="b").raised("", CoveredRange("", None, time_ms))
