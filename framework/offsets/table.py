@@ -133,7 +133,9 @@ class PositionTable:
             whole = first.get_manager_key().whole()
             generation = self._identities.take(first).generation
             entries = [entry.changed(generation=generation) for entry in (first, *others)]
-            self._drop_changes(whole)
+            known = self.positions.find(whole)
+            if known is not None and not known.is_of(entries[0]):
+                self._drop_changes(whole)
             unsaved.removed.pop(whole, None)  # starts are stored before removals
             for entry in entries:
                 begin_in(self.positions, entry)

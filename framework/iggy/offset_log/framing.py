@@ -105,7 +105,7 @@ class LogMessage(Struct, frozen=True, kw_only=True):
             PositionError: the body is damaged, or has more than `limit` bytes.
         """
         limit = MAX_BODY_BYTES if limit is None else limit
-        if len(self.body) > limit:
+        if not self.packed and len(self.body) > limit:
             raise self.damaged()
         try:
             return _unpack(self.body, limit) if self.packed else self.body

@@ -48,7 +48,7 @@ def lost_partitions(
 
     lost = dict.fromkeys(filter(is_lost, opened), 0)
     pending = state.positions.pending()
-    begun = {key.whole() for key, entry in pending if entry.topic_partition in opened}
+    begun = {key.whole() for key, entry in pending if entry.records_done or entry.topic_partition in opened}
     for key, entry in pending:
         if is_lost(entry.topic_partition):
             half_read = key.whole() in begun or _has_final_split(state, key.whole())

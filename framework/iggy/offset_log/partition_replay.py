@@ -169,12 +169,12 @@ class PartitionReader:
 
         If that one has expired, the place before the first message: nothing that counts was ever there.
         """
-        last = self._poll(topic_partition, "last")
-        at = last[0].offset - hold_back_of(info) if last else -1
-        found = self._poll(topic_partition, at) if at >= 0 else []
-        if found and found[0].offset == at:
-            return anchor_of(found[0])
-        return self._before_first(topic_partition, info)
+        found = self._poll(topic_partition, "last")
+        hold_back = hold_back_of(info)
+        if found and hold_back:
+            at = found[0].offset - hold_back
+            found = [message for message in self._poll(topic_partition, at) if message.offset == at] if at >= 0 else []
+        return anchor_of(found[0]) if found else self._before_first(topic_partition, info)
 
     def _before_first(self, topic_partition: TopicPartition, info: TopicInfo) -> Anchor | None:
         first = self._poll(topic_partition, 0)

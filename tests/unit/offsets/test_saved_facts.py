@@ -183,7 +183,7 @@ def test_prefixes_that_stay_are_not_compared_with_each_other():
     names = [Prefix(f"{number:03}/") for number in range(50)]
     watermark = Watermark(bucket="b")
     for name in names:
-        watermark = watermark.raised(name, [CoveredRange("", None, 9)])
+        watermark = watermark.raised(name, CoveredRange("", None, 9))
     assert scope(*names).left_of(scope(*names), watermark) == watermark
     assert scope(*names[1:]).left_of(scope(*names), watermark) == watermark
     assert 0 < Prefix.asked <= 2 * len(names)

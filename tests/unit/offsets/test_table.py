@@ -55,6 +55,15 @@ def test_a_position_of_a_later_generation_takes_the_place_of_what_was_known_with
     assert list(table.entries()) == [later]
 
 
+def test_a_split_that_begins_later_leaves_the_unsaved_counts_of_the_others():
+    table = PositionTable()
+    first, second = splits_of(2)
+    table.begin(first)
+    table.put(first.get_manager_key(), first.advanced(1))
+    table.begin(second)
+    assert table.take(PositionDelta()).entries == [first.advanced(1)]
+
+
 def test_a_position_that_is_superseded_is_finished_for_whoever_handed_it_out():
     table = PositionTable()
     first = entry(0)

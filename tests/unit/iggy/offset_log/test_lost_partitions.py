@@ -44,6 +44,13 @@ def test_a_partition_that_nobody_opened_holds_nothing_half_read():
     assert lost_partitions(rig.state, infos(rig), 4) == {away: 0}
 
 
+def test_a_position_set_for_a_partition_that_nobody_opened_is_half_read():
+    """`offsets set` may say that its first records are done: from the start elsewhere, they would come all the same."""
+    rig, away = Rig().known(), TopicPartition("records", 2)
+    rig.begin(position("a", 3, partition=2))
+    assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
+
+
 def test_a_topic_that_was_never_made_is_lost_beyond_the_partitions_that_it_will_have():
     rig = Rig().known()
     rig.begin(*(position(str(n), topic_partition=TopicPartition("new", n)) for n in range(3)))
