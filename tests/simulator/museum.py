@@ -618,15 +618,16 @@ def snapshot_of_a_purged_log():
 
 
 class _Earlier(dict):
-    """A head that is equal to the real one. At its first look it tells a moment that the log has."""
+    """A head that is equal to the real one. At its first two looks, the choice of a snapshot and of what is left of the log, it
+    tells a moment that the log has."""
 
     @classmethod
     def of(cls, head):
         return replace(head, header=cls(head.header)) if head.header["at"] > head.offset else head
 
     def __getitem__(self, name):
-        if name == "at" and not vars(self).setdefault("looked", False):
-            self.looked = True
+        if name == "at" and vars(self).setdefault("looks", 0) < 2:
+            self.looks += 1
             return 0
         return super().__getitem__(name)
 
