@@ -134,7 +134,7 @@ class PositionTable:
             generation = self._identities.take(first).generation
             entries = [entry.changed(generation=generation) for entry in (first, *others)]
             known = self.positions.find(whole)
-            if known is not None and not known.is_of(entries[0]):
+            if known is not None and not known.is_of(entries[0]):  # other splits of the same version keep their counts
                 self._drop_changes(whole)
             unsaved.removed.pop(whole, None)  # starts are stored before removals
             for entry in entries:

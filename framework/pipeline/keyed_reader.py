@@ -86,7 +86,7 @@ class KeyedRead(ObjectRead):
         numbers, partitions = number_array(records.numbers), hashes % np.uint32(self._part_count)
         order = np.argsort(partitions, kind="stable")
         bounds = partitions[order].searchsorted(np.arange(self._part_count + 1))
-        records = records.with_payloads(list(records.payloads))  # the records of a part are scattered: no column is cut
+        records = records.with_payloads(list(records.payloads))  # cutting a column for each part takes twice as long
         last, reading = batch.entry.records_done, not batch.entry.finished
         counts = bool(self._counted)
         for number, entry in self._parts.items():

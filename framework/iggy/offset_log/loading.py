@@ -46,7 +46,8 @@ def _load(offset_log: OffsetLog) -> LogState:
             snapshot = newest_snapshot(heads)
             if snapshot and snapshot[-1].offset == message.offset:
                 snapshot_bytes = offset_log.total_bytes
-                at = snapshot[0].header["at"]  # a log that others share is never truncated
+                at = snapshot[0].header["at"]
+                # forget what the snapshot replaces: a log that others share is never truncated
                 heads = [head for head in heads if head.offset >= at]
     snapshot = newest_snapshot(heads)
     if snapshot:

@@ -112,7 +112,7 @@ def test_the_first_epoch_is_claimed_by_this_process_and_opened():
     assert [one.token for one in epoch.state.claims.values()] == [claim.token]
 
 
-@pytest.mark.parametrize("given", [[], [StoredMessage(offset=1, message_id=1, payload=b"of somebody else")]])
+@pytest.mark.parametrize("given", [[], [StoredMessage(offset=1, message_id=1, payload=b"of another")]])
 def test_a_log_that_takes_a_claim_and_does_not_give_it_is_damaged(given, monkeypatch):
     """As a segment with a torn batch does, which a real server can have after a kill."""
     server = server_with_log()

@@ -45,7 +45,7 @@ def test_a_partition_that_nobody_opened_holds_nothing_half_read():
 
 
 def test_a_position_set_for_a_partition_that_nobody_opened_is_half_read():
-    """`offsets set` may say that its first records are done: from the start elsewhere, they would come all the same."""
+    """`offsets set` may say that its first records are done: from the start elsewhere, they would be sent."""
     rig, away = Rig().known(), TopicPartition("records", 2)
     rig.begin(position("a", 3, partition=2))
     assert lost_partitions(rig.state, infos(rig), 4) == {away: 1}
