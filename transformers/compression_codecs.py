@@ -22,6 +22,9 @@ from framework.transformer import MAX_WINDOW_BYTES
 
 _OUTPUT_BYTES = 1 << 20
 
+_PART_BYTES = 1 << 16
+"""How much a member is given at a time: at its end the library copies what is left of that, for a member of 14 bytes too."""
+
 _XZ_BESIDE_BYTES = 2 << 20
 """What unpacking xz takes besides the dictionary."""
 
@@ -89,6 +92,7 @@ def _unpack_members(  # noqa: C901 - what may stand between members is most of i
     pieces: Iterator[bytes], window: int, name: str, magic: bytes, start: Callable[[], _Member], *, padding: int
 ) -> Iterator[bytes]:
     """Members in a row. Zero bytes may follow one in multiples of `padding`; none when that is 0, the last when it is 1."""
+    pieces = (piece[at : at + _PART_BYTES] for piece in pieces for at in range(0, len(piece), _PART_BYTES))
     data = b""
     first = True
     while True:
@@ -225,6 +229,7 @@ def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
     import zstandard  # noqa: PLC0415 - only who reads zstd pays for it
 
     packed = ExactReader(pieces)
+    unpacker = zstandard.ZstdDecompressor(max_window_size=window)
     first = True
     try:
         while not packed.at_end() or first:
@@ -235,8 +240,7 @@ def unpack_zstd(pieces: Iterator[bytes], window: int) -> Iterator[bytes]:
             if magic in ZSTD_MAGICS[1:]:
                 packed.drop(int.from_bytes(packed.take(4), "little"))
             elif magic == ZSTD_MAGICS[0]:
-                unpacker = zstandard.ZstdDecompressor(max_window_size=window).decompressobj()
-                yield from _zstd_frame(packed, magic, unpacker.decompress, window)
+                yield from _zstd_frame(packed, magic, unpacker.decompressobj().decompress, window)
             else:
                 raise _not_packed("zstd") if first else _rubbish("zstd")
             first = False

@@ -108,6 +108,8 @@ def bombs():
     yield "avro bzip2", "avro", avro("bytes", 1, bz2.compress(zeros) * 75, b"bzip2")
     yield "avro xz", "avro", avro("bytes", 1, lzma.compress(zeros, preset=0) * 75, b"xz")
     yield "avro zstd", "avro", avro("bytes", 1, zstd(600), b"zstandard")
+    streams = bz2.compress(b"") * 400_000 + bz2.compress(varint(1))
+    yield "avro empty streams", "avro", avro("long", 1, streams, b"bzip2")
     yield "avro snappy", "avro", avro("bytes", 1, b"\xff\xff\xff\xff\x0f" + bytes(9), b"snappy")
     yield "avro items", "avro", avro({"type": "array", "items": "null"}, 1, varint(2**60) + b"\0")
     empty = varint(12_000_000) + bytes(12_000_001)

@@ -28,6 +28,7 @@ ENDS = {
     "avro bzip2": "input.max_block_bytes",
     "avro xz": "input.max_block_bytes",
     "avro zstd": "input.max_block_bytes",
+    "avro empty streams": None,
     "avro snappy": "input.max_block_bytes",
     "avro items": "134217728 bytes of memory",
     "avro empty arrays": "134217728 bytes of memory",
