@@ -69,6 +69,10 @@ EXIT_PERSON = 3
 """A person must act: wrong credentials, a missing permission, a bad object."""
 
 
+MESSAGE_CHARACTERS = 5000
+"""Maximum length of the message of an error of a record or an object; the rest is cut off."""
+
+
 class SourceError(Exception):
     """The root of all errors that the framework raises on purpose.
 
@@ -114,6 +118,7 @@ class SkippableError(SourceError):
     """A record or an object is bad; `errors.tolerance` decides whether the source skips it.
 
     Attributes:
+        message: what is wrong, in at most `MESSAGE_CHARACTERS`.
         location: the object, as `s3://bucket/key`.
         record_number: the record that failed, counted from 1; None when unknown.
         byte_offset: where the record starts in the object; None when unknown.
@@ -122,6 +127,8 @@ class SkippableError(SourceError):
     def __init__(
         self, message: str, *, location: str = "", record_number: int | None = None, byte_offset: int | None = None
     ) -> None:
+        if len(message) > MESSAGE_CHARACTERS:  # it may name what stands in the object
+            message = f"{message[: MESSAGE_CHARACTERS - 3]}..."
         super().__init__(message)
         self.message = message
         self.location = location

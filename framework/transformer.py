@@ -57,8 +57,8 @@ class InputOptions:
         validate: check that every line of `jsonl` is JSON.
         max_record_bytes: a longer record is bad; at most `MAX_MESSAGE_BYTES`.
         max_block_bytes: a longer block of an Avro file, stored or decompressed, fails the object.
-        max_expansion: an object whose records, or what its compression holds, exceed its stored bytes by this factor
-            fails. Small objects are exempt; 0 disables the limit.
+        max_expansion: an object whose records, or what its compression, blocks or pages hold, exceed its stored bytes by
+            this factor fails. Small objects are exempt; 0 disables the limit.
         max_temporary_bytes: maximum decompressed size of an outer-compressed Parquet file, in a temporary file.
         max_page_bytes: pages of a Parquet file that are read at once and unfold to more fail the object.
         max_window_bytes: data of zstd that needs a larger window, or of xz with a larger dictionary, fails the object. At

@@ -22,7 +22,7 @@ from framework.transformer import (
     PayloadBatch,
     Transformer,
 )
-from transformers.compression import is_plain_by_name, most_expanded
+from transformers.compression import check_expansion, is_plain_by_name
 
 SHARED_MODULES = ("cramjam", "msgspec", "zstandard")
 """What unpacks and what checks; which of them an object needs is seen when it is read."""
@@ -250,11 +250,7 @@ class ShippedTransformer(Transformer):
                 else:
                     done = run.first_record + len(run.payloads) - 1
                     total += run.size_bytes + _RECORD_BYTES * len(run.payloads)
-                if total > (most := most_expanded(factor, builder.stored_bytes)):
-                    raise CorruptObjectError(  # noqa: TRY301
-                        f"its records take more than {most} bytes, of {builder.stored_bytes} that are stored: "
-                        f"input.max_expansion is {factor}"
-                    )
+                check_expansion("its records take", total, factor, builder.stored_bytes)
             yield from builder.flush()
         except Exception as failure:
             if not isinstance(failure, SourceError) and is_of_machine(failure):

@@ -19,7 +19,6 @@ when the object is shorter than listed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from itertools import chain
 
@@ -296,22 +295,27 @@ class UnpackedStream:
         yield from pieces
 
 
-def most_expanded(factor: int, stored_bytes: int) -> float:
-    """Return what so many stored bytes may unfold to, in bytes; see `input.max_expansion`."""
-    return max(FREE_EXPANSION_BYTES, factor * stored_bytes) if factor else math.inf
+def check_expansion(what: str, unfolded: int, factor: int, stored_bytes: int) -> None:
+    """Check how many bytes so many stored ones unfold to; see `input.max_expansion`.
+
+    Raises:
+        CorruptObjectError: more than they may; `what` begins its message.
+    """
+    most = max(FREE_EXPANSION_BYTES, factor * stored_bytes)
+    if factor and unfolded > most:
+        raise CorruptObjectError(
+            f"{what} more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
+        )
 
 
 def _bounded(pieces: Iterator[bytes], factor: int, stored_bytes: int) -> Iterator[bytes]:
     """Yield the pieces up to the one with which they are more than is allowed: what holds no records counts, too."""
-    left = most = most_expanded(factor, stored_bytes)
+    total = 0
     try:
         for piece in pieces:
             yield piece
-            left -= len(piece)
-            if left < 0:
-                raise CorruptObjectError(
-                    f"it unpacks to more than {most} bytes, of {stored_bytes} that are stored: input.max_expansion is {factor}"
-                )
+            total += len(piece)
+            check_expansion("it unpacks to", total, factor, stored_bytes)
     except TrailingDataError as exc:
         raise CorruptObjectError(str(exc)) from None
 

@@ -63,8 +63,8 @@ class InputSection:
         1000,
         minimum=0,
         unit="times",
-        doc="An object fails when its records, or what its compression holds, exceed both 1 GiB and this multiple of "
-        "its stored bytes (each record counts as 100 bytes more than it has). 0: no limit.",
+        doc="An object fails when its records, or what its compression, blocks or pages hold, exceed both 1 GiB and "
+        "this multiple of its stored bytes (each record counts as 100 bytes more than it has). 0: no limit.",
     )
     max_temporary_bytes: Bytes = option(
         1024 * _MIB,

@@ -71,8 +71,8 @@ def column(pages, *, rows, kind=BYTE_ARRAY, repetition=REQUIRED, dictionary=Fals
     }  # fmt: skip
 
 
-def parquet(*columns, rows, said=1000, rows_said=None, footer_bytes=None, in_schema=None):
-    """A file of one row group. `in_schema` is how many of the columns stand in its schema, else all."""
+def parquet(*columns, rows, said=1000, rows_said=None, footer_bytes=None, in_schema=None, groups=1):
+    """A file of row groups that share their bytes. `in_schema` is how many of the columns stand in its schema, else all."""
     out, chunks = b"PAR1", []
     known = len(columns) if in_schema is None else in_schema
     schema = [structure({4: text(b"schema"), 5: i32(known)})]
@@ -97,7 +97,8 @@ def parquet(*columns, rows, said=1000, rows_said=None, footer_bytes=None, in_sch
         }
         chunks.append(structure({2: i64(start), 3: structure(meta | lies)}))
     group = structure({1: many(chunks), 2: i64(said), 3: i64(rows if rows_said is None else rows_said)})
-    footer = structure({1: i32(2), 2: many(schema), 3: i64(rows if rows_said is None else rows_said), 4: many([group])})
+    all_rows = (rows if rows_said is None else rows_said) * groups
+    footer = structure({1: i32(2), 2: many(schema), 3: i64(all_rows), 4: many([group] * groups)})
     size = len(footer[1]) if footer_bytes is None else footer_bytes
     return out + footer[1] + struct.pack("<I", size) + b"PAR1"
 

@@ -61,7 +61,7 @@ from transformers.avro.container_header import (
 from transformers.avro.flat import FlatBlocks
 from transformers.avro.json_values import JsonEncoder, plain_schema
 from transformers.batches import SHARED_MODULES, Bad, RunBuilder, Runs, SplittableTransformer
-from transformers.compression import UnpackedStream
+from transformers.compression import UnpackedStream, check_expansion
 from transformers.compression_codecs import ExactReader, ShortRead
 from transformers.split_input import OnwardInput, packing_of
 
@@ -191,6 +191,7 @@ class AvroTransformer(SplittableTransformer):
     ) -> Runs:
         """Yield the records of the blocks from here on, or of those whose marker before them begins before `end`."""
         decoder: _Decoder | None = None
+        unpacked = 0
         while not packed.at_end():
             byte = start + packed.taken
             if end is not None and byte - SYNC_BYTES >= end:
@@ -214,6 +215,8 @@ class AvroTransformer(SplittableTransformer):
                     raise CorruptObjectError(_EXCESS)
             elif done + count > skip:
                 data = unpack_block(header.codec, stored, self.options)
+                unpacked += len(data)
+                check_expansion("its blocks unpack to", unpacked, self.options.max_expansion, builder.stored_bytes)
                 decoder = decoder or _Decoder(header, self.options)
                 drop = max(0, skip - done)
                 if not drop and not stream.packed:

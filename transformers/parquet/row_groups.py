@@ -18,6 +18,7 @@ from framework.model.payloads import size_of
 from framework.model.splits import Split
 from framework.transformer import MAX_MESSAGE_BYTES, InputOptions
 from transformers.batches import Bad, RunBuilder, Runs, too_large
+from transformers.compression import check_expansion
 from transformers.parquet.batch_sizes import BatchSizes, OneByOne
 from transformers.parquet.files import RangedFile
 from transformers.parquet.leaves import chosen_leaves, int96_leaves, read_leaves
@@ -51,6 +52,7 @@ class RowReader:
         self._file = file
         self._limit = options.max_record_bytes
         self._page_limit = options.max_page_bytes
+        self._expansion = options.max_expansion
         self._columns = options.columns
         self._leaves: list[int] | None = None  # those of the chosen columns; None: all
         self._builder = builder
@@ -197,6 +199,9 @@ class RowReader:
         seen = 0
         group = parquet.metadata.row_group(index)
         for batch, seconds in self._batches(parquet, index, rows):
+            # Of few rows, too, and again and again: row groups may share a page.
+            unpacked = sum(watched.unpacked for watched in self._watched.values())
+            check_expansion("its pages unpack to", unpacked, self._expansion, self._builder.stored_bytes)
             if self._encoder is None:
                 from transformers.parquet.row_encoder import RowEncoder  # noqa: PLC0415 - imports pyarrow
 

@@ -105,6 +105,7 @@ class WatchedFile(SeekableFile):
 
     Attributes:
         failure: the page error, because the library may wrap it.
+        unpacked: bytes of all pages so far, unpacked.
     """
 
     def __init__(
@@ -128,6 +129,7 @@ class WatchedFile(SeekableFile):
         self._footer_fits = footer_fits
         self._keeps_dictionaries = keeps_dictionaries
         self.failure: PagesError | None = None
+        self.unpacked = 0
 
     def begin(self, parquet: pq.ParquetFile, index: int, leaves: Sequence[int] | None = None) -> None:
         """Begin the columns of row group `index`, or those of them at the places `leaves`."""
@@ -236,6 +238,7 @@ class WatchedFile(SeekableFile):
             if min(header.packed, header.unpacked, header.values) < 0:
                 raise PagesError(f"a page header of column {column.name} has a number below zero")
             self._check(self._used + header.packed, column)  # pyarrow takes that much, also of a shorter file
+            self.unpacked += header.unpacked * column.times
             if column.reached < self._until or column.repeated:  # the row count of a page of lists is unknown
                 self._count(column, header)
             else:

@@ -2,15 +2,19 @@
 
 import fcntl
 import gzip
+import io
 import json
 import os
 import sys
 from pathlib import Path
 
+import fastavro
 import pytest
 
-from framework.errors import CorruptObjectError, RecordTooLargeError
+from framework.errors import MESSAGE_CHARACTERS, CorruptObjectError, RecordTooLargeError
 from framework.transformer import InputOptions
+from tests.support import parquet_parts as made
+from tests.support.bombs import avro
 from tests.support.stopwatch import run_within
 from transformers import BytesInput, make_transformer
 
@@ -139,6 +143,35 @@ def test_records_that_are_too_large_count_as_what_an_object_unfolds_to(monkeypat
         found.extend(read(BytesInput(data)))
     assert {type(bad.error) for bad in found} == {RecordTooLargeError}
     assert len(found) * 500 < 10_000
+
+
+def test_pages_and_blocks_count_as_what_an_object_unfolds_to_however_few_values_are_read_of_them(monkeypatch):
+    """A page that thousands of row groups share, of a row each, took a tenth of a second and 34 bytes for each of them."""
+    monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 10_000_000)
+    page = made.data_page(1, bytes(1_000_000))
+    shared = made.parquet(made.column([page], rows=1, kind=made.INT32), rows=1, groups=20)
+    fields = [{"name": "n", "type": "long"}, {"name": "data", "type": "bytes"}]
+    blocks = io.BytesIO()
+    rows = [{"n": n, "data": bytes(1_000_000)} for n in range(20)]
+    fastavro.writer(blocks, {"type": "record", "name": "R", "fields": fields}, rows, codec="deflate", sync_interval=1)
+    for name, data, columns in (("parquet", shared, ()), ("avro", blocks.getvalue(), ("n",))):
+        transformer = make_transformer(InputOptions(format=name, columns=columns, max_expansion=1))
+        found = []
+        with pytest.raises(CorruptObjectError, match=r" unpack to more than 10000000 bytes, .*max_expansion is 1$"):
+            found.extend(transformer.read(BytesInput(data)))
+        assert sum(len(run.payloads) for run in found) in {9, 10}
+        free = make_transformer(InputOptions(format=name, columns=columns, max_expansion=0))
+        assert len(list(free.records(BytesInput(data)))) == 20
+
+
+def test_a_message_is_short_however_long_the_names_in_an_object_are():
+    name = "n" * 100_000
+    twins = {"type": "record", "name": "R", "fields": [{"name": name, "type": "int"}] * 2}
+    for schema, codec in (("long", name.encode()), ({"type": "array", "items": name}, b"null"), (twins, b"null")):
+        with pytest.raises(CorruptObjectError) as caught:
+            list(make_transformer(InputOptions(format="avro")).read(BytesInput(avro(schema, 1, b"\2", codec))))
+        assert caught.value.message.endswith("nnn...")
+        assert len(caught.value.message) == MESSAGE_CHARACTERS
 
 
 def test_every_bomb_has_an_end(outcomes):

@@ -232,7 +232,7 @@ def test_the_expansion_is_limited_by_the_bytes_that_a_split_reads(monkeypatch):
     monkeypatch.setattr("transformers.compression.FREE_EXPANSION_BYTES", 1000)
     data = write([b"\0" * 10_000] * 3, codec="deflate")
     form = transformer(max_expansion=5)
-    with pytest.raises(CorruptObjectError, match=r"its records take more than \d+ bytes, of \d+ that are stored"):
+    with pytest.raises(CorruptObjectError, match=r"its blocks unpack to more than \d+ bytes, of \d+ that are stored"):
         read(BytesInput(data), Split(1, len(data)), form, limits=BatchLimits(records=1))
     assert len(read(BytesInput(data), Split(1, len(data)), transformer(max_expansion=1000))) == 3
 
