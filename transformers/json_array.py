@@ -32,6 +32,8 @@ _WHITESPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
 _STEPS = bytes(1 if byte in b"[{" else 255 if byte in b"]}" else 0 for byte in range(256))
 """Byte -> how much deeper it leads; 255 is -1."""
+_IS_MARK = bytes(byte in b'"[]{},' for byte in range(256))
+_NO_MARKS = bytes(byte for byte in range(256) if not _IS_MARK[byte])
 _FEW_BYTES = 1 << 14
 _GUESSES = 4
 _GUESSED_BYTES = 1 << 21
@@ -40,6 +42,8 @@ _LONG_BYTES = 1 << 21
 _elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _element = msgspec.json.Decoder(msgspec.Raw).decode
 _NOT_UTF8 = "not UTF-8"
+_CUT = "Input data was truncated"
+"""What msgspec says of JSON that only ends too early; of whatever else is wrong it says another thing."""
 _NO_END = "the JSON array has no end: the object was cut short"
 _separator = re.compile(rb'[ \t\r\n]*,[ \t\r\n]*(?:\{[ \t\r\n]*"[^"\\]*"|[\[{"]?)').match
 
@@ -228,16 +232,19 @@ def _ends_of(data: bytes, depth: int = 0, *, quoted: bool = False) -> tuple[list
     import numpy as np  # noqa: PLC0415 - loaded when used
 
     unescaped = data.replace(b"\\\\", b"  ").replace(b'\\"', b"  ")
-    held = np.frombuffer(unescaped, np.uint8)
-    inside = ((held == ord('"')).cumsum(dtype=np.uint8) + quoted) & 1 == 1
-    steps = np.frombuffer(unescaped.translate(_STEPS), np.int8) * ~inside
+    marks = unescaped.translate(None, _NO_MARKS)
+    held = np.frombuffer(marks, np.uint8)
+    inside = ((held == ord('"')).view(np.uint8).cumsum(dtype=np.uint8) + quoted) & 1 == 1
+    steps = np.frombuffer(marks.translate(_STEPS), np.int8) * ~inside
     depths = steps.cumsum(dtype=np.int32)
     depths += depth
     closed = np.flatnonzero(depths < 0)[:1]
     ends = np.flatnonzero((held == ord(",")) & (depths == 0) & ~inside)
     if len(closed):
         ends = np.append(ends[ends < closed[0]], closed)
-    return ends.tolist(), depth + int(steps.sum()), (unescaped.count(b'"') + quoted) % 2 == 1
+    if len(ends):
+        ends = np.flatnonzero(np.frombuffer(unescaped.translate(_IS_MARK), bool))[ends]
+    return ends.tolist(), depth + int(steps.sum()), (marks.count(b'"') + quoted) % 2 == 1
 
 
 def _without_end(part: bytes, *, is_value_over: bool) -> tuple[bytes, bytes]:
@@ -261,6 +268,11 @@ def _check_begun(data: bytes, *, is_checked: bool) -> None:
     """
     if is_checked:  # it goes on in pieces
         return
+    try:
+        _element(data)
+    except (msgspec.DecodeError, RecursionError) as exc:
+        if str(exc) == _CUT:
+            return
     text = data.decode("utf-8", "surrogateescape").strip(" \t\r\n")
     try:
         _scan(text)
