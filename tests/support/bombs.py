@@ -131,6 +131,10 @@ def bombs():
     yield "avro symbols", "avro", avro({"type": "enum", "name": "E", "symbols": [LONG_NAME]}, 1000, b"\0" * 1000)
     kind = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["int", inner | {"fields": []}]}]}
     yield "avro branches", "avro", avro(kind, 1000, b"\2" * 1000)
+    kinds = [{"type": "record", "name": f"K{n}", "fields": [{"name": "a", "type": "int"}]} for n in range(1000)]
+    unions = [kinds, *[[f"K{n}" for n in range(1000)]] * 180]
+    fields = [{"name": f"f{n}", "type": union} for n, union in enumerate(unions)]
+    yield "avro unions", "avro", avro({"type": "record", "name": "R", "fields": fields}, 1, (varint(999) + b"\2") * 181)
     yield "parquet names", "parquet", parquet(pa.table({LONG_NAME: [0] * 1000}))
     inside = pa.StructArray.from_arrays([pa.array([0] * 1_000_000)], ["n" * 1000])
     ends = pa.array([0, 1_000_000], pa.int32())

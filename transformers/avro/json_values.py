@@ -29,6 +29,7 @@ def plain_schema(schema: Any) -> Any:
 class _Plain:
     def __init__(self) -> None:
         self._branches = 0
+        self._names: dict[str, str] = {}  # type -> record of a branch that is no more than its name
 
     def rewrite(self, schema: Any) -> Any:  # noqa: PLR0911 - one for each kind of schema
         if isinstance(schema, list):
@@ -50,10 +51,13 @@ class _Plain:
         return {"type": "record", "name": name, "fields": fields}
 
     def _branch(self, branch: Any) -> Any:
-        if type_of(branch) == "null":
-            return "null"
+        kind = type_of(branch)
+        if kind == "null" or kind in self._names:
+            return self._names.get(kind, kind)
         self._branches += 1
         name = f"iggy_cloud_sources.branch{self._branches}"  # before those of the unions inside, which count on
+        if kind not in NAMED and kind not in {"array", "map"}:
+            self._names[kind] = name
         field = {"name": branch_name(branch), "type": self.rewrite(branch)}
         # A dot in the field's name is no mistake to fastavro, and its record's name cannot be one of the file's.
         return {"type": "record", "name": name, "fields": [field]}

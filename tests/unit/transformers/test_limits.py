@@ -46,6 +46,7 @@ ENDS = {
     "avro names": None,
     "avro list of names": "134217728 bytes of memory",
     "avro symbols": None,
+    "avro unions": None,
     "avro branches": None,
     "parquet words": None,
     "parquet one word": "input.max_expansion",

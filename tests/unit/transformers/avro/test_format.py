@@ -404,6 +404,18 @@ def test_a_record_without_a_namespace_may_hold_itself_in_a_union():
     assert json.loads(payload) == {"n": 1, "next": {"R": {"n": 2, "next": None}}}
 
 
+def test_the_same_types_may_be_branches_of_many_unions():
+    """The second union and the third refer to the types of the first one; the record holds itself in two of them."""
+    pair = {"type": "fixed", "name": "Pair", "size": 2}
+    unions = [["null", pair, "long", "R"], ["long", "Pair"], ["R", "null", "Pair", "long"]]
+    fields = [{"name": f"f{at}", "type": union} for at, union in enumerate(unions)]
+    leaf = varint(1) + b"ab" + varint(0) + varint(7) + varint(2) + b"cd"
+    data = varint(3) + leaf + varint(1) + b"ef" + varint(0) + leaf
+    ((_, payload),) = read(container(b"null", [(1, data)], {"type": "record", "name": "R", "fields": fields}))
+    wanted = {"f0": {"Pair": "YWI="}, "f1": {"long": 7}, "f2": {"Pair": "Y2Q="}}
+    assert json.loads(payload) == {"f0": {"R": wanted}, "f1": {"Pair": "ZWY="}, "f2": {"R": wanted}}
+
+
 def test_a_union_may_stand_inside_of_a_union():
     """In a record, an array or a map that is a branch: each has branches of its own."""
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "v", "type": ["int", "null", "string"]}]}
