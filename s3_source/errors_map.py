@@ -39,6 +39,7 @@ from framework.storage.error_messages import (
     make_error,
     make_refusal,
     needs_document,
+    not_open,
     redact,
 )
 
@@ -183,6 +184,7 @@ class Failed(StoreCall):
     Attributes:
         role_arn: the role to assume, if any.
         owner: the account that must own the bucket, if configured.
+        anonymous: whether the request had no identity.
         of_identity: whether what gives out the credentials failed, and not the store.
         renew: called when the store says that the keys have expired: has new ones got for the next request, and returns
             whether there can be any.
@@ -191,6 +193,7 @@ class Failed(StoreCall):
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
     owner: str = ""
+    anonymous: bool = False
     of_identity: bool = False
     renew: Callable[[], bool] = attrs.field(default=lambda: False, repr=False, eq=False)
 
@@ -323,6 +326,8 @@ def from_code(
     if code == "NoSuchKey" and failed.operation.startswith("List"):
         advice = f"s3.endpoint names the server alone, without the bucket; asked was {failed.endpoint}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
+    if kind is AccessDeniedError and failed.anonymous:
+        advice = not_open("s3")
     if kind is AccessDeniedError and "kms:" in message:
         advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
     if kind is AccessDeniedError and failed.owner:
