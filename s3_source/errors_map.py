@@ -326,12 +326,8 @@ def from_code(
     if code == "NoSuchKey" and failed.operation.startswith("List"):
         advice = f"s3.endpoint names the server alone, without the bucket; asked was {failed.endpoint}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
-    if kind is AccessDeniedError and failed.anonymous:
-        advice = not_open("s3")
-    if kind is AccessDeniedError and "kms:" in message:
-        advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
-    if kind is AccessDeniedError and failed.owner:
-        advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
+    if kind is AccessDeniedError:
+        advice = _denied_advice(advice, message, failed)
     if failed.operation in _OF_IDENTITY:
         kind, advice = _identity_refusal(kind, code, status, failed, foreign=foreign)
     elif code == "ExpiredToken" and failed.renew():
@@ -352,6 +348,16 @@ def from_code(
         )
     words = (redact(answer_code), f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
+
+
+def _denied_advice(advice: str, message: str, failed: Failed) -> str:
+    if failed.anonymous:
+        advice = not_open("s3")
+    if "kms:" in message:
+        advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
+    return (
+        f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}" if failed.owner else advice
+    )
 
 
 def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, foreign: bool) -> tuple[Kind, str]:
