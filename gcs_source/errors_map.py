@@ -40,6 +40,7 @@ from framework.storage.error_messages import (
     make_error,
     make_refusal,
     needs_document,
+    not_open,
     redact,
 )
 
@@ -142,8 +143,6 @@ _CLASS_ADVICE: Mapping[str, str] = {
 _KIND_ADVICE = advice_of_kinds("gcs", "gcs.bucket and gcs.endpoint")
 
 _STATUS_ADVICE = {407: "the proxy wants to know who asks; give gcs.proxy as http://user:password@host:port"}
-
-_NOT_OPEN = "it is not open to everybody, or does not exist; leave gcs.anonymous out and give credentials"
 
 
 @attrs.frozen(kw_only=True)
@@ -318,7 +317,7 @@ def from_answer(status: int, body: bytes, headers: Mapping[str, str], failed: Fa
     advice = _REASON_ADVICE.get(meant) or _STATUS_ADVICE.get(status)
     advice = advice or _KIND_ADVICE.get(kind, "the store refuses the request")
     if kind is CredentialsError and failed.anonymous:
-        kind, advice = AccessDeniedError, _NOT_OPEN
+        kind, advice = AccessDeniedError, not_open("gcs")
     if foreign:
         advice = f"{NO_DOCUMENT}; when that stays so, check gcs.endpoint and gcs.proxy"
     advice = advice.format(action=f"storage.{failed.operation}")

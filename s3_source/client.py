@@ -533,6 +533,7 @@ class S3Store(HttpStore):
             role_arn=config.role_arn,
             secrets=self._secrets,
             owner=config.expected_bucket_owner,
+            anonymous=config.anonymous,
             renew=self._renew,
         )
 

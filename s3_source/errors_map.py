@@ -39,6 +39,7 @@ from framework.storage.error_messages import (
     make_error,
     make_refusal,
     needs_document,
+    not_open,
     redact,
 )
 
@@ -183,6 +184,7 @@ class Failed(StoreCall):
     Attributes:
         role_arn: the role to assume, if any.
         owner: the account that must own the bucket, if configured.
+        anonymous: whether the request had no identity.
         of_identity: whether what gives out the credentials failed, and not the store.
         renew: called when the store says that the keys have expired: has new ones got for the next request, and returns
             whether there can be any.
@@ -191,6 +193,7 @@ class Failed(StoreCall):
     scheme: ClassVar[str] = "s3"
     role_arn: str = ""
     owner: str = ""
+    anonymous: bool = False
     of_identity: bool = False
     renew: Callable[[], bool] = attrs.field(default=lambda: False, repr=False, eq=False)
 
@@ -323,10 +326,8 @@ def from_code(
     if code == "NoSuchKey" and failed.operation.startswith("List"):
         advice = f"s3.endpoint names the server alone, without the bucket; asked was {failed.endpoint}"
     advice = advice.format(action=_ACTIONS.get(failed.operation, "s3:ListBucket"))
-    if kind is AccessDeniedError and "kms:" in message:
-        advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
-    if kind is AccessDeniedError and failed.owner:
-        advice = f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}"
+    if kind is AccessDeniedError:
+        advice = _denied_advice(advice, message, failed)
     if failed.operation in _OF_IDENTITY:
         kind, advice = _identity_refusal(kind, code, status, failed, foreign=foreign)
     elif code == "ExpiredToken" and failed.renew():
@@ -347,6 +348,16 @@ def from_code(
         )
     words = (redact(answer_code), f"HTTP {status}" if status and code != str(status) else "", message)
     return make_refusal(kind, failed, advice, words, retry_after)
+
+
+def _denied_advice(advice: str, message: str, failed: Failed) -> str:
+    if failed.anonymous:
+        advice = not_open("s3")
+    if "kms:" in message:
+        advice = "the key of KMS that it is encrypted with may not be used; grant kms:Decrypt"
+    return (
+        f"{advice}; or the bucket's owner is not s3.expected_bucket_owner, {failed.owner}" if failed.owner else advice
+    )
 
 
 def _identity_refusal(kind: Kind, code: str, status: int, failed: Failed, *, foreign: bool) -> tuple[Kind, str]:

@@ -99,7 +99,9 @@ def run(
             code = commands(demo)(args=arguments, prog_name=command, standalone_mode=False, obj=started)
     except typer.Abort as abort:
         # typer takes every EOFError for a question without an answer
-        return reporter.ended(abort.__cause__) if isinstance(abort.__cause__, EOFError) else EXIT_TRY_AGAIN
+        if isinstance(abort.__cause__, EOFError):
+            return reporter.ended(abort.__cause__)
+        return EXIT_INTERRUPTED if isinstance(abort.__context__, KeyboardInterrupt) else EXIT_TRY_AGAIN
     except ReaderGoneError:
         return EXIT_DONE
     except SystemExit as error:  # how typer ends, without a word, on a broken pipe that is not stdout

@@ -82,5 +82,6 @@ def _required_options(task_class: type[AbstractSourceTask]) -> str:
         for option in (
             *getattr(section, "one_of", ())[:1],
             *(option.name for option in options_of(section) if option.required),
+            *(("topic",) if name == "iggy" else ()),  # unless a name template gives it
         )
     )

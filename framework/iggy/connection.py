@@ -35,7 +35,7 @@ from framework.iggy.errors_map import Answer, answer_of
 from framework.iggy.login import check_process, open_client
 from framework.iggy.loop import background_loop
 from framework.iggy.request_queue import RequestQueue, Start
-from framework.iggy.rights import Right, missing_rights
+from framework.iggy.rights import Right, hidden_stream, missing_rights
 from framework.iggy.send_connection import SendConnection
 from framework.iggy.values import (
     ConnectedClient,
@@ -233,11 +233,10 @@ class IggyConnection:
                 lambda client: client.get_stream(stream),
                 lambda details: details.id if details is not None else None,
             )
-        except IggyAuthError:  # it may not be seen; a user of one stream is a user of this one
-            known = list(permissions.streams or {})
-            if len(known) != 1:
+        except IggyAuthError:
+            stream_id = hidden_stream(permissions)
+            if stream_id is None:
                 return None
-            stream_id = known[0]
         return missing_rights(permissions, stream_id, topics)
 
     # ---- streams and topics

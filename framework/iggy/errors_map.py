@@ -128,7 +128,7 @@ def classify(error: BaseException, what: str, *, server: str, login: str = "", s
                 "check [iggy] token, or what follows token= in url; it may have expired"
                 if login == ACCESS_TOKEN
                 else "check who logs in: [iggy] username and password, or what stands before the @ in url, where a % in a "
-                "password is written %25"
+                "password is written %25, and a variable ${env:NAME}"
             )
             return IggyAuthError(
                 f"{what}: Iggy at {server} does not accept {login or 'the credentials'} ({text}); {advice}"

@@ -70,11 +70,24 @@ def missing_rights(permissions: apache_iggy.Permissions, stream_id: int | None, 
         return ["create the stream (manage_streams)"] if creates else []
     stream = (permissions.streams or {}).get(stream_id)
     # whoever makes a topic looks first whether its stream is there
-    sees = every.read_streams or (stream is not None and (stream.read_stream or stream.manage_stream))
+    sees = every.read_streams or (stream is not None and _sees(stream))
     blind = not sees and any(right.deed == "create" for right in rights)
     return (["look up the stream (read_stream)"] if blind else []) + [
         _WORDS[right.deed].format(right.topic) for right in rights if not _allowed(every, stream, right)
     ]
+
+
+def hidden_stream(permissions: apache_iggy.Permissions) -> int | None:
+    """Return the number of the stream that the user may use, but not look up; None if there are several.
+
+    If there is none, the result is -1, which no stream has: the user has the permissions for all streams there.
+    """
+    hidden = [number for number, stream in (permissions.streams or {}).items() if not _sees(stream)]
+    return None if len(hidden) > 1 else next(iter(hidden), -1)
+
+
+def _sees(stream: apache_iggy.StreamPermissions) -> bool:
+    return bool(stream.read_stream or stream.manage_stream)
 
 
 def _allowed(every: apache_iggy.GlobalPermissions, stream: apache_iggy.StreamPermissions | None, right: Right) -> bool:

@@ -100,6 +100,11 @@ def advice_of_kinds(section: str, bucket_options: str) -> dict[Kind, str]:
     }
 
 
+def not_open(section: str) -> str:
+    """Return what to do when a request without an identity is refused."""
+    return f"it is not open to everybody, or does not exist; leave {section}.anonymous out and give credentials"
+
+
 def advice_of_connections(section: str) -> dict[str, str]:
     """Return what to do about a failed connection, by the name of the class: a vendor's, urllib3's or ours."""
     tls = f"the server's certificate is not trusted, or it speaks no TLS; check {section}.endpoint and {section}.ca_bundle"

@@ -10,7 +10,7 @@ from apache_iggy import GlobalPermissions, Permissions, StreamPermissions, Topic
 
 from framework.cli import check, worker
 from framework.engine.spark import spark_context
-from framework.iggy.rights import Right, missing_rights
+from framework.iggy.rights import Right, hidden_stream, missing_rights
 from framework.testing.servers.ports import free_port
 from tests.integration.program_rig import NO_JAVA, OwnServer, Program, wait_for_count, with_client
 
@@ -372,6 +372,23 @@ def test_what_a_user_may_not_do_is_named(permissions, missing):
     found = missing_rights(permissions, 7, RIGHTS)
     assert len(found) == len(missing), found
     assert all(sentence.startswith(begin) for sentence, begin in zip(found, missing, strict=True)), found
+
+
+@pytest.mark.parametrize(
+    ("streams", "number"),
+    [
+        (None, -1),
+        ({3: StreamPermissions(read_stream=True, send_messages=True)}, -1),
+        ({3: StreamPermissions(manage_stream=True), 7: StreamPermissions(send_messages=True)}, 7),
+        ({3: StreamPermissions(read_topics=True), 7: StreamPermissions(send_messages=True)}, None),
+    ],
+)
+def test_a_stream_that_the_user_may_not_look_up_is_none_of_those_that_it_may(streams, number):
+    """`check` passed, and the run was refused, for users of no stream, or of another one."""
+    permissions = Permissions(GlobalPermissions(read_servers=True), streams)
+    assert hidden_stream(permissions) == number
+    if number == -1:
+        assert len(missing_rights(permissions, number, RIGHTS)) == 6
 
 
 def test_a_user_who_creates_nothing_needs_no_right_to_create():

@@ -1,5 +1,6 @@
 """The local S3 server as a user starts it."""
 
+import shutil
 import signal
 import socket
 import subprocess
@@ -27,6 +28,13 @@ def test_a_folder_that_cannot_be_made_is_one_line(monkeypatch, capsys, tmp_path)
     said = capsys.readouterr().err
     assert said.startswith(f"error: the server's folder {tmp_path / 'file'} cannot be used: ")
     assert said.count("\n") == 1
+
+
+def test_a_disk_with_too_little_room_is_named_at_the_start(monkeypatch, tmp_path):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(seaweedfs.shutil, "disk_usage", lambda _: usage._replace(free=63 << 20))
+    with pytest.raises(FatalError, match="on a disk with 63 MiB free, and the server writes nothing with less than 64"):
+        SeaweedFs.start(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def spark_context(
         # In a thread of its own: connecting to a master takes up to a minute, and a stop must not wait for it. There pyspark
         # also leaves SIGINT alone, which this program handles.
         context = active or wait_for(
-            lambda: _make(options, name), stopping, f"Spark's master {options.master}", too_late=_end
+            lambda: _make(options, name), stopping, f"Spark's master {_master(options)}", too_late=_end
         )
         own = active is None or active in _own
         if own and context is not None:
@@ -211,7 +211,7 @@ def _make(options: SparkSection, name: str) -> SparkContext:
     # pyspark imports pandas, only to look whether it is there
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # errors of the JVM are reported once, by this package
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    submitted = _is_submitted()
     if not submitted:
         find_java()
         _reach(options.master)
@@ -227,7 +227,7 @@ def _make(options: SparkSection, name: str) -> SparkContext:
             context = wait_for(
                 lambda: SparkContext(conf=conf, gateway=gateway),
                 None,
-                f"an answer of Spark's master {options.master}",
+                f"an answer of Spark's master {_master(options)}",
                 limit_seconds=MASTER_SECONDS if standalone else None,
                 too_late=_end,
             )
@@ -238,15 +238,24 @@ def _make(options: SparkSection, name: str) -> SparkContext:
                 raise error from exc
             forget_options()
             reason = without_secrets(sentence(exc), options.conf)
-            raise ConfigError(f"[spark] no context at master {options.master}: {reason}") from exc
+            raise ConfigError(f"[spark] no context at master {_master(options)}: {reason}") from exc
     if context is None or is_stopped(context):
         forget_options()
         raise ended() or SparkUnavailableError(
-            f"[spark] master {options.master}: does not answer, or has refused the application"
+            f"[spark] master {_master(options)}: does not answer, or has refused the application"
         )
     # Its thread prints a traceback to stderr when the JVM ends before it; that the JVM has ended is reported elsewhere.
     context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]  # noqa: SLF001
     return context
+
+
+def _is_submitted() -> bool:
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _master(options: SparkSection) -> str:
+    """Return the master for messages. `spark-submit` names its own, which only the context knows."""
+    return "of spark-submit" if _is_submitted() else options.master
 
 
 def _variables(options: SparkSection, *, submitted: bool) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from pathlib import Path
@@ -57,7 +58,8 @@ def main(arguments: list[str] | None = None) -> int:
         warn(str(exc))
         return EXIT_USAGE
     except (OSError, DamagedSegmentError) as exc:
-        warn(f"The embedded server cannot serve {options.path}: {exc}")
+        way = "; --port names another" if getattr(exc, "errno", None) == errno.EADDRINUSE else ""
+        warn(f"The embedded server cannot serve {options.path}: {exc}{way}")
         return EXIT_FAILED
     return 0
 

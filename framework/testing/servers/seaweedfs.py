@@ -26,6 +26,8 @@ MAX_VOLUMES = 800
 VOLUMES_A_BUCKET = 2
 """SeaweedFS gives each bucket seven volumes of its own at the first write, and fails when they run out: three buckets with
 the usual limit of 20. Volumes are files that grow, so a high limit costs nothing."""
+MIN_FREE_MIB = 64
+"""With less free space the server refuses every write for minutes, with an internal error that names no reason."""
 ACCESS_KEY = "local-access-key"
 SECRET_KEY = "local-secret-key"  # noqa: S105  # of a server on loopback that lives as long as its test
 
@@ -61,8 +63,8 @@ class SeaweedFs(LocalServer):
         """A server whose data lies in `folder`, ready to answer.
 
         Raises:
-            FatalError: the package is missing, the folder cannot be used, or the server ended or was not ready within 60
-                seconds.
+            FatalError: the package is missing, the folder cannot be used, its disk is full, or the server ended or was not
+                ready within 60 seconds.
         """
         binary = weed_binary()
         home = Path(folder).resolve()  # the server runs in it
@@ -78,6 +80,11 @@ class SeaweedFs(LocalServer):
             config.write_text(json.dumps({"identities": [identity]}))
         except OSError as error:
             raise FatalError(f"the server's folder {home} cannot be used: {error}") from error
+        if (free := shutil.disk_usage(data).free >> 20) < MIN_FREE_MIB:
+            raise FatalError(
+                f"the server's folder {home} is on a disk with {free} MiB free, and the server writes nothing with less "
+                f"than {MIN_FREE_MIB}: make room, or use a folder of another disk"
+            )
         ports: set[int] = set()
         while len(ports) < 4:  # noqa: PLR2004  # one for each of its parts
             ports.add(free_port(also_above=10_000))  # it takes that one for gRPC
@@ -86,7 +93,7 @@ class SeaweedFs(LocalServer):
         command = [
             binary, "server", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             f"-master.port={master}", "-master.peers=none", "-master.volumeSizeLimitMB=256", "-master.telemetry=false",
-            f"-volume.port={volume}", f"-volume.max={MAX_VOLUMES}", "-volume.minFreeSpace=64MiB",
+            f"-volume.port={volume}", f"-volume.max={MAX_VOLUMES}", f"-volume.minFreeSpace={MIN_FREE_MIB}MiB",
             "-volume.preStopSeconds=0", f"-filer.port={filer}",
             "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-s3.port.iceberg=0", "-s3.port.lance=0",
         ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import io
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from framework.cli import version
 from framework.cli.app import run
@@ -184,6 +186,17 @@ def test_an_interrupted_command_ends_with_130(moment):
     """Also while typer makes the commands: that takes a tenth of a second, on a busy machine a whole one."""
     done = subprocess.run([sys.executable, "-c", LATER % moment], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize(("answer", "code"), [(KeyboardInterrupt, 130), (EOFError, 1)])
+def test_ctrl_c_at_a_question_is_an_interrupt_and_ctrl_d_declines(monkeypatch, answer, code):
+    class Terminal(io.StringIO):
+        def readline(self, *_):
+            raise answer
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    monkeypatch.setattr(version, "version_lines", lambda _: typer.confirm("Sure?"))
+    assert run("s3_source", S3SourceTask, ["--version"]) == code
 
 
 def test_the_commands_are_made_once_in_a_process(monkeypatch, capsys):

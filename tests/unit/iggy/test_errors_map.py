@@ -116,6 +116,7 @@ def test_advice_about_a_refused_login_is_about_the_given_one():
     assert "password" not in said
     said = str(classify(RuntimeError("Invalid credentials"), "connect", server="iggy:8090", login='user "iggy"'))
     assert "[iggy] username and password" in said
+    assert "a variable ${env:NAME}" in said
 
 
 def test_a_server_that_does_not_answer_may_speak_tls_or_another_transport():

@@ -455,6 +455,14 @@ def test_an_identity_provider_that_could_not_be_reached_is_tried_again():
     assert isinstance(from_code("InvalidIdentityToken", 400, web, message="Incorrect token audience"), CredentialsError)
 
 
+def test_a_request_without_an_identity_that_is_refused_is_not_said_to_lack_a_permission():
+    failed = attrs.evolve(LIST, anonymous=True)
+    said = str(from_code("AccessDenied", 403, failed))
+    assert "leave s3.anonymous out and give credentials" in said
+    assert "grant" not in said
+    assert "grant s3:ListBucket" in str(from_code("AccessDenied", 403, LIST))
+
+
 def test_an_owner_that_is_expected_is_named_when_access_is_denied():
     failed = attrs.evolve(LIST, owner="123456789012")
     assert "s3.expected_bucket_owner, 123456789012" in str(from_code("AccessDenied", 403, failed))

@@ -167,6 +167,17 @@ def test_a_master_is_away_when_none_of_its_addresses_takes_a_connection():
             module._reach(f"spark://{away}")
 
 
+def test_a_master_of_spark_submit_is_not_named_as_the_one_of_the_configuration(monkeypatch):
+    def refuse(**_):
+        raise ValueError("no such master")
+
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    monkeypatch.setattr(pyspark, "SparkContext", refuse)
+    refuse._gateway = None
+    with pytest.raises(ConfigError, match="no context at master of spark-submit: "):
+        module._make(SparkSection(master="spark://elsewhere:7077"), "orders")
+
+
 def test_a_server_of_spark_connect_in_the_environment_is_refused(monkeypatch):
     """`spark-submit` says of it that there is a master, too, which the user never named."""
     monkeypatch.setenv("SPARK_REMOTE", "sc://head:15002")
