@@ -10,7 +10,7 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.error_reporter import ErrorReporter
-from framework.cli.run import read_config
+from framework.cli.run import load_source
 from framework.config.option import options_of, sections_of
 from framework.errors import ConfigError
 
@@ -69,7 +69,7 @@ class Program:
         Raises:
             ConfigError: no option names a file, or the file has mistakes.
         """
-        return read_config(self.task_class, self.choose(config, settings))
+        return load_source(self.task_class, self.choose(config, settings)).config
 
 
 def _required_options(task_class: type[AbstractSourceTask]) -> str:
