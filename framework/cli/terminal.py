@@ -97,25 +97,20 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def stopping(self) -> None:
-        """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
-        self._lines.stopping = True
-
-    def close(self) -> None:
-        """Leave the bar as it is and restore logging. Idempotent."""
+        """Leave the bar as it is and restore logging."""
         if self._bar is not None:
             with contextlib.suppress(OSError):  # the terminal is gone: how the run ended counts
                 self._bar.stop()
-            self._bar = None
         elif self._last is not None and figures(self._last) != self._lined:
             self._write_line(self._last)
-        self._last = None
         self._restore.close()
         if self._queue is not None:
             self.stopping()
             self._queue.close()
+
+    def stopping(self) -> None:
+        """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
+        self._lines.stopping = True
 
     def update(self, progress: RunStatistics) -> None:
         """Show the progress. Cheap; call it on every change, from one thread."""
@@ -269,16 +264,12 @@ class LineHandler(logging.Handler):
         self._write = write
 
     @override
-    def format(self, record: logging.LogRecord) -> str:
-        return self._form(record)
-
-    @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._write(self.format(record))
+            self._write(self._form(record))
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
             with contextlib.suppress(Exception):
-                self._write(self.format(unwritable(record)))
+                self._write(self._form(unwritable(record)))
 
 
 class _LineQueue:

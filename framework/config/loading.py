@@ -310,14 +310,14 @@ class _Reading:
         if not isinstance(name, str):
             self._mistakes.append(f"{place}.type: missing; known are {', '.join(TRANSFORMS.names())}")
             return None
-        if name not in TRANSFORMS:
-            self._mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
-            return None
         enabled = entry.get("enabled", True)
         if not isinstance(enabled, bool):
             self._mistakes.append(f"{place}.enabled: must be true or false")
         try:
             options_class = transform_class(name).options_class
+        except KeyError:
+            self._mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
+            return None
         except ConfigError as exc:
             self._mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
             return None
