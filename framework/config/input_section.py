@@ -213,14 +213,10 @@ class InputSection:
         # an envelope parses each record, so the format need not
         return attrs.evolve(options, validate=False) if envelope is not None and envelope.parses_records else options
 
-    def shaping_options(self) -> Mapping[str, object]:
-        """Return the options that shape good records, without those that have their default values."""
-        given, defaults = attrs.asdict(self.options()), attrs.asdict(InputOptions())
-        return {
-            name: value
-            for name, value in given.items()
-            if value != defaults[name] and name != "validate" and not name.startswith("max_")
-        }
+    def shaping_options(self) -> InputOptions:
+        """Return the options that shape good records; the others have their default values."""
+        others = {name: value for name, value in attrs.asdict(InputOptions()).items() if name.startswith("max_")}
+        return attrs.evolve(self.options(), **others, validate=True)
 
     def validate_options(self) -> Iterator[str]:
         """Yield errors for options that contradict each other, and for a format that cannot be made from them."""
