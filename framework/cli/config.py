@@ -128,14 +128,14 @@ def _section_text(name: str, cls: type) -> str:
         shown = (
             f"{option.name} = {toml_value(value)}" if value is not None else f"# {option.name} = {_commented(option)}"
         )
-        lines += [*_comment(option.metadata.doc), shown, ""]
+        lines += [*_comment(option.doc), shown, ""]
     return "\n".join(lines).rstrip()
 
 
 def _value(option: Option) -> object:
     """Return the value that the file gives an option; None leaves it commented out."""
-    if option.metadata.example is not None:
-        return option.metadata.example
+    if option.example is not None:
+        return option.example
     return "CHANGE-ME" if option.required else None
 
 

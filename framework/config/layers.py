@@ -377,7 +377,7 @@ def _options(cls: type) -> dict[OptionPath, Option]:
     found: dict[OptionPath, Option] = {}
     for section, kind in sections_of(cls).items():
         for option in options_of(kind):
-            for name in (option.name, *option.metadata.former_names):
+            for name in (option.name, *option.former_names):
                 path = (*section.split("."), name)
                 found[path] = option
     return found

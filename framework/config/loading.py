@@ -367,11 +367,11 @@ class _Reading:
             return _UNUSABLE
         if texts := [text for text in texts_in(value) if isinstance(text, SubstitutedText)]:
             self._brought_in[f"{place}{option.name}"] = texts
-        if option.metadata.secret and isinstance(value, str):
+        if option.secret and isinstance(value, str):
             self._secrets.update(secret_parts(str(value)))
         try:
             result = converted(value, option.type)
-            if isinstance(result, str) and (current := option.metadata.former_values.get(result)):
+            if isinstance(result, str) and (current := option.former_values.get(result)):
                 _warn(f'{place}{option.name} = "{result}": now called "{current}".')
                 result = current
             check_limits(result, option)
@@ -403,7 +403,7 @@ class _Reading:
 
     def _rename(self, given: dict[str, object], options: Iterable[Option], place: str) -> None:
         for option in options:
-            for former, advice in option.metadata.former_names.items():
+            for former, advice in option.former_names.items():
                 if former not in given:
                     continue
                 value = given.pop(former)
@@ -478,7 +478,7 @@ def _example(cls: type) -> str:
 
 def _shown(value: object, option: Option) -> str:
     """Return ` = "many"`, shortened; `***` for a secret, and for text from elsewhere."""
-    if option.metadata.secret or isinstance(value, SubstitutedText):
+    if option.secret or isinstance(value, SubstitutedText):
         return " = ***"
     visible = with_texts(value, lambda text: "***" if isinstance(text, SubstitutedText) else text)
     text = json.dumps(visible, default=str, ensure_ascii=False)

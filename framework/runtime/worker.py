@@ -196,13 +196,13 @@ class Worker:
                     type=option.type_text,
                     required=option.required,
                     default_value=None if option.required else plain(option.default),
-                    documentation=option.metadata.doc,
+                    documentation=option.doc,
                     group=section,
                 )
                 value = OptionValue(
                     name=name,
                     value=value_at(view, name.split(".")),
-                    recommended_values=list(option.metadata.choices or ()),
+                    recommended_values=list(option.choices or ()),
                     errors=errors.pop(name, []),
                 )
                 checks.append(OptionCheck(definition=definition, value=value))
