@@ -142,8 +142,7 @@ class Output:
         if self._with_bar:
             from rich.console import Console  # noqa: PLC0415  loaded for a terminal only
 
-            stream = cast("TextIO", _BarStream(self._lines, self._stream))
-            self._console = Console(file=stream, force_terminal=True, highlight=False)
+            self._console = Console(file=cast("TextIO", self._lines), force_terminal=True, highlight=False)
             write: Callable[[str], object] = functools.partial(
                 self._console.print, markup=False, highlight=False, soft_wrap=True
             )
@@ -329,22 +328,6 @@ class _LineQueue:
     def _lost_text(self, lost: int) -> str:
         said = f"lost here, because this log took no more: {counted(lost, 'line')}"
         return self._formatter.format(log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None))
-
-
-class _BarStream:
-    """Writes lines and bar to a terminal; what it does not take during a stop is lost. The part of a file that rich uses."""
-
-    def __init__(self, lines: LineWriter, stream: TextIO) -> None:
-        self.encoding = stream.encoding
-        self._lines = lines
-
-    def write(self, text: str) -> None:
-        """Write the text, of any number of lines."""
-        if text:
-            self._lines.write(text)
-
-    def flush(self) -> None:
-        """Do nothing: `write` keeps nothing back."""
 
 
 def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitStack:
