@@ -115,7 +115,7 @@ def wants_json(
         elif path is not None and not path.is_fifo():
             found += file_layers(path)
     ignored: list[str] = []
-    found += environment_layers(os.environ, root, ignored.append)
+    found += environment_layers(os.environ, root, (), ignored.append, ignored.append)
     found += setting_layers(settings, root, ignored.append)
     return bool(value_at(merge(found).values, ("log", "format")) == "json")
 

@@ -24,7 +24,6 @@ from framework.config.layers import (
     INCLUDE,
     Layer,
     Merged,
-    check_variables,
     environment_layers,
     file_layers,
     merge,
@@ -122,12 +121,9 @@ def load(
     environment = os.environ if environment is None else environment
     overrides: list[str] = []
     given = layers if layers is not None else file_layers(path) if path is not None else ()
-    layers = [
-        *given,
-        *environment_layers(environment, cls, overrides.append),
-        *setting_layers(settings, cls, overrides.append),
-    ]
-    check_variables(environment, cls, layers, overrides.append, _warn)
+    set_here = setting_layers(settings, cls, overrides.append)
+    of_variables = environment_layers(environment, cls, [*given, *set_here], overrides.append, _warn)
+    layers = [*given, *of_variables, *set_here]
     return _Reading(cls, environment, may_wait=may_wait).load(layers, origin=str(path or ""), overrides=overrides)
 
 
