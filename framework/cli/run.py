@@ -105,9 +105,7 @@ def wants_json(
 
     Of a pipe nothing is known here: it can be read once, and the loader does that.
     """
-    root = task_class.config_class
-    if root is None:
-        return False
+    root = config_class_of(task_class)
     found: list[Layer] = []
     with contextlib.suppress(ConfigError, OSError):  # the loader says what is wrong with the file
         if layers is not None:

@@ -133,10 +133,6 @@ class StateFolder:
         """
         return self._write(f"source_{quote(key, safe='')}_{version}.toml", data)
 
-    def remove(self, path: Path) -> None:
-        """Delete a stored version. Idempotent."""
-        path.unlink(missing_ok=True)
-
     def _read(self) -> dict[str, KeptState]:
         path = self._path / "state.json"
         for draft in self._path.glob("*.tmp"):  # of a worker that was killed

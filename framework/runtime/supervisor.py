@@ -470,7 +470,7 @@ class Supervisor:
                 self._state.change(key, active=None)
             if source.active.path == stored[number]:
                 self._activate(source)
-            self._state.remove(stored[number])
+            stored[number].unlink(missing_ok=True)
             log.info("%s: version %d deleted", key, number)
         self.wake()
 

@@ -143,7 +143,7 @@ class Worker:
                 [f"{place}{text}".replace(str(draft), "plugin_config") for text in error.mistakes]
             ) from error
         finally:
-            self._state.remove(draft)
+            draft.unlink(missing_ok=True)
 
     def _name_mistakes(self, key: str, content: Mapping[str, Any]) -> list[str]:
         """Check the source's name: its positions belong to it, and no other source may have it."""

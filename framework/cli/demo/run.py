@@ -280,11 +280,10 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> No
 
 def _read_config(demo: Demo, name: str) -> SourceCommonConfig:
     """Return the configuration of a source as the demo wrote it: a variable may name another server than the demo's."""
+    from framework.cli.run import config_class_of  # noqa: PLC0415
     from framework.config.loading import load_config  # noqa: PLC0415
 
-    root = demo.store.task_class.config_class
-    assert root is not None  # a source with a demo is a shipped one
-    return load_config(demo.config(name), root, environment={})
+    return load_config(demo.config(name), config_class_of(demo.store.task_class), environment={})
 
 
 def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
