@@ -125,24 +125,29 @@ def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
 # ---- files
 
 
-def file_layers(path: str | Path, files: list[Path] | None = None) -> list[Layer]:
+def file_layers(
+    path: str | Path, files: list[Path] | None = None, *, content: Mapping[str, Any] | None = None
+) -> list[Layer]:
     """Return the layers of a file: what it includes, in order, then the file itself.
 
     Args:
         path: the file.
         files: receives each file that is read, this one first; after an error the last one is at fault.
+        content: what stands in the file; by default it is read.
 
     Raises:
         ConfigError: a file cannot be read, is not TOML, or includes itself.
     """
-    return list(_file_layers(Path(path), (), [] if files is None else files))
+    return list(_file_layers(Path(path), (), [] if files is None else files, content))
 
 
-def _file_layers(path: Path, chain: tuple[Path, ...], files: list[Path]) -> Iterator[Layer]:
+def _file_layers(
+    path: Path, chain: tuple[Path, ...], files: list[Path], content: Mapping[str, Any] | None = None
+) -> Iterator[Layer]:
     if len(files) == _MAX_FILES:
         raise ConfigError(f"include: more than {_MAX_FILES} files are included", origin=str(chain[0]))
     files.append(path)
-    values = read_toml(path, may_wait=not chain)
+    values = read_toml(path, may_wait=not chain) if content is None else dict(content)
     for name in _included(values.pop(INCLUDE, []), path):
         target = path.parent / name
         if os.path.realpath(target) in map(os.path.realpath, (*chain, path)):  # of links in a circle, `resolve` raises
