@@ -128,6 +128,10 @@ class StateFolder:
         """
         return self._write(f"source_{quote(key, safe='')}_{version}.toml", data)
 
+    def remove(self, path: Path) -> None:
+        """Delete a stored version. Idempotent."""
+        path.unlink(missing_ok=True)
+
     def _read(self) -> dict[str, KeptState]:
         path = self.path / "state.json"
         for draft in self.path.glob("*.tmp"):  # of a worker that was killed

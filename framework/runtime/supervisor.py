@@ -470,7 +470,7 @@ class Supervisor:
                 self._state.change(key, active=None)
             if source.active.path == stored[number]:
                 self._activate(source)
-            stored[number].unlink(missing_ok=True)
+            self._state.remove(stored[number])
             log.info("%s: version %d deleted", key, number)
         self.wake()
 
