@@ -369,13 +369,13 @@ def _row(option: Option) -> str:
 
 
 def _kind(option: Option) -> str:
-    choices = option.metadata.choices
+    choices = option.choices
     if choices is not None:
         return _alternatives(choices)
     limits = limits_text(option)
-    unit = option.metadata.unit
+    unit = option.unit
     text = ", ".join(filter(None, (f"{option.type_text} of {unit}" if unit else option.type_text, limits)))
-    return f"{text}, secret" if option.metadata.secret else text
+    return f"{text}, secret" if option.secret else text
 
 
 def _alternatives(choices: Iterable[str]) -> str:
@@ -389,11 +389,11 @@ def _default_of(option: Option) -> str:
 
 
 def _meaning(option: Option) -> str:
-    former = option.metadata.former_names
+    former = option.former_names
     old = f" Formerly {', '.join(f'`{name}`' for name in former)}." if former else ""
-    for value, current in option.metadata.former_values.items():
+    for value, current in option.former_values.items():
         old += f' `"{current}"` was formerly `"{value}"`.'
-    return " ".join(option.metadata.doc.split()) + old
+    return " ".join(option.doc.split()) + old
 
 
 def transforms_page() -> str:

@@ -27,7 +27,7 @@ from framework.cli.offsets_commands import offsets_app
 from framework.cli.plan import plan, status
 from framework.cli.program import Program
 from framework.cli.read import read
-from framework.cli.run import read_config, run_source, wants_json
+from framework.cli.run import load_source, run_source, wants_json
 from framework.cli.streams import ReaderGoneError, standard_streams
 from framework.errors import EXIT_DONE, EXIT_TRY_AGAIN, ConfigError, SourceError
 
@@ -191,7 +191,7 @@ def main(
         raise ConfigError(
             "--standby, --take-over: one waits for the other instance, one ends it; leave one of the two out"
         )
-    found = read_config(task_class, file)
+    found = load_source(task_class, file).config
     reporter.json = found.log.format == "json"  # also that of a pipe
     if found.http.enabled and channel is None:
         from framework.cli.worker import run_with_api  # noqa: PLC0415 - only when it is switched on

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.first_records import check_records, then
-from framework.cli.run import empty_advice, nothing_at, read_config, require_pyspark
+from framework.cli.run import empty_advice, load_source, nothing_at, require_pyspark
 from framework.cli.text import printable
 from framework.cli.version import outdated_packages
 from framework.discovery.listing_feed import iterated
@@ -70,7 +70,7 @@ def check_source(task_class: type[AbstractSourceTask], file: ConfigFile) -> int:
     Raises:
         ConfigError: mistakes in the file.
     """
-    config = read_config(task_class, file)
+    config = load_source(task_class, file).config
     _write(CheckResult("configuration", ok=True, detail=f"{file.path} is right"))
     if outdated := outdated_packages():
         _write(CheckResult("packages", ok=True, detail=outdated, warning=True))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from framework.cli.config_file import ConfigOption, JsonOption, SetOption
-from framework.cli.run import config_class_of, load_checked
+from framework.cli.run import config_class_of, load_source
 from framework.cli.text import write_lines
 from framework.config.json_schema import json_schema
 from framework.config.layers import value_at
@@ -77,7 +77,7 @@ def show(
     """Show every option with its value and origin. Secrets are masked."""
     program: Program = context.obj
     file = program.choose(config, settings)
-    loaded = load_checked(program.task_class, file)
+    loaded = load_source(program.task_class, file)
     shown = _shown(loaded, str(file.path), defaults=not no_defaults)
     transforms = shown_mapping({"transforms": loaded.merged.values.get("transforms", [])}, {})["transforms"]
     if json:
@@ -128,14 +128,14 @@ def _section_text(name: str, cls: type) -> str:
         shown = (
             f"{option.name} = {toml_value(value)}" if value is not None else f"# {option.name} = {_commented(option)}"
         )
-        lines += [*_comment(option.metadata.doc), shown, ""]
+        lines += [*_comment(option.doc), shown, ""]
     return "\n".join(lines).rstrip()
 
 
 def _value(option: Option) -> object:
     """Return the value that the file gives an option; None leaves it commented out."""
-    if option.metadata.example is not None:
-        return option.metadata.example
+    if option.example is not None:
+        return option.example
     return "CHANGE-ME" if option.required else None
 
 

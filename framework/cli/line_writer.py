@@ -27,10 +27,13 @@ class LineWriter:
     processes share that write lines to it. Where the system has no such lock, a line above 4,096 bytes may contain others.
     A terminal is ready when it has room for one byte: it is opened again, so that a write never waits. If it cannot be
     opened, as after `su`, it takes one byte at a time.
+
+    It has the part of a file that rich uses for a bar: `encoding`, `write` and `flush`.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self.stopping = False
+        self.encoding = stream.encoding
         self._stream = stream
         self._seconds_left = LAST_SECONDS
         self._descriptor = -1
@@ -39,7 +42,7 @@ class LineWriter:
             descriptor = stream.fileno()
             if _may_be_full(descriptor):
                 self._descriptor, self._piece = descriptor, select.PIPE_BUF
-                self._encode = codecs.getincrementalencoder(stream.encoding)(stream.errors or "strict").encode
+                self._encode = codecs.getincrementalencoder(self.encoding)(stream.errors or "strict").encode
                 if os.isatty(descriptor):
                     self._open_terminal(descriptor)
                 self._room.register(self._descriptor, select.POLLOUT)
@@ -57,7 +60,7 @@ class LineWriter:
         return self.write(f"{text}\n")
 
     def write(self, line: str) -> bool:
-        """Write a line, which has its end; return whether the stream took all of it."""
+        """Write a line, which has its end, or a part of a bar; return whether the stream took all of it."""
         if self._descriptor < 0:
             self._stream.write(line)
             self._stream.flush()
@@ -74,6 +77,9 @@ class LineWriter:
             return True
         finally:
             self._unlock()
+
+    def flush(self) -> None:
+        """Do nothing: `write` keeps nothing back."""
 
     def _write_piece(self, piece: bytes, seconds: float) -> int:
         """Return how many bytes of the piece were written; 0 without room for any."""

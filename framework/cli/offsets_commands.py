@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from operator import attrgetter
 from pathlib import Path
@@ -44,19 +44,15 @@ def show(
     """Count positions by state and partition. With --key or --prefix, shows each."""
     choice = _choice(key, prefix)
     found = _read_log(context, config, settings)
-    entries = (
-        sorted(_chosen(found, choice), key=attrgetter("bucket", "key", "split_number")) if choice is not None else None
-    )
+    entries = [] if choice is None else sorted(_chosen(found, choice), key=attrgetter("bucket", "key", "split_number"))
     if json:
-        more = {"entries": [as_row(entry) for entry in entries]} if entries is not None else {}
+        more = {} if choice is None else {"entries": [*map(as_row, entries)]}
         write_json({**summary(found), **more})
         return EXIT_DONE
-    if entries is None:
+    if choice is None:
         write_lines(summary_lines(summary(found)))
     else:
-        write_lines(
-            _entry_lines(entries) if entries or choice is None else [unknown_text(choice, _chosen(found, None))]
-        )
+        write_lines(_entry_lines(entries) if entries else [unknown_text(choice, _chosen(found, None))])
     write_lines([f"as of {moment(found.as_of_ms)}, {saved_text(found)}"])
     return EXIT_DONE
 
@@ -312,10 +308,8 @@ def summary_lines(counts: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
-    shown = 0
+def _entry_lines(entries: Sequence[OffsetManagerEntry]) -> Iterator[str]:
     for entry in entries:
-        shown += 1
         yield f"{entry.bucket}/{entry.key}{_division_text(entry)}"
         saved = f", saved {entry.records_saved:,}" if entry.records_saved < entry.records_done else ""
         yield (
@@ -328,7 +322,7 @@ def _entry_lines(entries: Iterable[OffsetManagerEntry]) -> Iterator[str]:
             yield "  begins again in another partition: its own is gone"
         elif entry.numbering_options:
             yield f"  depends on {entry.numbering_options}"
-    yield counted(shown, "position")
+    yield counted(len(entries), "position")
 
 
 def _division_text(entry: OffsetManagerEntry) -> str:

@@ -10,8 +10,7 @@ import attrs
 
 from framework.cli.config_file import ConfigFile
 from framework.cli.error_reporter import ErrorReporter
-from framework.cli.run import read_config
-from framework.config.option import options_of, sections_of
+from framework.cli.run import load_source
 from framework.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ class Program:
         path = config or self.config
         if path is None:
             more = ", and the command demo needs none" if self.has_demo else ""
-            raise ConfigError(
-                f"no configuration: add --config FILE, a TOML file with at least {_required_options(self.task_class)}; "
-                f"the command config init writes one{more}"
-            )
+            raise ConfigError(f"no configuration: add --config FILE; the command config init writes one{more}")
         return ConfigFile(path=path, settings=self.overrides(settings), layers=self.layers)
 
     def read(self, config: Path | None, settings: Sequence[str] | None) -> SourceCommonConfig:
@@ -69,19 +65,4 @@ class Program:
         Raises:
             ConfigError: no option names a file, or the file has mistakes.
         """
-        return read_config(self.task_class, self.choose(config, settings))
-
-
-def _required_options(task_class: type[AbstractSourceTask]) -> str:
-    """Return the required options of a file, as text: `[source] name, [input] format`."""
-    root = task_class.config_class
-    sections = sections_of(root).items() if root is not None else ()
-    return ", ".join(
-        f"[{name}] {option}"
-        for name, section in sections
-        for option in (
-            *getattr(section, "one_of", ())[:1],
-            *(option.name for option in options_of(section) if option.required),
-            *(("topic",) if name == "iggy" else ()),  # unless a name template gives it
-        )
-    )
+        return load_source(self.task_class, self.choose(config, settings)).config

@@ -18,7 +18,7 @@ from framework.cli.signals import stopped_by_signals
 from framework.cli.terminal import Output
 from framework.config.bucket import BucketConfig
 from framework.config.layers import Layer, environment_layers, file_layers, merge, setting_layers, value_at
-from framework.config.loading import Loaded, load, noted
+from framework.config.loading import Loaded, load
 from framework.discovery.object_filters import FilterReason
 from framework.engine.process_setup import set_up_process
 from framework.engine.run_statistics import RunStatistics
@@ -43,19 +43,10 @@ TAKEN_OVER_SECONDS = 5.0
 """Maximum wait for the port of an instance that was taken over: it ends within that time."""
 
 
-def read_config(task_class: type[AbstractSourceTask], file: ConfigFile) -> SourceCommonConfig:
-    """Return the configuration in a file with its overrides, fully checked, including the format.
-
-    Raises:
-        ConfigError: all mistakes, each with its place.
-    """
-    return load_checked(task_class, file).config
-
-
-def load_checked(
+def load_source(
     task_class: type[AbstractSourceTask], file: ConfigFile, *, may_wait: bool = True
 ) -> Loaded[SourceCommonConfig]:
-    """Return the configuration as `read_config` does, with the origins of its values.
+    """Return the configuration in a file with its overrides, fully checked, and the origins of its values.
 
     Args:
         task_class: the source.
@@ -65,17 +56,8 @@ def load_checked(
     Raises:
         ConfigError: all mistakes, each with its place.
     """
-    from framework.config.format_registry import make_transformer  # noqa: PLC0415 - formats are found when they are used
-
-    loaded: Loaded[SourceCommonConfig] = load(
-        file.path, config_class_of(task_class), settings=file.settings, may_wait=may_wait, layers=file.layers
-    )
-    try:
-        make_transformer(loaded.config.input.options())
-    except ConfigError as exc:
-        mistakes = [noted(f"[input] {mistake.removeprefix('input.')}", loaded.merged) for mistake in exc.mistakes]
-        raise ConfigError(mistakes, origin=str(file.path)) from exc
-    return loaded
+    root = config_class_of(task_class)
+    return load(file.path, root, settings=file.settings, may_wait=may_wait, layers=file.layers)
 
 
 def config_class_of(task_class: type[AbstractSourceTask]) -> type[SourceCommonConfig]:
@@ -123,9 +105,7 @@ def wants_json(
 
     Of a pipe nothing is known here: it can be read once, and the loader does that.
     """
-    root = task_class.config_class
-    if root is None:
-        return False
+    root = config_class_of(task_class)
     found: list[Layer] = []
     with contextlib.suppress(ConfigError, OSError):  # the loader says what is wrong with the file
         if layers is not None:
@@ -133,7 +113,7 @@ def wants_json(
         elif path is not None and not path.is_fifo():
             found += file_layers(path)
     ignored: list[str] = []
-    found += environment_layers(os.environ, root, ignored.append)
+    found += environment_layers(os.environ, root, (), ignored.append, ignored.append)
     found += setting_layers(settings, root, ignored.append)
     return bool(value_at(merge(found).values, ("log", "format")) == "json")
 

@@ -97,25 +97,20 @@ class Output:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def stopping(self) -> None:
-        """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
-        self._lines.stopping = True
-
-    def close(self) -> None:
-        """Leave the bar as it is and restore logging. Idempotent."""
+        """Leave the bar as it is and restore logging."""
         if self._bar is not None:
             with contextlib.suppress(OSError):  # the terminal is gone: how the run ended counts
                 self._bar.stop()
-            self._bar = None
         elif self._last is not None and figures(self._last) != self._lined:
             self._write_line(self._last)
-        self._last = None
         self._restore.close()
         if self._queue is not None:
             self.stopping()
             self._queue.close()
+
+    def stopping(self) -> None:
+        """Lines wait for their reader no longer: they are written at once, or lost. Idempotent; from any thread."""
+        self._lines.stopping = True
 
     def update(self, progress: RunStatistics) -> None:
         """Show the progress. Cheap; call it on every change, from one thread."""
@@ -147,8 +142,7 @@ class Output:
         if self._with_bar:
             from rich.console import Console  # noqa: PLC0415  loaded for a terminal only
 
-            stream = cast("TextIO", _BarStream(self._lines, self._stream))
-            self._console = Console(file=stream, force_terminal=True, highlight=False)
+            self._console = Console(file=cast("TextIO", self._lines), force_terminal=True, highlight=False)
             write: Callable[[str], object] = functools.partial(
                 self._console.print, markup=False, highlight=False, soft_wrap=True
             )
@@ -269,16 +263,12 @@ class LineHandler(logging.Handler):
         self._write = write
 
     @override
-    def format(self, record: logging.LogRecord) -> str:
-        return self._form(record)
-
-    @override
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._write(self.format(record))
+            self._write(self._form(record))
         except Exception:  # noqa: BLE001  logging's own rule: a line that cannot be written ends nothing
             with contextlib.suppress(Exception):
-                self._write(self.format(unwritable(record)))
+                self._write(self._form(unwritable(record)))
 
 
 class _LineQueue:
@@ -338,22 +328,6 @@ class _LineQueue:
     def _lost_text(self, lost: int) -> str:
         said = f"lost here, because this log took no more: {counted(lost, 'line')}"
         return self._formatter.format(log.makeRecord(log.name, logging.WARNING, __file__, 0, said, (), None))
-
-
-class _BarStream:
-    """Writes lines and bar to a terminal; what it does not take during a stop is lost. The part of a file that rich uses."""
-
-    def __init__(self, lines: LineWriter, stream: TextIO) -> None:
-        self.encoding = stream.encoding
-        self._lines = lines
-
-    def write(self, text: str) -> None:
-        """Write the text, of any number of lines."""
-        if text:
-            self._lines.write(text)
-
-    def flush(self) -> None:
-        """Do nothing: `write` keeps nothing back."""
 
 
 def _take_over_logging(handler: logging.Handler, level: int) -> contextlib.ExitStack:

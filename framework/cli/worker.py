@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import INTERRUPTED, load_checked
+from framework.cli.run import INTERRUPTED, load_source
 from framework.cli.signals import stopped_by_signals
 from framework.cli.terminal import Output
 from framework.config.layers import ENVIRONMENT_PREFIX, Layer
@@ -137,7 +137,7 @@ def _load(
     task_class: type[AbstractSourceTask], path: Path, layers: Sequence[Layer], settings: tuple[str, ...] = ()
 ) -> Loaded[SourceCommonConfig]:
     """Check a file. No pipe of `${file:}` is waited for: the supervisor's lock is held, and each start reads it again."""
-    return load_checked(task_class, ConfigFile(path=path, settings=settings, layers=tuple(layers)), may_wait=False)
+    return load_source(task_class, ConfigFile(path=path, settings=settings, layers=tuple(layers)), may_wait=False)
 
 
 def _own_variables() -> dict[str, str]:

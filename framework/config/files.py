@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 PIPE_SECONDS = 30.0
-"""How long a pipe is waited for, such as that of `--config <(sops -d s3.toml)`."""
+"""How long a pipe or a terminal is waited for, such as that of `--config <(sops -d s3.toml)`."""
 
 _PIECE_BYTES = 1 << 16
 
@@ -23,7 +23,7 @@ def read_file(path: Path, max_bytes: int, *, may_wait: bool = True) -> bytes:
         may_wait: whether it may be a pipe, or another thing that is waited for, such as a terminal.
 
     Raises:
-        OSError: it cannot be read, is longer, or is a pipe into which no process writes.
+        OSError: it cannot be read, is longer, or is a pipe or a terminal into which nothing is written.
     """
     data = _first_bytes(path, max_bytes + 1, may_wait=may_wait)
     if len(data) > max_bytes:
@@ -45,19 +45,17 @@ def read_text(path: Path, max_bytes: int, *, may_wait: bool = True) -> str:
 
 def _first_bytes(path: Path, number: int, *, may_wait: bool) -> bytes:
     with open(path, "rb", opener=_without_wait) as file:
-        if not stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
-            os.set_blocking(file.fileno(), may_wait)
-            content: bytes | None = file.read(number)
-            if content is None:
-                raise OSError(errno.EINVAL, "it is a terminal, not a file, and is read more than once")
-            return content
+        is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
+        if not (is_pipe or file.isatty()):
+            return file.read(number)
+        kind = "a pipe" if is_pipe else "a terminal"
         if not may_wait:
-            raise OSError(errno.EINVAL, "it is a pipe, not a file, and is read more than once")
+            raise OSError(errno.EINVAL, f"it is {kind}, not a file, and is read more than once")
         poll, data = select.poll(), bytearray()
         poll.register(file, select.POLLIN)
         while len(data) < number:
             if not poll.poll(PIPE_SECONDS * 1000):
-                raise TimeoutError(errno.ETIMEDOUT, f"it is a pipe, and nothing came within {PIPE_SECONDS:g} seconds")
+                raise TimeoutError(errno.ETIMEDOUT, f"it is {kind}, and nothing came within {PIPE_SECONDS:g} seconds")
             piece = os.read(file.fileno(), _PIECE_BYTES)
             if not piece:
                 break

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from framework.config.format_registry import FORMATS, NO_COLUMNS
+from framework.config.format_registry import make_transformer
 from framework.config.option import Bytes, option
 from framework.envelopes.layout import HEADER_ENCODINGS, PAYLOAD_ENCODINGS, TIME_UNITS
 from framework.envelopes.options import ENVELOPES, EnvelopeOptions
+from framework.errors import ConfigError
 from framework.transformer import (
     COMPRESSIONS,
     MAX_MESSAGE_BYTES,
@@ -26,9 +27,6 @@ _READ_WHOLE = ("bytes", "csv", "json")
 
 _INPUT_OPTIONS = [field.name for field in attrs.fields(InputOptions)]
 _ENVELOPE_OPTIONS = attrs.fields_dict(EnvelopeOptions).keys() - {"envelope", "check_origin"}
-
-_SENT_UNCHANGED = ("bytes", "json", "jsonl", "text")
-"""Shipped formats whose records have no columns."""
 
 
 @attrs.frozen(kw_only=True)
@@ -215,24 +213,19 @@ class InputSection:
         # an envelope parses each record, so the format need not
         return attrs.evolve(options, validate=False) if envelope is not None and envelope.parses_records else options
 
-    def shaping_options(self) -> Mapping[str, object]:
-        """Return the options that shape good records, without those that have their default values."""
-        given, defaults = attrs.asdict(self.options()), attrs.asdict(InputOptions())
-        return {
-            name: value
-            for name, value in given.items()
-            if value != defaults[name] and name != "validate" and not name.startswith("max_")
-        }
+    def shaping_options(self) -> InputOptions:
+        """Return the options that shape good records; the others have their default values."""
+        others = {name: value for name, value in attrs.asdict(InputOptions()).items() if name.startswith("max_")}
+        return attrs.evolve(self.options(), **others, validate=True)
 
     def validate_options(self) -> Iterator[str]:
-        """Yield errors for an unknown format, and for options that contradict each other."""
-        if self.format not in FORMATS:
-            yield f'format = "{self.format}": {FORMATS.unknown(self.format)}'
+        """Yield errors for options that contradict each other, and for a format that cannot be made from them."""
         if self.split_size is not None and self.format in _READ_WHOLE:
             yield f"split_size: objects of {self.format} can only be read whole; leave it out"
         if self.split_size is not None and self.compression not in {"none", "auto"}:
             yield f"split_size: an object in {self.compression} can only be read from its beginning; leave split_size out"
-        if self.columns and self.format in _SENT_UNCHANGED:
-            yield NO_COLUMNS.format(format=self.format).removeprefix("input.")
         yield from self._envelope_errors()
-        yield from (mistake.removeprefix("input.") for mistake in self.options().validate_options())
+        try:
+            make_transformer(self.options())
+        except ConfigError as exc:
+            yield from (mistake.removeprefix("input.") for mistake in exc.mistakes)

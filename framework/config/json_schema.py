@@ -143,7 +143,7 @@ def _table(cls: type) -> Schema:
     properties: Schema = {}
     for option in options_of(cls):
         properties[option.name] = _option(option)
-        for former in option.metadata.former_names:
+        for former in option.former_names:
             kind = {**_kind(option), "description": f"Former name of {option.name}.", "deprecated": True}
             properties[former] = kind
     properties |= {name: _section(section) for name, section in subsections_of(cls).items()}
@@ -152,17 +152,16 @@ def _table(cls: type) -> Schema:
 
 def _option(option: Option) -> Schema:
     default = option.default
-    schema = {"description": " ".join(option.metadata.doc.split()), **_kind(option)}
+    schema = {"description": " ".join(option.doc.split()), **_kind(option)}
     if option.required or default is None or isinstance(default, Mapping) or default == math.inf:
         return schema
     return {**schema, "default": list(default) if isinstance(default, tuple) else default}
 
 
 def _kind(option: Option) -> Schema:
-    metadata = option.metadata
-    if metadata.choices is not None:
-        return {"anyOf": [{"enum": [*metadata.choices, *metadata.former_values]}, _REFERENCE]}
-    return _type(option.type, metadata.minimum, metadata.maximum)
+    if option.choices is not None:
+        return {"anyOf": [{"enum": [*option.choices, *option.former_values]}, _REFERENCE]}
+    return _type(option.type, option.minimum, option.maximum)
 
 
 def _type(kind: Any, minimum: float | None = None, maximum: float | None = None) -> Schema:

@@ -144,7 +144,6 @@ _SINK_VARIABLE = re.compile(r"\{\{\s*(\w+)\s*(?::[^{}]*)?\}\}", re.ASCII)
 
 COMMON: Mapping[str, ConnectorOption] = {
     "name": ConnectorOption(to="source.name", read=_source_name, note="identifies the positions: keep it"),
-    "connector.class": ConnectorOption(note="the program is the connector"),
     "tasks.max": ConnectorOption(to="runner.tasks_max", read=whole_number),
     "topic": ConnectorOption(to="iggy.topic"),
     TOPICS: ConnectorOption(
@@ -152,9 +151,6 @@ COMMON: Mapping[str, ConnectorOption] = {
         note="the former name of topic",
         by_hand='write "{}" if it holds one topic',
         yields=True,
-    ),
-    "topics.regex": ConnectorOption(
-        note="what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template"
     ),
     "topic.creation.default.partitions": ConnectorOption(to="iggy.partitions", read=whole_number),
     "input.format": ConnectorOption(to="input.format", read=_lower),
@@ -180,27 +176,24 @@ COMMON: Mapping[str, ConnectorOption] = {
         by_hand='write "none", or "skip_record" if it holds all',
     ),
     "errors.deadletterqueue.topic.name": ConnectorOption(to="errors.dead_letter_topic"),
-    "errors.log.enable": ConnectorOption(note="errors are always logged"),
-    "errors.log.include.messages": ConnectorOption(note="records are never logged; a dead letter has the bytes"),
-    "max.poll.records": ConnectorOption(
-        note="requests are formed by bytes and time: [iggy] batch_length, batch_bytes, linger_time"
-    ),
-    "ring.buffer.size": ConnectorOption(
-        note="every object has a position, so late keys are found: [discovery] allowed_lateness"
-    ),
-    "schema.registry.url": ConnectorOption(note=_CONVERTER),
-    "value.converter.schema.registry.url": ConnectorOption(note=_CONVERTER),
-    "schemas.enable": ConnectorOption(note=_CONVERTER),
-    "kafka.retry.backoff.ms": ConnectorOption(note="a source that has lost Iggy reconnects for five minutes"),
-    "bootstrap.servers": ConnectorOption(note=_KAFKA),
-    "plugin.path": ConnectorOption(note="there are no plug-ins to load"),
-    "exactly.once.support": ConnectorOption(note="delivery is always exactly once"),
-    "transaction.boundary": ConnectorOption(note="delivery is always exactly once"),
-    "task.id": ConnectorOption(note="tasks are numbered by the program"),
 }
-"""Properties of every source, and of Kafka Connect itself."""
+"""Properties of every source, and of Kafka Connect itself, that become options."""
 
-PREFIXES: Mapping[str, str] = {
+WITHOUT_COUNTERPART: Mapping[str, str] = {
+    "connector.class": "the program is the connector",
+    "topics.regex": "what a sink read: name the topic to write to in [iggy] topic, or {{topic}} in [naming] template",
+    "errors.log.enable": "errors are always logged",
+    "errors.log.include.messages": "records are never logged; a dead letter has the bytes",
+    "max.poll.records": "requests are formed by bytes and time: [iggy] batch_length, batch_bytes, linger_time",
+    "ring.buffer.size": "every object has a position, so late keys are found: [discovery] allowed_lateness",
+    "schema.registry.url": _CONVERTER,
+    "schemas.enable": _CONVERTER,
+    "kafka.retry.backoff.ms": "a source that has lost Iggy reconnects for five minutes",
+    "bootstrap.servers": _KAFKA,
+    "plugin.path": "there are no plug-ins to load",
+    "exactly.once.support": "delivery is always exactly once",
+    "transaction.boundary": "delivery is always exactly once",
+    "task.id": "tasks are numbered by the program",
     "key.converter": _CONVERTER,
     "value.converter": _CONVERTER,
     "header.converter": _CONVERTER,
@@ -220,7 +213,7 @@ PREFIXES: Mapping[str, str] = {
     "rest.": "the worker's own options",
     "config.providers": "references are ${env:NAME} and ${file:PATH}",
 }
-"""Beginnings of properties without a counterpart."""
+"""Beginnings of properties without a counterpart, and the reason."""
 
 
 def convert_properties(
@@ -291,7 +284,7 @@ def _turn(name: str, option: ConnectorOption) -> int:
 
 
 def _by_prefix(name: str) -> ConnectorOption:
-    notes = (note for prefix, note in PREFIXES.items() if name.startswith(prefix))
+    notes = (note for prefix, note in WITHOUT_COUNTERPART.items() if name.startswith(prefix))
     return ConnectorOption(note=next(notes, "unknown: neither Kafka Connect's nor this connector's"))
 
 

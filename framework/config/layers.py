@@ -125,24 +125,29 @@ def value_at(mapping: Mapping[str, Any], path: Iterable[str]) -> Any:
 # ---- files
 
 
-def file_layers(path: str | Path, files: list[Path] | None = None) -> list[Layer]:
+def file_layers(
+    path: str | Path, files: list[Path] | None = None, *, content: Mapping[str, Any] | None = None
+) -> list[Layer]:
     """Return the layers of a file: what it includes, in order, then the file itself.
 
     Args:
         path: the file.
         files: receives each file that is read, this one first; after an error the last one is at fault.
+        content: what stands in the file; by default it is read.
 
     Raises:
         ConfigError: a file cannot be read, is not TOML, or includes itself.
     """
-    return list(_file_layers(Path(path), (), [] if files is None else files))
+    return list(_file_layers(Path(path), (), [] if files is None else files, content))
 
 
-def _file_layers(path: Path, chain: tuple[Path, ...], files: list[Path]) -> Iterator[Layer]:
+def _file_layers(
+    path: Path, chain: tuple[Path, ...], files: list[Path], content: Mapping[str, Any] | None = None
+) -> Iterator[Layer]:
     if len(files) == _MAX_FILES:
         raise ConfigError(f"include: more than {_MAX_FILES} files are included", origin=str(chain[0]))
     files.append(path)
-    values = read_toml(path, may_wait=not chain)
+    values = read_toml(path, may_wait=not chain) if content is None else dict(content)
     for name in _included(values.pop(INCLUDE, []), path):
         target = path.parent / name
         if os.path.realpath(target) in map(os.path.realpath, (*chain, path)):  # of links in a circle, `resolve` raises
@@ -231,58 +236,46 @@ def _toml_hint(text: str, error: tomllib.TOMLDecodeError) -> str:
 # ---- overrides
 
 
-def environment_layers(environment: Mapping[str, str], cls: type, report: Callable[[str], None]) -> list[Layer]:
-    """Return a layer for each variable `IGGY_SOURCE__SECTION__OPTION`, in the order of their names.
-
-    Args:
-        environment: all variables.
-        cls: the root class.
-        report: receives a sentence for each whose value is not UTF-8.
-    """
-    layers: list[Layer] = []
-    for name, (path, option) in sorted(_variables(cls).items()):
-        variable = f"{ENVIRONMENT_PREFIX}{name}"
-        text = environment.get(variable)
-        if text is None:
-            continue
-        if not is_unicode(text):
-            report(f"{variable}: the value of this environment variable is not UTF-8 text")
-            continue
-        value = override_value(text, option)
-        value = with_texts(value, lambda text: text.replace("${", "$${"))  # a variable is meant as it is
-        layers.append(Layer(origin=variable, values=_nested(path, value)))
-    return layers
-
-
-def check_variables(
+def environment_layers(
     environment: Mapping[str, str],
     cls: type,
-    layers: Sequence[Layer],
+    others: Sequence[Layer],
     report: Callable[[str], None],
     warn: Callable[[str], None],
-) -> None:
-    """Name the variables that were meant for an option and name none, also in another form: `IGGY_SOURCE_S3_BUCKET`.
+) -> list[Layer]:
+    """Return a layer for each variable `IGGY_SOURCE__SECTION__OPTION`, in the order of their names.
 
-    A variable that the configuration refers to is left alone, and so is one in another form that resembles no option:
-    Kubernetes sets `IGGY_SOURCE_SERVICE_HOST` for a service of the name iggy-source.
+    Variables that were meant for an option and name none are named, also in another form: `IGGY_SOURCE_S3_BUCKET`. One that
+    the configuration refers to is left alone, and so is one in another form that resembles no option: Kubernetes sets
+    `IGGY_SOURCE_SERVICE_HOST` for a service of the name iggy-source.
 
     Args:
         environment: all variables.
         cls: the root class.
-        layers: the values of files and of `--set`.
-        report: receives a sentence for each that begins with `IGGY_SOURCE__`, or differs from an option's variable in
-            underscores or case only.
+        others: the values of files and of `--set`.
+        report: receives a sentence for each whose value is not UTF-8, and for each that names no option and begins with
+            `IGGY_SOURCE__`, or differs from an option's variable in underscores or case only.
         warn: receives a sentence for each other one that begins with `IGGY_SOURCE_` and resembles an option's variable.
     """
+    layers: list[Layer] = []
     names = _variables(cls)
     right = {_letters(f"{ENVIRONMENT_PREFIX}{name}"): name for name in names}
     for variable in sorted(environment):
-        same = right.get(_letters(variable))
-        if variable == f"{ENVIRONMENT_PREFIX}{same}" or not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
-            continue
-        if any(refers_to(layer.values, variable) for layer in layers):
-            continue
         rest = variable.removeprefix(ENVIRONMENT_PREFIX)
+        if rest != variable and rest in names:
+            if not is_unicode(environment[variable]):
+                report(f"{variable}: the value of this environment variable is not UTF-8 text")
+                continue
+            path, option = names[rest]
+            value = override_value(environment[variable], option)
+            value = with_texts(value, lambda text: text.replace("${", "$${"))  # a variable is meant as it is
+            layers.append(Layer(origin=variable, values=_nested(path, value)))
+            continue
+        if not _letters(variable).startswith(_letters(ENVIRONMENT_PREFIX)):
+            continue
+        if any(refers_to(layer.values, variable) for layer in others):
+            continue
+        same = right.get(_letters(variable))
         guess = same or nearest(rest.removeprefix(_NEAR_PREFIX), names)
         mistake = f"{variable}: this environment variable names no option"
         advice = f"did you mean {ENVIRONMENT_PREFIX}{guess}?"
@@ -291,6 +284,7 @@ def check_variables(
             report(f"{mistake}; {advice if guess else _advice(rest.lower().split('__'), cls, form)}")
         elif guess is not None and variable.startswith(_NEAR_PREFIX):
             warn(f"{mistake} and is ignored; {advice}")
+    return layers
 
 
 def _letters(variable: str) -> str:
@@ -377,7 +371,7 @@ def _options(cls: type) -> dict[OptionPath, Option]:
     found: dict[OptionPath, Option] = {}
     for section, kind in sections_of(cls).items():
         for option in options_of(kind):
-            for name in (option.name, *option.metadata.former_names):
+            for name in (option.name, *option.former_names):
                 path = (*section.split("."), name)
                 found[path] = option
     return found

@@ -24,7 +24,6 @@ from framework.config.layers import (
     INCLUDE,
     Layer,
     Merged,
-    check_variables,
     environment_layers,
     file_layers,
     merge,
@@ -122,12 +121,9 @@ def load(
     environment = os.environ if environment is None else environment
     overrides: list[str] = []
     given = layers if layers is not None else file_layers(path) if path is not None else ()
-    layers = [
-        *given,
-        *environment_layers(environment, cls, overrides.append),
-        *setting_layers(settings, cls, overrides.append),
-    ]
-    check_variables(environment, cls, layers, overrides.append, _warn)
+    set_here = setting_layers(settings, cls, overrides.append)
+    of_variables = environment_layers(environment, cls, [*given, *set_here], overrides.append, _warn)
+    layers = [*given, *of_variables, *set_here]
     return _Reading(cls, environment, may_wait=may_wait).load(layers, origin=str(path or ""), overrides=overrides)
 
 
@@ -310,14 +306,14 @@ class _Reading:
         if not isinstance(name, str):
             self._mistakes.append(f"{place}.type: missing; known are {', '.join(TRANSFORMS.names())}")
             return None
-        if name not in TRANSFORMS:
-            self._mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
-            return None
         enabled = entry.get("enabled", True)
         if not isinstance(enabled, bool):
             self._mistakes.append(f"{place}.enabled: must be true or false")
         try:
             options_class = transform_class(name).options_class
+        except KeyError:
+            self._mistakes.append(f'{place}.type = "{name}": {NOT_SHIPPED.get(name) or TRANSFORMS.unknown(name)}')
+            return None
         except ConfigError as exc:
             self._mistakes.extend(f"{place}.type: {mistake}" for mistake in exc.mistakes)
             return None
@@ -367,11 +363,11 @@ class _Reading:
             return _UNUSABLE
         if texts := [text for text in texts_in(value) if isinstance(text, SubstitutedText)]:
             self._brought_in[f"{place}{option.name}"] = texts
-        if option.metadata.secret and isinstance(value, str):
+        if option.secret and isinstance(value, str):
             self._secrets.update(secret_parts(str(value)))
         try:
             result = converted(value, option.type)
-            if isinstance(result, str) and (current := option.metadata.former_values.get(result)):
+            if isinstance(result, str) and (current := option.former_values.get(result)):
                 _warn(f'{place}{option.name} = "{result}": now called "{current}".')
                 result = current
             check_limits(result, option)
@@ -403,7 +399,7 @@ class _Reading:
 
     def _rename(self, given: dict[str, object], options: Iterable[Option], place: str) -> None:
         for option in options:
-            for former, advice in option.metadata.former_names.items():
+            for former, advice in option.former_names.items():
                 if former not in given:
                     continue
                 value = given.pop(former)
@@ -478,7 +474,7 @@ def _example(cls: type) -> str:
 
 def _shown(value: object, option: Option) -> str:
     """Return ` = "many"`, shortened; `***` for a secret, and for text from elsewhere."""
-    if option.metadata.secret or isinstance(value, SubstitutedText):
+    if option.secret or isinstance(value, SubstitutedText):
         return " = ***"
     visible = with_texts(value, lambda text: "***" if isinstance(text, SubstitutedText) else text)
     text = json.dumps(visible, default=str, ensure_ascii=False)

@@ -66,7 +66,7 @@ def _shown_section(name: str, content: object, sections: Mapping[str, type]) -> 
         elif inner == "iggy.address":
             bare = not re.search(r"[@?]", str(value))
             shown_options[option] = value if bare and _is_address(f"iggy://{value}") else _masked(value)
-        elif option not in options or options[option].metadata.secret:
+        elif option not in options or options[option].secret:
             shown_options[option] = _masked(value)
         else:
             shown_options[option] = value
@@ -80,7 +80,7 @@ def _shown_transform(entry: object) -> Any:
         options = options_of(transform_class(str(entry.get("type"))).options_class)
     except (KeyError, ConfigError):
         options = ()
-    shown_options = {"type", "enabled", *(option.name for option in options if not option.metadata.secret)}
+    shown_options = {"type", "enabled", *(option.name for option in options if not option.secret)}
     return {name: value if name in shown_options else _masked(value) for name, value in entry.items()}
 
 

@@ -73,7 +73,7 @@ def _own_words(cls: type) -> frozenset[str]:
     texts = ["iggy embedded tcp user password host token address localhost"]
     for name, section in sections_of(cls).items():
         texts.append(name)
-        texts += [f"{option.name} {option.metadata.doc}" for option in options_of(section)]
+        texts += [f"{option.name} {option.doc}" for option in options_of(section)]
     return frozenset(re.findall(r"\w+", " ".join(texts)))
 
 

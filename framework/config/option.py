@@ -54,37 +54,29 @@ Moment = Annotated[str, Unit("moment", "date")]
 
 
 @attrs.frozen(kw_only=True)
-class OptionMetadata:
-    """The arguments of `option()`, kept as metadata of the attribute."""
-
-    doc: str
-    secret: bool = False
-    minimum: float | None = None
-    maximum: float | None = None
-    choices: tuple[str, ...] | None = None
-    unit: str = ""
-    example: object = None
-    former_names: Mapping[str, str] = attrs.field(factory=dict)
-    former_values: Mapping[str, str] = attrs.field(factory=dict)
-
-
-@attrs.frozen(kw_only=True)
 class Option:
-    """An option, as messages and the reference show it.
+    """An option, as messages and the reference show it: what `option()` was given, with the name and the type.
 
     Attributes:
         name: the key in the file.
         type: the type, with `Annotated` and `| None` kept.
         type_text: the type in words: `text`, `whole number`, `duration`.
         default: the default value, or `attrs.NOTHING` for a required option; not to be changed.
-        metadata: range, choices, documentation.
     """
 
     name: str
     type: Any
     type_text: str
     default: Any
-    metadata: OptionMetadata
+    doc: str
+    secret: bool
+    minimum: float | None
+    maximum: float | None
+    choices: tuple[str, ...] | None
+    unit: str
+    example: object
+    former_names: Mapping[str, str]
+    former_values: Mapping[str, str]
 
     @property
     def required(self) -> bool:
@@ -120,7 +112,8 @@ def option(
         former_names: former names -> additional advice for their users. They work and warn.
         former_values: former names of choices -> their present names. They work and warn.
     """
-    metadata = OptionMetadata(
+    made = functools.partial(
+        Option,
         doc=doc,
         secret=secret,
         minimum=minimum,
@@ -134,7 +127,7 @@ def option(
     if isinstance(default, list):
         default = tuple(default)
     shown: Any = _hidden if secret else True
-    return attrs.field(default=default, repr=shown, metadata={_METADATA_KEY: metadata})
+    return attrs.field(default=default, repr=shown, metadata={_METADATA_KEY: made})
 
 
 def _cached(function: F) -> F:
@@ -156,14 +149,12 @@ def options_of(cls: type) -> tuple[Option, ...]:
     hints = get_type_hints(cls, include_extras=True)
     found: list[Option] = []
     for field in attrs.fields(cls):
-        metadata = field.metadata.get(_METADATA_KEY)
-        if metadata is not None:
+        make = field.metadata.get(_METADATA_KEY)
+        if make is not None:
             made = isinstance(field.default, attrs.Factory)  # type: ignore[arg-type]
             default = field.default.factory() if made else field.default
             kind = bare_type(hints[field.name])
-            found.append(
-                Option(name=field.name, type=kind, type_text=type_text(kind), default=default, metadata=metadata)
-            )
+            found.append(make(name=field.name, type=kind, type_text=type_text(kind), default=default))
     return tuple(found)
 
 

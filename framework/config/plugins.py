@@ -32,13 +32,6 @@ class Registry:
     fits: Callable[[object], bool]
     misfit: str
 
-    def __contains__(self, name: str) -> bool:
-        """Return whether a part has that name. For a shipped part only the table is read.
-
-        For registered parts the metadata of every installed distribution is searched: some hundredths of a second.
-        """
-        return name in self.shipped() or any(entry.name == name for entry in registered(self.group))
-
     def names(self) -> tuple[str, ...]:
         """Return all names, sorted."""
         return tuple(sorted({*self.shipped(), *(entry.name for entry in registered(self.group))}))
@@ -51,7 +44,9 @@ class Registry:
         return f"unknown {self.kind}; {advice}"
 
     def find(self, name: str, *, shown: str) -> Any:
-        """Return a part; only its module is imported.
+        """Return a part; only its module is imported. For a shipped part only the table is read.
+
+        For registered parts the metadata of every installed distribution is searched: some hundredths of a second.
 
         Args:
             name: the part's name.

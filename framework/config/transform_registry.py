@@ -131,8 +131,7 @@ def partition_options(configs: Sequence[TransformConfig], *before: object) -> Ma
 def _as_json(value: Any) -> Any:
     """Return what JSON has in place of a value; the options of a class without those that have their default values."""
     if attrs.has(type(value)):
-        defaults = {field.name: _default(field, value) for field in attrs.fields(type(value))}
-        return {name: getattr(value, name) for name, default in defaults.items() if getattr(value, name) != default}
+        return attrs.asdict(value, recurse=False, filter=lambda field, given: given != _default(field, value))
     if isinstance(value, Mapping):
         return dict(value)
     return sorted(value, key=repr) if isinstance(value, set | frozenset) else repr(value)

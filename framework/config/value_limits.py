@@ -12,18 +12,17 @@ def check_limits(value: object, option: Option) -> None:
     Raises:
         InvalidValueError: it is none of the choices, or out of the range.
     """
-    metadata = option.metadata
-    if metadata.choices is not None:
+    if option.choices is not None:
         for item in value if isinstance(value, tuple) else (value,):
-            if item not in metadata.choices:
-                guess = nearest(str(item), metadata.choices)
+            if item not in option.choices:
+                guess = nearest(str(item), option.choices)
                 advice = f'; did you mean "{guess}"?' if guess else ""
-                allowed = " or ".join(f'"{choice}"' for choice in metadata.choices)
+                allowed = " or ".join(f'"{choice}"' for choice in option.choices)
                 raise InvalidValueError(f"must be {allowed}{advice}")
     amount = len(value) if isinstance(value, (str, tuple)) else value
     if not isinstance(amount, (int, float)) or isinstance(amount, bool):
         return
-    low, high = metadata.minimum, metadata.maximum
+    low, high = option.minimum, option.maximum
     if (low is not None and amount < low) or (high is not None and amount > high):
         limits = limits_text(option)
         verb = "have" if isinstance(value, tuple) else "be"
@@ -32,7 +31,7 @@ def check_limits(value: object, option: Option) -> None:
 
 def limits_text(option: Option) -> str:
     """Return the range of an option in words: `at least 1`, `1 to 1000`, `at most 5 s`; empty without a range."""
-    low, high = option.metadata.minimum, option.metadata.maximum
+    low, high = option.minimum, option.maximum
     unit = {"duration": " s", "size": " B", "text": " characters"}.get(option.type_text, "")
     if option.type_text.startswith("list"):
         unit = " item" if (low if high is None else high) == 1 else " items"

@@ -351,7 +351,7 @@ def _add_offset_paths(app: FastAPI, worker: Worker) -> None:
         """Reset all positions of a stopped source: everything is sent again."""
         return api_documents.Message(message=worker.change_offsets(name, None))
 
-    @app.put("/connector-plugins/{kind}/config/validate", responses=_some(404, 500, connect=True))
+    @app.put("/connector-plugins/{kind}/config/validate", responses=_some(404, connect=True))
     def validate(kind: str, content: dict[str, Any]) -> api_documents.Validation:
         """Check the sections of a configuration without storing it. The kind is `s3` or `gcs`."""
         found = worker.kinds.named(kind)

@@ -55,10 +55,13 @@ class StateFolder:
     Args:
         path: the folder; created when missing.
         option: the name of the option that gave it, for messages.
+
+    Attributes:
+        path: as given.
     """
 
     def __init__(self, path: Path, *, option: str = "--state-dir") -> None:
-        self._path = path
+        self.path = path
         self._option = option
         self._open = contextlib.ExitStack()
         self._states: dict[str, KeptState] = {}
@@ -71,19 +74,19 @@ class StateFolder:
         """
         with contextlib.ExitStack() as stack:
             try:
-                self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-                make_private(self._path, may_be_shared=True)
-                lock = stack.enter_context(os.fdopen(open_lock(self._path / "worker.lock"), "ab"))
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(self.path, may_be_shared=True)
+                lock = stack.enter_context(os.fdopen(open_lock(self.path / "worker.lock"), "ab"))
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                error = ConfigError(f"{self._option}: another worker uses {self._path}; give each its own folder")
+                error = ConfigError(f"{self._option}: another worker uses {self.path}; give each its own folder")
                 error.exit_code = EXIT_TRY_AGAIN  # it may end
                 raise error from None
             except ForeignFolderError as foreign:
                 raise ConfigError(f"{self._option}: {foreign}") from None
             except OSError as failure:
                 reason = failure.strerror or type(failure).__name__
-                raise ConfigError(f"{self._option}: the folder {self._path} cannot be used: {reason}") from None
+                raise ConfigError(f"{self._option}: the folder {self.path} cannot be used: {reason}") from None
             self._states = self._read()
             self._open = stack.pop_all()
         return self
@@ -111,19 +114,11 @@ class StateFolder:
     def versions(self, key: str) -> Mapping[int, Path]:
         """Return the stored configuration versions of a source, by number."""
         found: dict[int, Path] = {}
-        for path in self._path.glob("source_*.toml"):
+        for path in self.path.glob("source_*.toml"):
             parts = _VERSION_FILE.fullmatch(path.name)
             if parts is not None and parts[1] == quote(key, safe=""):
                 found[int(parts[2])] = path
         return dict(sorted(found.items()))
-
-    def draft(self, data: bytes) -> Path:
-        """Write a file that is no version yet, and return its path; the caller deletes it.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        return self._write(f"draft-{os.urandom(6).hex()}.tmp", data)
 
     def add(self, key: str, version: int, data: bytes) -> Path:
         """Store a version of a source's configuration.
@@ -138,8 +133,8 @@ class StateFolder:
         path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, KeptState]:
-        path = self._path / "state.json"
-        for draft in self._path.glob("*.tmp"):  # of a worker that was killed
+        path = self.path / "state.json"
+        for draft in self.path.glob("*.tmp"):  # of a worker that was killed
             with contextlib.suppress(OSError):  # a folder is no draft
                 draft.unlink(missing_ok=True)
         try:
@@ -154,7 +149,7 @@ class StateFolder:
             ) from None
 
     def _write(self, name: str, data: bytes) -> Path:
-        path, draft = self._path / name, self._path / f"{name}.tmp"
+        path, draft = self.path / name, self.path / f"{name}.tmp"
         try:
             with os.fdopen(open_draft(draft), "wb") as file:
                 file.write(data)
@@ -165,7 +160,7 @@ class StateFolder:
             with contextlib.suppress(OSError):
                 draft.unlink(missing_ok=True)
             raise OSError(error.errno, error.strerror, str(path)) from error  # a write on a full disk names no file
-        folder = os.open(self._path, os.O_RDONLY)
+        folder = os.open(self.path, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:

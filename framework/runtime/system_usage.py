@@ -22,25 +22,22 @@ class SystemProbe:
     def read(self) -> dict[str, float]:
         """Return the figures of now."""
         with self._lock:
-            return self._read()
-
-    def _read(self) -> dict[str, float]:
-        tree = [self._worker, *self._worker.children(recursive=True)]
-        # each process keeps its last reading, so the former values must be used again
-        self._processes = {process.pid: self._processes.get(process.pid, process) for process in tree}
-        cpu, memory = 0.0, 0
-        for process in self._processes.values():
-            with contextlib.suppress(psutil.Error):  # it has just ended
-                cpu += process.cpu_percent()
-                memory += process.memory_info().rss
-        machine = psutil.virtual_memory()
-        return {
-            "process_id": self._worker.pid,
-            "cpu_usage": cpu,
-            "total_cpu_usage": psutil.cpu_percent(),
-            "memory_usage": memory,
-            "total_memory": machine.total,
-            "available_memory": machine.available,
-            "run_time": (time.monotonic_ns() - self._began_ns) // 1000,
-            "start_time": self._start_time_us,
-        }
+            tree = [self._worker, *self._worker.children(recursive=True)]
+            # each process keeps its last reading, so the former values must be used again
+            self._processes = {process.pid: self._processes.get(process.pid, process) for process in tree}
+            cpu, memory = 0.0, 0
+            for process in self._processes.values():
+                with contextlib.suppress(psutil.Error):  # it has just ended
+                    cpu += process.cpu_percent()
+                    memory += process.memory_info().rss
+            machine = psutil.virtual_memory()
+            return {
+                "process_id": self._worker.pid,
+                "cpu_usage": cpu,
+                "total_cpu_usage": psutil.cpu_percent(),
+                "memory_usage": memory,
+                "total_memory": machine.total,
+                "available_memory": machine.available,
+                "run_time": (time.monotonic_ns() - self._began_ns) // 1000,
+                "start_time": self._start_time_us,
+            }

@@ -108,15 +108,16 @@ class Worker:
             f"plugin_config.{place}: {MASK} stands for a secret: send it, or ${{env:NAME}}"
             for place in has_mask(content)
         ]
-        with self._draft(content) as draft:
-            layers = file_layers(draft)
+        _check_values(content)
+        with self._named() as path:
+            layers = file_layers(path, content=content)
             whole = merge(layers).values  # included files say, too, what kind of source it is, and whose
             kind = self.kinds.of(whole)
             mistakes += _contradictions(new, shown_mapping(content, sections_of(kind.config_class)), kind)
             mistakes += self._name_mistakes(key, whole)
             if mistakes:
                 raise ConfigError(mistakes)
-            self._load(kind.task_class, draft, layers)
+            self._load(kind.task_class, path, layers)
 
         def data(version: int) -> bytes:
             # the name of a file that does not name its source is no key that a file may have
@@ -127,23 +128,20 @@ class Worker:
         return self.supervisor.add_version(key, data)
 
     @contextlib.contextmanager
-    def _draft(self, content: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield a file with this configuration, for a while.
+    def _named(self) -> Iterator[Path]:
+        """Yield a path for a configuration that is in no file: what it includes is looked for beside it.
 
         Raises:
-            ConfigError: raised inside; it names an included file, and not this one, which is gone then.
-            OSError: it cannot be written.
+            ConfigError: raised inside; it names an included file, and not this path.
         """
-        draft = self._state.draft(_toml(content))
+        path = self._state.path / "plugin_config"
         try:
-            yield draft
+            yield path
         except ConfigError as error:
-            place = f"{error.origin}: " if error.origin not in {"", str(draft)} else ""
+            place = f"{error.origin}: " if error.origin not in {"", str(path)} else ""
             raise ConfigError(
-                [f"{place}{text}".replace(str(draft), "plugin_config") for text in error.mistakes]
+                [f"{place}{text}".replace(str(path), "plugin_config") for text in error.mistakes]
             ) from error
-        finally:
-            self._state.remove(draft)
 
     def _name_mistakes(self, key: str, content: Mapping[str, Any]) -> list[str]:
         """Check the source's name: its positions belong to it, and no other source may have it."""
@@ -165,7 +163,6 @@ class Worker:
 
         Raises:
             ConfigError: it has text that is no Unicode.
-            OSError: its draft cannot be written.
         """
         from framework.runtime.api_documents import (  # noqa: PLC0415 - they need pydantic
             OptionCheck,
@@ -177,8 +174,9 @@ class Worker:
         _check_values(content, nulls=False)
         mistakes: tuple[str, ...] = ()
         try:
-            with self._draft(content) as draft:
-                self._load(kind.task_class, draft, file_layers(draft))
+            _check_values(content)
+            with self._named() as path:
+                self._load(kind.task_class, path, file_layers(path, content=content))
         except ConfigError as error:
             mistakes = error.mistakes
         sections = sections_of(kind.config_class)
@@ -196,13 +194,13 @@ class Worker:
                     type=option.type_text,
                     required=option.required,
                     default_value=None if option.required else plain(option.default),
-                    documentation=option.metadata.doc,
+                    documentation=option.doc,
                     group=section,
                 )
                 value = OptionValue(
                     name=name,
                     value=value_at(view, name.split(".")),
-                    recommended_values=list(option.metadata.choices or ()),
+                    recommended_values=list(option.choices or ()),
                     errors=errors.pop(name, []),
                 )
                 checks.append(OptionCheck(definition=definition, value=value))

@@ -103,9 +103,7 @@ class AbstractSourceTask:
         """
         if self.config_class is None:
             raise TypeError(f"{type(self).__name__} names no config_class")
-        config = structure(props, self.config_class)
-        make_transformer(config.input.options())
-        return config
+        return structure(props, self.config_class)
 
     def get_iterator(self, context: SourceContext) -> AbstractSourceRecordIterator:
         """Return a new iterator. May connect; called once per start, and by commands that only inspect.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import importlib.metadata
-import io
 import json
 import shutil
 import zipfile
@@ -61,8 +60,7 @@ def prepare(folder: Path, rows: int) -> None:
     for name in FORMATS:
         (partial / name).mkdir(parents=True)
     for week, flights in _weeks(rows):
-        for name, suffix, encode in _ENCODERS:
-            (partial / name / f"2013-week-{week:02d}.{suffix}").write_bytes(encode(flights))
+        _write(flights, partial, f"2013-week-{week:02d}")
     (partial / "prepared.json").write_text(json.dumps({"rows": rows}))
     partial.rename(folder)
 
@@ -87,34 +85,11 @@ def _weeks(rows: int) -> Iterator[tuple[int, pl.DataFrame]]:
         yield int(week), part
 
 
-def _with_time_text(flights: pl.DataFrame) -> pl.DataFrame:
-    return flights.with_columns(flights["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
-
-
-def _jsonl(flights: pl.DataFrame) -> bytes:
-    return gzip.compress(_with_time_text(flights).write_ndjson().encode(), 6, mtime=0)
-
-
-def _csv(flights: pl.DataFrame) -> bytes:
-    return _with_time_text(flights).write_csv().encode()
-
-
-def _avro(flights: pl.DataFrame) -> bytes:
-    out = io.BytesIO()
-    _with_time_text(flights).write_avro(out, compression="deflate", name="flight")
-    return out.getvalue()
-
-
-def _parquet(flights: pl.DataFrame) -> bytes:
-    out = io.BytesIO()
-    flights.write_parquet(out, compression="zstd", row_group_size=_ROW_GROUP)
-    return out.getvalue()
-
-
-_ENCODERS = (
-    ("jsonl", "jsonl.gz", _jsonl),
-    ("csv", "csv", _csv),
-    ("avro", "avro", _avro),
-    ("parquet", "parquet", _parquet),
-)
-"""Format, suffix of its files, and the function that writes one."""
+def _write(flights: pl.DataFrame, folder: Path, name: str) -> None:
+    """Write flights in every format. Times are text, except in Parquet, which has a type for them."""
+    rows = flights.with_columns(flights["time_hour"].dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
+    packed = gzip.compress(rows.write_ndjson().encode(), 6, mtime=0)
+    (folder / "jsonl" / f"{name}.jsonl.gz").write_bytes(packed)
+    rows.write_csv(folder / "csv" / f"{name}.csv")
+    rows.write_avro(folder / "avro" / f"{name}.avro", compression="deflate", name="flight")
+    flights.write_parquet(folder / "parquet" / f"{name}.parquet", compression="zstd", row_group_size=_ROW_GROUP)

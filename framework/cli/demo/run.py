@@ -109,7 +109,7 @@ def demo_command(store: DemoStore) -> Callable[..., int]:
                 demo = Demo(store=store, folder=folder, rows=rows, engine=engine or _default_engine())
                 return _run(demo, keep=keep, fresh=fresh)
         except KeyboardInterrupt:
-            say("", "Stopped. The same command goes on where this one was.")
+            say("", "Stopped. What Iggy has confirmed is safe: the same command goes on behind it.")
             return EXIT_DONE
         except SourceError:  # some are OSErrors, too: the store or Iggy is away
             raise
@@ -137,13 +137,11 @@ def _run(demo: Demo, *, keep: bool, fresh: bool) -> int:
         server = _fill(demo, stack, objects)
         iggy = _start_iggy(demo, stack)
         _write_configs(demo, server)
-        if not _run_sources(demo, iggy, {name: len(files) for name, files in objects.items()}):
-            say(
-                "",
-                "Stopped in the middle. What Iggy has confirmed is safe: the same command goes on behind it.",
-                f"    {again(demo)}",
-            )
-            return EXIT_DONE
+        where = "on Spark" if demo.engine == "spark" else "in this process"
+        what = "each reads its prefix and sends every flight to a topic of its own"
+        say("", f"3. Four sources {where}, one after the other: {what}")
+        for name, files in objects.items():
+            _run_source(demo, iggy, name, len(files))
         if not count(demo, iggy):
             return EXIT_TRY_AGAIN
         say("", f"That took {time.monotonic() - began:.0f} seconds.")
@@ -252,17 +250,12 @@ def _write_configs(demo: Demo, server: Any) -> None:
 # ---- sending
 
 
-def _run_sources(demo: Demo, iggy: EmbeddedServer, objects: dict[str, int]) -> bool:
-    """Run the four sources; return False when stopped."""
-    where = "on Spark" if demo.engine == "spark" else "in this process"
-    say(
-        "",
-        f"3. Four sources {where}, one after the other: each reads its prefix and sends every flight to a topic of its own",
-    )
-    return all(_run_source(demo, iggy, name, objects[name]) for name in FORMATS)
+def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> None:
+    """Run the source of a format.
 
-
-def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bool:
+    Raises:
+        KeyboardInterrupt: it was stopped.
+    """
     from framework.cli.run import run_engine  # noqa: PLC0415
     from framework.cli.terminal import Output  # noqa: PLC0415
 
@@ -281,16 +274,16 @@ def _run_source(demo: Demo, iggy: EmbeddedServer, name: str, objects: int) -> bo
         done += f", behind the {before:,} of an earlier run" if before else ""
         done += "" if complete else "; stopped"
     say(f"   {name:<8} -> {topic_of(name):<16} {done}")
-    return complete and last.state != "stopped"
+    if not complete or last.state == "stopped":
+        raise KeyboardInterrupt
 
 
 def _read_config(demo: Demo, name: str) -> SourceCommonConfig:
     """Return the configuration of a source as the demo wrote it: a variable may name another server than the demo's."""
+    from framework.cli.run import config_class_of  # noqa: PLC0415
     from framework.config.loading import load_config  # noqa: PLC0415
 
-    root = demo.store.task_class.config_class
-    assert root is not None  # a source with a demo is a shipped one
-    return load_config(demo.config(name), root, environment={})
+    return load_config(demo.config(name), config_class_of(demo.store.task_class), environment={})
 
 
 def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
@@ -303,13 +296,12 @@ def _wait(demo: Demo, server: Any, iggy: EmbeddedServer) -> None:
     say("", "Both servers are running. Ctrl-C ends them.")
     way = f"run the demo again, which goes on with what is there: {again(demo, '--keep')}"
     with contextlib.suppress(KeyboardInterrupt):
-        while True:
-            if server.has_ended():
-                what = f"the demo's {demo.store.title} server ({demo.store.server_title}) at {server.endpoint}"
-                raise StoreUnavailableError(f"{what} has ended: {way}")
-            if iggy.has_ended():
-                raise IggyUnavailableError(f"the demo's Iggy server at {iggy.host}:{iggy.port} has ended: {way}")
+        while not (server.has_ended() or iggy.has_ended()):
             time.sleep(_LOOK_SECONDS)
+        if iggy.has_ended():
+            raise IggyUnavailableError(f"the demo's Iggy server at {iggy.host}:{iggy.port} has ended: {way}")
+        what = f"the demo's {demo.store.title} server ({demo.store.server_title}) at {server.endpoint}"
+        raise StoreUnavailableError(f"{what} has ended: {way}")
 
 
 # ---- the process

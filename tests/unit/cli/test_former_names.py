@@ -54,7 +54,7 @@ def calls(monkeypatch):
         made.append((str(file.path), numbering_options))
         return positions_admin.AdminResult(epoch=2, positions=3)
 
-    monkeypatch.setattr(program, "read_config", lambda _task, file: file)
+    monkeypatch.setattr(program, "load_source", lambda _task, file: types.SimpleNamespace(config=file))
     monkeypatch.setattr(plan, "is_new", lambda _config: False)
     monkeypatch.setattr(offsets_commands, "_numbering_options", lambda _config: "options")
     for module in (plan, offsets_commands):

@@ -185,7 +185,7 @@ def test_the_end_waits_a_second_for_the_reader(full_pipe):
     output = Output(stream=stream, waits=False).__enter__()
     LOGGER.warning("a line without a reader")
     started = time.monotonic()
-    assert done_within(20, output.close)
+    assert done_within(20, output.__exit__)
     assert 0.5 * LAST_SECONDS < time.monotonic() - started < 4 * LAST_SECONDS
 
 

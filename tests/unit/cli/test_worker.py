@@ -12,7 +12,7 @@ import pytest
 from framework.cli import worker
 from framework.cli.app import run
 from framework.cli.config_file import ConfigFile
-from framework.cli.run import read_config
+from framework.cli.run import load_source
 from framework.config.sections import LogSection
 from framework.errors import FatalError
 from s3_source.task import S3SourceTask
@@ -185,7 +185,7 @@ def test_a_single_run_that_is_stopped_while_its_source_is_paused_is_not_done(tmp
     child = FakeChild(None, 1)
     monkeypatch.setattr("framework.runtime.worker.ChildProcess", lambda *_: child)
     monkeypatch.setattr(worker, "_serve", serve)
-    config = read_config(S3SourceTask, file)
+    config = load_source(S3SourceTask, file).config
     assert worker.run_with_api("s3_source", S3SourceTask, file, config, flags=flags) == code
 
 
@@ -209,7 +209,7 @@ def test_a_source_takes_over_once_and_not_whenever_its_api_starts_it_again(tmp_p
 
     monkeypatch.setattr("framework.runtime.worker.ChildProcess", begin)
     monkeypatch.setattr(worker, "_serve", serve)
-    config = read_config(S3SourceTask, file)
+    config = load_source(S3SourceTask, file).config
     worker.run_with_api("s3_source", S3SourceTask, file, config, flags=["--once", "--take-over"])
     assert commands == [["--once", "--take-over"], [str(path), "--once"]]
 

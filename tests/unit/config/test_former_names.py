@@ -73,7 +73,7 @@ def test_every_former_name_is_tried_here():
         for root in ROOTS.values()
         for section, cls in sections_of(root).items()
         for option in options_of(cls)
-        for former in option.metadata.former_names
+        for former in option.former_names
     }
     assert options == {(section, former, name) for section, former, name, _ in CASES}
 

@@ -101,8 +101,8 @@ def test_every_option_and_every_former_name_is_in_the_schema_with_its_meaning():
             part = part["properties"][name]
         for option in options_of(cls):
             count += 1
-            assert part["properties"][option.name]["description"] == " ".join(option.metadata.doc.split())
-            for former in option.metadata.former_names:
+            assert part["properties"][option.name]["description"] == " ".join(option.doc.split())
+            for former in option.former_names:
                 assert part["properties"][former]["deprecated"] is True
     assert count > 100
 

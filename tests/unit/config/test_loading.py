@@ -418,7 +418,7 @@ def test_options_know_what_was_declared():
     assert options["wait"].type_text == "duration"
     assert options["since"].type_text == "date"
     assert options["globs"].type_text == "list of texts"
-    assert options["password"].metadata.secret
+    assert options["password"].secret
 
 
 @given(st.integers(0, 10**6), st.sampled_from([("ms", 0.001), ("s", 1), ("m", 60), ("h", 3600), ("d", 86400)]))

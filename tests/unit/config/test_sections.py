@@ -126,7 +126,7 @@ def test_metrics_addresses(address):
 def test_every_option_is_documented_by_a_sentence():
     for section in sections_of(SourceCommonConfig).values():
         for one in options_of(section):
-            assert one.metadata.doc.rstrip().endswith("."), one.name
+            assert one.doc.rstrip().endswith("."), one.name
         assert len(options_of(section)) + len(subsections_of(section)) == len(attrs.fields(section))
 
 

@@ -96,7 +96,7 @@ def test_the_customers_key_is_decoded():
 
 def test_every_option_is_documented():
     assert {one.name for one in options_of(GcsConfig)} == {field.name for field in attrs.fields(GcsConfig)}
-    assert all(one.metadata.doc for one in options_of(GcsConfig))
+    assert all(one.doc for one in options_of(GcsConfig))
 
 
 def test_who_knows_one_source_knows_the_other():

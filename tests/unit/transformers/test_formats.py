@@ -289,10 +289,12 @@ def test_a_shipped_format_is_known_without_a_look_at_what_is_installed(monkeypat
         return [importlib.metadata.EntryPoint("mine", "formats_of_a_test:Made", group)]
 
     monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
-    assert all(name in FORMATS for name in SHIPPED_FORMATS)
+    assert all(callable(FORMATS.find(name, shown=name)) for name in SHIPPED_FORMATS)
     assert looks == []
-    assert "mine" in FORMATS
-    assert "yours" not in FORMATS
+    with pytest.raises(ConfigError, match="formats_of_a_test"):
+        FORMATS.find("mine", shown="mine")
+    with pytest.raises(KeyError):
+        FORMATS.find("yours", shown="yours")
     assert len(looks) == 2
 
 
