@@ -455,7 +455,7 @@ class _Reading:
                 check: Callable[[], Any] = getattr(made, "validate_options", tuple)
                 found = check()
                 if not isinstance(found, Iterable):
-                    raise ConfigError(f"{author}.validate_options returned {found!r}; it must yield a text for each mistake")
+                    found = f"{author}.validate_options returned {found!r}; it must yield a text for each mistake"
                 for mistake in [found] if isinstance(found, str) else found:
                     self._report_found(f"{place}{str(mistake).removeprefix(prefix)}")
         except _UnusableError:

@@ -323,7 +323,9 @@ def _at_work(
             f'source "{source}" was taken over by an instance on {claim.who}, while this one had no connection to Iggy, so this '
             f"one ends"
         )
-        replaced.exit_code = EXIT_PERSON  # a supervisor would start it again and again, and after the end of the other one
+        replaced.exit_code = (
+            EXIT_PERSON  # a supervisor would start it again and again, and after the end of the other one
+        )
         return replaced
     if claimed:  # it has had the time to read the claim and end, or to be dropped
         return SourceRunningError(

@@ -599,5 +599,5 @@ def test_a_field_without_an_option_is_named():
         path: str = "data"
         made: str = attrs.field(init=False, default="")
 
-    with pytest.raises(ConfigError, match=r'Plain: its field path is no option: write path: \.\.\. = option\('):
+    with pytest.raises(ConfigError, match=r"Plain: its field path is no option: write path: \.\.\. = option\("):
         options_of(Plain)

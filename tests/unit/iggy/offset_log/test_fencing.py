@@ -314,7 +314,8 @@ def test_a_lost_worker_of_this_process_is_waited_for_wherever_it_ran():
 
 
 @pytest.mark.parametrize(
-    ("led", "code", "text"), [({1}, 3, "was taken over by an instance on elsewhere"), ((), 1, "is running already, on elsewhere")]
+    ("led", "code", "text"),
+    [({1}, 3, "was taken over by an instance on elsewhere"), ((), 1, "is running already, on elsewhere")],
 )
 def test_who_was_away_while_another_one_took_over_is_not_started_again(led, code, text):
     """A host that slept for a minute, and connects again."""
