@@ -448,14 +448,14 @@ class _Reading:
     def _checked(self, cls: type[T], values: Mapping[str, Any], *, place: str) -> T:
         made: T = _UNUSABLE
         prefix = f"{place.strip('[] ')}." if place else ""  # sections may say `s3.bucket: ...`, for use without a file
-        author = f"{cls.__module__}.{cls.__qualname__}"
+        author = f"validate_options of {cls.__module__}.{cls.__qualname__}"
         try:
             with named_failure(author):
                 made = cls(**values)
                 check: Callable[[], Any] = getattr(made, "validate_options", tuple)
                 found = check()
                 if not isinstance(found, Iterable):
-                    found = f"{author}.validate_options returned {found!r}; it must yield a text for each mistake"
+                    found = f"{author} returned {found!r}; it must yield a text for each mistake"
                 for mistake in [found] if isinstance(found, str) else found:
                     self._report_found(f"{place}{str(mistake).removeprefix(prefix)}")
         except _UnusableError:

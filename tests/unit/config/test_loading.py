@@ -582,14 +582,15 @@ def test_a_check_that_fails_is_named_with_its_line():
     first, second = made_by(fails)
     assert first == "[one] low: must be even"
     assert re.fullmatch(
-        r"\[one\] \S+\.Checked failed with LookupError: no table \(\S*test_loading, line \d+, in fails\)", second
+        r"\[one\] validate_options of \S+\.Checked failed with LookupError: no table \(\S+, line \d+, in fails\)",
+        second,
     )
 
 
 def test_a_check_that_returns_nothing_is_named():
     """An author gathered the mistakes, and forgot to return them."""
     (mistake,) = made_by(lambda section: None)
-    assert mistake.endswith("Checked.validate_options returned None; it must yield a text for each mistake")
+    assert mistake.endswith("Checked returned None; it must yield a text for each mistake")
 
 
 def test_a_field_without_an_option_is_named():
