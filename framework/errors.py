@@ -52,7 +52,7 @@ from __future__ import annotations
 import errno
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from typing_extensions import override
 
@@ -356,6 +356,15 @@ def raised_at(error: BaseException) -> str:
     return place
 
 
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes, each once: `raise first from second` may close a circle."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__
+
+
 def drop_tracebacks(error: BaseException) -> None:
     """Drop the tracebacks of an error that was handled, and of its causes.
 
@@ -397,11 +406,12 @@ def is_low_memory(error: BaseException | None) -> bool:
 
     A bad record or object is none of them, even if its damage made a library ask for more memory than any machine has.
     """
-    while error is not None and not isinstance(error, SkippableError):
-        refused = isinstance(error, OSError) and error.errno == errno.ENOMEM
-        if refused or isinstance(error, MemoryError) or "can't start new thread" in str(error):
+    for cause in causes(error):
+        if isinstance(cause, SkippableError):
+            return False
+        refused = isinstance(cause, OSError) and cause.errno == errno.ENOMEM
+        if refused or isinstance(cause, MemoryError) or "can't start new thread" in str(cause):
             return True
-        error = error.__cause__ if error.__cause__ is not error else None  # of `raise error from error`
     return False
 
 

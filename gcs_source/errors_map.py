@@ -25,6 +25,7 @@ from framework.errors import (
     SourceError,
     StoreUnavailableError,
     ThrottledError,
+    causes,
     is_low_memory,
 )
 from framework.storage.error_messages import (
@@ -210,9 +211,7 @@ def describe(error: BaseException) -> str:
     It puts whole answers of token services, what a program of a workload identity printed, and values of the file of
     credentials into its errors: of these, the reason alone is shown.
     """
-    inner = error
-    while inner.__cause__ is not None:
-        inner = inner.__cause__
+    *_, inner = causes(error)
     if all(cls.__name__ != "GoogleAuthError" for cls in type(inner).__mro__):
         return innermost(error)
     documents = [_document(arg) for arg in inner.args]
@@ -249,9 +248,7 @@ def _reasons(document: Mapping[str, object]) -> list[str]:
 
 def _failed_connection(error: BaseException) -> BaseException:
     """Return the exception of the connection beneath one of google-auth's; the error itself if no connection failed."""
-    chain = [error]
-    while chain[-1].__cause__ is not None:
-        chain.append(chain[-1].__cause__)
+    chain = list(causes(error))
     own = [link for link in chain if type(link).__name__ == "TransportError"]
     refused = any(len(link.args) > 1 for link in own)  # the second is an answer of the metadata service
     if refused or not own:

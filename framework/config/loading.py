@@ -41,6 +41,7 @@ from framework.config.option import (
     subsections_of,
     table_class,
 )
+from framework.config.plugins import named_failure
 from framework.config.substitution import Substitution
 from framework.config.transform_registry import NOT_SHIPPED, TRANSFORMS, TransformConfig, transform_class
 from framework.config.value_limits import check_limits
@@ -443,20 +444,23 @@ class _Reading:
     def _checked(self, cls: type[T], values: Mapping[str, Any], *, place: str) -> T:
         made: T = _UNUSABLE
         prefix = f"{place.strip('[] ')}." if place else ""  # sections may say `s3.bucket: ...`, for use without a file
+        author = f"validate_options of {cls.__module__}.{cls.__qualname__}"
         try:
-            made = cls(**values)
-            check: Callable[[], Iterable[str]] | None = getattr(made, "validate_options", None)
-            found = check() if check is not None else ()
-            for mistake in [found] if isinstance(found, str) else found:
-                self._report_found(f"{place}{mistake.removeprefix(prefix)}")
+            with named_failure(author):
+                made = cls(**values)
+                check: Callable[[], Any] = getattr(made, "validate_options", tuple)
+                found = check()
+                if not isinstance(found, Iterable):
+                    found = f"{author} returned {found!r}; it must yield a text for each mistake"
+                for mistake in [found] if isinstance(found, str) else found:
+                    self._report_found(f"{place}{str(mistake).removeprefix(prefix)}")
         except _UnusableError:
             pass  # the value it touched has its own mistake, reported before
-        except TypeError:
-            if not self._mistakes:  # written in C, `re` looks at the type of the stand-in, not at what it does
-                raise
         except ConfigError as exc:
-            for mistake in exc.mistakes:
-                self._report_found(f"{place}{mistake}")
+            # written in C, `re` looks at the type of the stand-in, not at what it does
+            if not (self._mistakes and isinstance(exc.__cause__, TypeError)):
+                for mistake in exc.mistakes:
+                    self._report_found(f"{place}{mistake}")
         return made
 
     def _report_found(self, mistake: str) -> None:

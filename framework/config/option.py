@@ -137,9 +137,12 @@ def _cached(function: F) -> F:
 
 @_cached
 def options_of(cls: type) -> tuple[Option, ...]:
-    """Return the options of a section class, in field order; fields without `option()` are omitted.
+    """Return the options of a section class, in field order; tables without `option()`, and `init=False`, are omitted.
 
     Cached: a configuration asks several times, and the types take longer than the rest of it.
+
+    Raises:
+        ConfigError: another field has no `option()`, or the class is no attrs class.
     """
     bare = [name for name, value in vars(cls).items() if isinstance(value, _UNDECORATED)]
     if bare:
@@ -155,6 +158,11 @@ def options_of(cls: type) -> tuple[Option, ...]:
             default = field.default.factory() if made else field.default
             kind = bare_type(hints[field.name])
             found.append(make(name=field.name, type=kind, type_text=type_text(kind), default=default))
+        elif field.init and table_class(hints[field.name]) is None:
+            raise ConfigError(
+                f'{cls.__qualname__}: its field {field.name} is no option: write {field.name}: ... = option(..., doc="..."), '
+                "or attrs.field(init=False)"
+            )
     return tuple(found)
 
 

@@ -128,6 +128,9 @@ class Session:
             IggyTopicError: a topic cannot be used as configured.
             IggyUnavailableError: the connection broke.
         """
+        offset_log = OffsetLog.of(connection, config)
+        if own_epochs and connection.get_topic(config.iggy.stream, config.offsets_topic) is None:
+            raise offset_log.replaced()  # a new one would be in the way of a person who brings it back
         ensure_offsets_topic(connection, config)
         dead_letters = config.errors.dead_letter_topic
         if dead_letters is not None:
@@ -135,7 +138,6 @@ class Session:
                 connection, config.iggy.stream, dead_letters, create=config.iggy.create_topics
             ):
                 log.warning("%s", warning)
-        offset_log = OffsetLog.of(connection, config)
         dropped = False
 
         def check(state: LogState) -> None:

@@ -21,6 +21,7 @@ import attrs
 from msgspec.structs import replace
 
 from framework.errors import (
+    EXIT_PERSON,
     IggyAuthError,
     IggyProtocolError,
     IggyUnavailableError,
@@ -111,7 +112,8 @@ def begin_epoch(
         waiting: how to wait.
 
     Raises:
-        SourceRunningError: another instance is running, or claimed first. This instance changed nothing.
+        SourceRunningError: another instance is running, or claimed first. This instance changed nothing. A person must act if
+            the other one took over while this one, which had led an epoch, had no connection.
         IggyUnavailableError: earlier connections of this process are still listed; or the connection broke.
         PositionError: the log cannot be read, or an epoch that this process has led is missing in it.
     """
@@ -316,6 +318,15 @@ def _at_work(
             f"Iggy still holds the connection of a worker that was lost, on {claim.who}; "
             f'source "{source}" waits, since that one may still send'
         )
+    if own_epochs and claim.epoch > max(own_epochs):
+        replaced = SourceRunningError(
+            f'source "{source}" was taken over by an instance on {claim.who}, while this one had no connection to Iggy, so this '
+            f"one ends"
+        )
+        replaced.exit_code = (
+            EXIT_PERSON  # a supervisor would start it again and again, and after the end of the other one
+        )
+        return replaced
     if claimed:  # it has had the time to read the claim and end, or to be dropped
         return SourceRunningError(
             f'source "{source}" was claimed, but Iggy lists the connection of the instance on {claim.who} still, '

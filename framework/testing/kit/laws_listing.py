@@ -32,14 +32,20 @@ def _listed(iterator: AbstractSourceRecordIterator, after: str | None = None) ->
 
 @law("L1", "a listing shows every object once, whatever the size of a page")
 def every_object_once(rig: SourceRig, comparing: Comparing) -> None:
-    """Check pages of at most 1, 2 and 3 keys, and more keys than a usual page."""
+    """Check pages of at most 1, 2 and 3 keys, more keys than a usual page, and the name of the bucket."""
     expected = list(fill(rig))
     for options in _page_sizes(rig):
         with rig.open_iterator(**options) as iterator:
             comparing.same(in_order(_listed(iterator)), expected, f"a listing of {len(expected)} objects, {options}")
-            taken = [assignment.native.key for assignment in take_all(iterator.feed)]
+            natives = [assignment.native for assignment in take_all(iterator.feed)]
+            taken = [native.key for native in natives]
             filtered = iterator.feed_counts.filtered if iterator.feed_counts is not None else {}
             comparing.same(in_order(taken), expected, f"the objects of a listing, {options}, filtered: {filtered}")
+            strangers = {native.bucket for native in natives} - {iterator.bucket}
+            comparing.that(
+                not (iterator.bucket and strangers),
+                f"objects of {sorted(strangers)} in bucket {iterator.bucket!r}: their positions would stay for good",
+            )
             if options and isinstance(iterator, StoreRecordIterator):
                 page = iterator.store.list_page(**options)
                 comparing.that(

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from framework.errors import CorruptObjectError, SourceError, TaskClosedError
 from framework.iterator import AbstractSourceRecordIterator
+from framework.iterator.store_iterator import StoreRecordIterator
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject
 from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
@@ -66,7 +67,7 @@ def _one_more(iterator: AbstractSourceRecordIterator, seen: list[bytes]) -> bool
 
 @law("I5", "close twice is fine, use after close raises, and all that was open is closed, after errors too")
 def gives_back(rig: SourceRig, comparing: Comparing) -> None:
-    """Check closing before, during and after reading, an error at each read, and a single stream."""
+    """Check closing before, during and after reading, an error at each read, a single stream, and the store."""
     written = fill(rig)
     total = sum(map(len, written.values()))
     for records in (0, 1, BATCH + 1, total):
@@ -105,6 +106,8 @@ def gives_back(rig: SourceRig, comparing: Comparing) -> None:
             _raises(lambda: stream.read(1), SourceError, ValueError), "a stream gave bytes, or its end, after its close"
         )
     _no_handles(rig, comparing, "after a stream was closed by itself")
+    for close in [iterator.store.close] * 2 if isinstance(iterator, StoreRecordIterator) else []:
+        comparing.that(not _raises(close, Exception), "the store's close failed; it may be called twice")
 
 
 def _no_handles(rig: SourceRig, comparing: Comparing, example: str) -> None:

@@ -9,6 +9,7 @@ from tests.conformance.broken import crashes, delivery, listings, reading
 EXHIBITS: dict[type[SourceRig], str] = {
     listings.FirstPageOnly: "L1",
     listings.IgnoresThePageSize: "L1",
+    listings.NamesAnotherBucket: "L1",
     listings.GreaterOrEqual: "L2",
     listings.AfterMustExist: "L2",
     listings.BeginsAtTheFirstKey: "L2",
@@ -32,6 +33,7 @@ EXHIBITS: dict[type[SourceRig], str] = {
     reading.SharesItsPlace: "I4",
     reading.ClosesEverybodys: "I4",
     reading.ClosesNothing: "I5",
+    reading.ClosesOnlyOnce: "I5",
     reading.OpenAfterErrors: "I5",
     reading.QuietAfterClose: "I5",
     reading.IgnoresTheVersion: "I6",

@@ -42,6 +42,15 @@ class IgnoresThePageSize(WithStore):
             return super().list_page(page_size=page_size + 1, **arguments)
 
 
+class NamesAnotherBucket(WithStore):
+    """L1: objects have the name of another bucket, so no watermark replaces their positions."""
+
+    class Store(MemoryStore):
+        def list_page(self, **arguments):
+            page = super().list_page(**arguments)
+            return attrs.evolve(page, objects=[attrs.evolve(native, bucket="Lake") for native in page.objects])
+
+
 class GreaterOrEqual(WithIterator):
     """L2: a listing after k shows k again."""
 

@@ -232,6 +232,20 @@ class ClosesNothing(MemoryRig):
         self.store = self.Store()
 
 
+class ClosesOnlyOnce(MemoryRig):
+    """I5: a store forgets its session when it is closed, and looks for it when it is closed again."""
+
+    class Store(MemoryStore):
+        def close(self):
+            super().close()
+            del self.session
+
+    def __init__(self):
+        super().__init__()
+        self.store = self.Store()
+        self.store.session = "its own"
+
+
 class OpenAfterErrors(WithIterator):
     """I5: a stream is closed when it was read to its end, and forgotten when the reading fails."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import pickle
+import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
@@ -557,3 +558,47 @@ def test_one_mistake_as_a_text_is_one_mistake():
     with pytest.raises(ConfigError) as caught:
         structure({"one": {"low": 1}}, OneRoot, environment={})
     assert list(caught.value.mistakes) == ["[one] low: must be even"]
+
+
+def made_by(check):
+    """Load a section whose `validate_options` is this function; return the mistakes."""
+
+    @attrs.frozen(kw_only=True)
+    class Checked:
+        low: int = option(0, doc="Low.")
+        validate_options = check
+
+    root = attrs.make_class("CheckedRoot", {"one": attrs.field(type=Checked)}, frozen=True, kw_only=True)
+    with pytest.raises(ConfigError) as caught:
+        structure({"one": {"low": 1}}, root, environment={})
+    return list(caught.value.mistakes)
+
+
+def test_a_check_that_fails_is_named_with_its_line():
+    def fails(section):
+        yield "low: must be even"
+        raise LookupError("no table")
+
+    first, second = made_by(fails)
+    assert first == "[one] low: must be even"
+    assert re.fullmatch(
+        r"\[one\] validate_options of \S+\.Checked failed with LookupError: no table \(\S+, line \d+, in fails\)",
+        second,
+    )
+
+
+def test_a_check_that_returns_nothing_is_named():
+    """An author gathered the mistakes, and forgot to return them."""
+    (mistake,) = made_by(lambda section: None)
+    assert mistake.endswith("Checked returned None; it must yield a text for each mistake")
+
+
+def test_a_field_without_an_option_is_named():
+    @attrs.frozen(kw_only=True)
+    class Plain:
+        low: int = option(0, doc="Low.")
+        path: str = "data"
+        made: str = attrs.field(init=False, default="")
+
+    with pytest.raises(ConfigError, match=r"Plain: its field path is no option: write path: \.\.\. = option\("):
+        options_of(Plain)

@@ -27,3 +27,15 @@ def test_low_memory_is_no_mistake_of_the_configuration(error, monkeypatch):
     monkeypatch.setattr(schemas, "_avro_schema", failing)
     with pytest.raises(type(error)):
         list(schemas._schema_errors("{}", None))
+
+
+def test_an_error_that_is_its_own_cause_is_named():
+    def load(first, second):
+        try:
+            raise first from second
+        except ValueError as error:
+            raise second from error
+
+    said = r"mine failed with KeyError: 'b' \(\S*test_plugins, line \d+, in "
+    with pytest.raises(ConfigError, match=said), named_failure("mine"):
+        load(ValueError("a"), KeyError("b"))

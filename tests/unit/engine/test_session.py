@@ -2,11 +2,13 @@
 
 import pytest
 
+from framework.engine.session import Session
 from framework.errors import PositionError
 from framework.model.batches import RecordBatch
 from framework.model.objects import NativeObject, TopicPartition
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.kit.crash import Bench, CrashPoint
+from framework.testing.options import source_config
 from tests.conformance.rigs import MemoryRig
 from tests.support.positions import kinds, loaded, position, session_of
 
@@ -116,3 +118,11 @@ def record_events(rig):
     crash = CrashPoint()
     Bench(rig, topic="first", batch_length=5, queue_records=5).live(crash)
     return crash.events
+
+
+def test_a_recovery_makes_no_second_topic_of_positions():
+    """Its stream was renamed while the source ran: a new one would be in the way of the rename back."""
+    server = MemoryIggy()
+    with pytest.raises(PositionError, match=r"renamed .* while source .* Bring it back"):
+        Session.begin(server.connect(), source_config(), own_epochs={1})
+    assert server.topic_names("kit") == []

@@ -239,3 +239,9 @@ def test_low_memory_says_nothing_about_the_store(error):
     with pytest.raises(type(error)) as caught:
         translate(error, OBJECT)
     assert caught.value is error
+
+
+def test_an_error_that_is_its_own_cause_is_translated():
+    first, second = google.auth.exceptions.TransportError("away"), OSError("no route")
+    first.__cause__, second.__cause__ = second, first
+    assert "TransportError" in str(translate(first, OBJECT))

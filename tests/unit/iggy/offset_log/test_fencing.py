@@ -313,6 +313,22 @@ def test_a_lost_worker_of_this_process_is_waited_for_wherever_it_ran():
         begin_epoch(log_over(server.connect()), own_epochs={3}, waiting=waiting())
 
 
+@pytest.mark.parametrize(
+    ("led", "code", "text"),
+    [({1}, 3, "was taken over by an instance on elsewhere"), ((), 1, "is running already, on elsewhere")],
+)
+def test_who_was_away_while_another_one_took_over_is_not_started_again(led, code, text):
+    """A host that slept for a minute, and connects again."""
+    server = server_with_log()
+    at_work(server, epoch=1).close()
+    at_work(server, epoch=2)
+    before = len(records(server))
+    with pytest.raises(SourceRunningError, match=text) as caught:
+        begin_epoch(log_over(server.connect()), own_epochs=led, waiting=waiting())
+    assert caught.value.exit_code == code
+    assert len(records(server)) == before
+
+
 def test_a_second_instance_displaces_nobody():
     source = Source({"a": 3}, partitions=1)
     source.live()
