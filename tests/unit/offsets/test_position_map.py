@@ -757,6 +757,7 @@ def test_a_view_shows_its_own_moment_in_order():
     assert (len(view), repr(view), reading in view, len(positions)) == (3, "<3 positions>", True, 0)
     assert view != [done("a")]
     assert view != [done("a"), done("b"), done("c")]
+    assert view != 3
 
 
 # ---- one position in place of another
