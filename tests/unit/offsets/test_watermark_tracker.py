@@ -102,6 +102,19 @@ def test_what_each_page_shows_counts_once_as_compactable():
     assert tracker.compactable == 6
 
 
+def test_a_listing_of_a_part_changes_nothing_in_what_the_next_whole_one_expects(caplog):
+    tracker = OffsetManager().tracker
+    tracker.open(1000)
+    for listed, whole in ((3, True), (1, False), (3, True)):
+        caplog.clear()
+        tracker.begin_listing("", "", in_order=True, whole=whole)
+        tracker.start_at(100_000)
+        for _ in range(listed):
+            tracker.add_compacted(NATIVE)
+        tracker.complete(whole=whole)
+    assert not caplog.messages
+
+
 def test_each_key_list_tells_of_its_own_objects(caplog):
     caplog.set_level("INFO")
     tracker = OffsetManager().tracker
