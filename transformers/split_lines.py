@@ -6,7 +6,6 @@ there, and continues to the end of its last line. A split within one long line o
 
 from __future__ import annotations
 
-import attrs
 from typing_extensions import override
 
 from framework.model.objects import ResumePoint
@@ -40,8 +39,8 @@ class SplitLines(UnpackedStream):
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         start, end = split.window(source.size, mark)
-        outer = options if split.number == 1 else attrs.evolve(options, compression="none")
-        super().__init__(OnwardInput(source, end), outer, start=start, piece_bytes=piece_bytes, text=True)
+        # of the other splits than 1 nothing is unpacked: they start behind 0
+        super().__init__(OnwardInput(source, end), options, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
         self._split = split
         self._is_auto = options.compression == "auto"
@@ -80,10 +79,9 @@ class SplitLines(UnpackedStream):
         if self.packed:
             return piece
         before, self._at = self._at, self._at + len(piece)
-        if self._at >= self._split.end:
-            # the last line holds the split's last byte
-            cut = piece.find(b"\n", max(0, self._split.end - 1 - before)) + 1
-            if cut:
-                self._over = True
-                return piece[:cut]
+        # the last line holds the split's last byte: a piece before that byte has no end of it
+        cut = piece.find(b"\n", max(0, self._split.end - 1 - before)) + 1
+        if cut:
+            self._over = True
+            return piece[:cut]
         return piece

@@ -227,7 +227,7 @@ def _read_log(context: typer.Context, config: Path | None, settings: list[str] |
 
 
 def _chosen(found: Inspection, choice: PositionFilter | None) -> Iterator[OffsetManagerEntry]:
-    return (entry for entry in found.state.positions.view() if choice is None or choice.takes_entry(entry))
+    return (entry for entry in found.state.positions.view() if choice is None or choice.takes(entry.key))
 
 
 def unknown_text(choice: PositionFilter, entries: Iterable[OffsetManagerEntry]) -> str:

@@ -67,7 +67,7 @@ def reset_positions(connection: IggyConnection, config: SourceCommonConfig, rese
     """
 
     def change(state: LogState) -> None:
-        _warn_of_dead_letters(config, (entry for entry in state.positions.view() if reset.takes_entry(entry)))
+        _warn_of_dead_letters(config, (entry for entry in state.positions.view() if reset.takes(entry.key)))
         _reset(state, reset)
 
     done = _change(
@@ -230,7 +230,7 @@ def _reset(state: LogState, reset: PositionFilter) -> None:
         # The log was lost, and with it which generations there were: the last messages of a partition that may forget them
         # are counted at each start, and must not be taken for those of the generations to come.
         state.positions.floor = max(state.positions.floor, state.now_us // 1000)
-    for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes_entry(entry)]:
+    for key in [entry.get_manager_key() for entry in state.positions.view() if reset.takes(entry.key)]:
         state.positions.remove_object(key.whole())
     state.watermark = reset.removed_from(state.watermark)
     _list_again(state, reset)

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
 from framework.offsets.watermark import Watermark
-
-if TYPE_CHECKING:
-    from framework.model.positions import OffsetManagerEntry
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -40,10 +35,6 @@ class PositionFilter:
     def takes_object(self, bucket: str, key: str) -> bool:
         """Return whether it selects dead letters of that object."""
         return self.takes(key) and self.bucket in {None, bucket}
-
-    def takes_entry(self, entry: OffsetManagerEntry) -> bool:
-        """Return whether it selects this position."""
-        return self.everything or self.takes(entry.key)
 
     def touches(self, prefix: str) -> bool:
         """Return whether it may select an object below that prefix: a reset then drops the listing hints, too."""

@@ -1,5 +1,6 @@
 """A column of payloads is the same sequence as their list, however it was made, cut and joined."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from framework.model.payloads import (
     PayloadColumn,
     column_of,
     count_within,
+    decode_objects,
     join_payloads,
     line_feeds,
     size_of,
@@ -28,6 +30,8 @@ def same(made, payloads):
     assert [made[number] for number in range(-len(payloads), len(payloads))] == payloads * 2
     assert made == payloads
     assert payloads == made
+    assert made == column(payloads)
+    assert made != column([*payloads, b""])
     assert size_of(made) == size_of(payloads)
     assert made.sizes.tolist() == list(map(len, payloads))
     assert made.ended_with(b"<end>") == b"".join(payload + b"<end>" for payload in payloads)
@@ -70,6 +74,15 @@ def test_rows_of_a_parser_stay_with_their_payloads(parts):
     else:
         assert joined.parsed.decoder in decoders
         assert joined.parsed.rows == [payload.hex() for payload in joined]
+
+
+def test_objects_that_a_decoder_has_parsed_are_not_decoded_again():
+    decoder, rows = msgspec.json.Decoder(dict), [{"a": 1}]
+    parsed = column([b'{"a":1}']).with_parsed(ParsedRows(decoder, rows))
+    assert decode_objects(parsed, decoder) is rows
+    decoded = decode_objects(parsed, msgspec.json.Decoder(dict))
+    assert decoded == rows
+    assert decoded is not rows
 
 
 def test_payloads_with_line_feeds_stay_a_list():

@@ -17,6 +17,7 @@ from framework.model.positions import (
     check_numbering,
     numbers_alike,
 )
+from framework.model.splits import Split
 from tests.support.entries import KEY, NATIVE, ended, entry
 
 # ---- what a position says
@@ -157,6 +158,7 @@ def test_split_1_goes_by_the_objects_key_and_every_other_split_by_its_own():
 def test_a_split_knows_its_bytes():
     sizes = [entry(split_number=split_number, split_size=4).bytes_of(NATIVE) for split_number in (1, 2, 3)]
     assert sizes == [4, 4, 1]
+    assert Split(4, 4).bytes_of(9) == 0
     assert entry().bytes_of(NATIVE) == NATIVE.size == 9
 
 

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.model.message_ids import dead_letter_hash64, object_hash64
-from framework.model.splits import KeyPart, Split, division_of
+from framework.model.objects import ResumePoint
+from framework.model.splits import TAIL_BYTES, KeyPart, Split, division_of
 
 
 @given(st.integers(0, 1 << 50), st.integers(1, 100))
@@ -12,6 +13,17 @@ def test_the_shares_of_all_parts_are_the_object(size, parts):
     shares = [KeyPart(number, parts).bytes_of(size) for number in range(1, parts + 1)]
     assert sum(shares) == size
     assert max(shares) - min(shares) <= 1
+
+
+def test_a_split_is_requested_from_its_mark_or_the_byte_before_it_to_just_beyond_its_end():
+    split, size = Split(3, 1 << 20), 10 << 20
+    end = split.end + TAIL_BYTES
+    assert split.window(size) == (split.begin - 1, end)
+    assert split.window(size, ResumePoint(5, split.begin + 7)) == (split.begin + 7, end)
+    assert split.window(split.end + 9) == (split.begin - 1, split.end + 9)
+    assert Split(1, 1 << 20).window(3) == (0, 3)
+    behind = end + 1  # of a line that is longer than a split
+    assert split.window(size, ResumePoint(5, behind)) == (behind, behind)
 
 
 def test_what_a_position_stores_tells_splits_from_parts():

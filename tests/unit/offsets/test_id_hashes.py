@@ -162,6 +162,16 @@ def test_a_position_that_is_set_by_hand_gets_no_hash_of_another_object():
     assert entry_hash64(SOURCE, found[ONE]) != entry_hash64(SOURCE, found[OTHER])
 
 
+def test_the_objects_in_progress_are_looked_through_seldom(monkeypatch):
+    monkeypatch.setattr(id_hashes, "PRUNE_FROM", 3)
+    in_progress, looks = [], []
+    known = Identities(SOURCE, lambda: looks.append(len(in_progress)) or in_progress)
+    for number in range(100):
+        begun = known.take(start_of(f"{number}"))
+        in_progress.append(begun)
+    assert len(looks) < 10
+
+
 def test_the_hashes_of_ended_objects_do_not_accumulate(monkeypatch):
     monkeypatch.setattr(id_hashes, "PRUNE_FROM", 3)
     in_progress = []

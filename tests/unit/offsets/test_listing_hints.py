@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from framework.offsets import listing_hints
-from framework.offsets.listing_hints import MAX_BYTES, SMALL_PAGES, differs_notably, shortened, worth_keeping
+from framework.offsets.listing_hints import (
+    MAX_BYTES,
+    SMALL_PAGES,
+    ListingHints,
+    differs_notably,
+    shortened,
+    worth_keeping,
+)
 from tests.support.listing import BUCKETS, simulate
 
 text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=9)
@@ -53,6 +60,17 @@ def test_shortened_cut_points_keep_their_order_and_lie_between_the_keys_they_lay
 def test_nothing_is_kept_of_a_small_listing(pages):
     keys = BUCKETS["even numbers"](50 * pages)
     assert worth_keeping(simulate(keys, 4, page_size=50).histogram, 50) == ()
+
+
+@pytest.mark.parametrize("histogram", [(), (("a", 1), ("b", 2))])
+def test_hints_have_the_distribution_that_they_were_given(histogram):
+    given_before = ListingHints(of="s3://b", keys=("z",), counts=(9,), unordered=True)
+    assert given_before.with_histogram(histogram).histogram == histogram
+    assert given_before.with_histogram(histogram).unordered
+
+
+def test_a_listing_of_as_many_pages_as_are_worth_it_is_kept():
+    assert worth_keeping([("a", 10 * SMALL_PAGES)], 10) == [("a", 10 * SMALL_PAGES)]
 
 
 def kept_of(keys):

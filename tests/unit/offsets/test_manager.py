@@ -12,7 +12,7 @@ from framework.errors import NotAcknowledgedError, StoreUnavailableError
 from framework.model.batches import Acknowledgement
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.listing_hints import ListingHints
-from framework.offsets.manager import OffsetManager
+from framework.offsets.manager import OffsetManager, StartFacts
 from framework.offsets.offset_store import MemoryOffsetStore, PositionDelta
 from framework.offsets.partition_counts import PartitionState
 from framework.offsets.selection_scope import SelectionScope
@@ -40,6 +40,12 @@ def test_a_commit_moves_the_position_and_a_flush_writes_it_once():
     assert not manager.dirty
     assert not manager.flush()
     assert len(store.saved) == 1
+
+
+def test_a_manager_has_what_the_start_knows():
+    known = StartFacts(known_topics=["t"])
+    assert OffsetManager(facts=known).facts is known
+    assert OffsetManager().facts == StartFacts()
 
 
 @given(st.permutations([1, 2, 3, 4, 5]))
@@ -150,7 +156,7 @@ def test_of_some_keys_only_their_positions_are_loaded():
     store = MemoryOffsetStore()
     store.save(PositionDelta(entries=[entry(5), entry(2, key="other")]))
     manager = OffsetManager(store)
-    manager.populate_offset_manager([KEY])
+    manager.populate_offset_manager([KEY, entry(0, key="unknown").get_manager_key()])
     assert list(manager.table.entries()) == [entry(5)]
     manager.populate_offset_manager()
     assert len(list(manager.table.entries())) == 2

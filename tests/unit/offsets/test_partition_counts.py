@@ -52,6 +52,14 @@ def test_a_partition_holds_back_what_it_was_opened_with_and_another_holds_nothin
     assert manager.partitions.hold_back(TopicPartition("another", 0)) == 0
 
 
+def test_a_partition_that_is_opened_without_an_anchor_keeps_the_one_that_is_known():
+    anchors = {PARTITION: anchor_at(7)}
+    manager = OffsetManager(anchors=anchors)
+    manager.partitions.open(PARTITION, PartitionState())
+    assert anchors == {PARTITION: anchor_at(7)}
+    assert not manager.dirty
+
+
 def without_message(position, partition=PARTITION):
     return Acknowledgement(topic_partition=partition, batches=(batch(position, 0),), anchor=None)
 

@@ -4,7 +4,6 @@ import pytest
 
 from framework.offsets.position_filter import PositionFilter
 from framework.offsets.watermark import CoveredRange, Watermark
-from tests.support.positions import position
 
 ALL = [PositionFilter(), PositionFilter(prefix="")]
 KEYS = ["", "a", "a/", "a/b", "a/bc", "b"]
@@ -23,7 +22,6 @@ KEYS = ["", "a", "a/", "a/b", "a/bc", "b"]
 )
 def test_a_reset_takes_one_object_or_a_prefix_or_everything(reset, taken):
     assert [key for key in KEYS if reset.takes(key)] == taken
-    assert [key for key in KEYS if reset.takes_entry(position(key))] == taken
     assert reset.everything is (reset in ALL)
 
 

@@ -485,12 +485,28 @@ class Named(enum.IntEnum):
     ONE = 1
 
 
-@pytest.mark.parametrize("value", [2**64, -(2**63) - 1, "\ud800", (1, 2), [1], {"a": 1}, b"a", {1}, Named.ONE])
-def test_an_extra_without_a_stored_form_comes_back_as_it_was(value):
-    entry = done("k", extra={"a": value})
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("a", value) for value in (2**64, -(2**63) - 1, "\ud800", (1, 2), [1], {"a": 1}, b"a", {1}, Named.ONE)]
+    + [(1, "a")],
+)
+def test_an_extra_without_a_stored_form_comes_back_as_it_was(name, value):
+    entry = done("k", extra={name: value})
     positions = position_map([entry])
     assert exact(positions[entry.get_manager_key()]) == exact(entry)
     assert not list(positions.view().chunks())
+
+
+def test_a_position_of_a_class_of_its_own_comes_back_as_one():
+    class Own(OffsetManagerEntry):
+        pass
+
+    entry = Own(**msgspec.structs.asdict(done()))
+    assert type(position_map([entry])[entry.get_manager_key()]) is Own
+
+
+def test_a_finished_position_with_an_extra_has_a_stored_row():
+    assert position_map([done(extra={"a": 1, "b": None})]).final == 1
 
 
 def done(key="k", records=1, **more):
@@ -757,6 +773,7 @@ def test_a_view_shows_its_own_moment_in_order():
     assert (len(view), repr(view), reading in view, len(positions)) == (3, "<3 positions>", True, 0)
     assert view != [done("a")]
     assert view != [done("a"), done("b"), done("c")]
+    assert view != 3
 
 
 # ---- one position in place of another

@@ -57,6 +57,24 @@ def test_what_another_writer_saved_of_a_listing_is_taken_over():
     assert not manager.dirty
 
 
+# ---- the selection
+
+
+def test_a_watermark_without_ranges_refuses_no_selection_and_keeps_what_was_compacted():
+    """A reset took the ranges: every object is new, whatever is selected."""
+    watermark = Watermark(bucket="b").with_compacted({"": 7}, records=70)
+    now = replace(scope("p/"), bucket="c", options={"include": "another"})
+    now.check(scope(), watermark)
+    assert now.left_of(scope(), watermark) == replace(watermark, bucket="c")
+
+
+def test_the_watermark_of_an_unknown_selection_keeps_its_bucket():
+    """It would hide the objects of another one."""
+    table = PositionTable(watermark=Watermark(bucket="another").raised("", CoveredRange("", None, 9)))
+    BoundSelection(table).bind(scope(""))
+    assert table.watermark.bucket == "another"
+
+
 # ---- skips
 
 

@@ -22,6 +22,7 @@ HALF = entry(500, mark=ResumePoint(400, 9000), skipped=3)
 DONE = entry(1000, total=1000, skipped=3)
 FAILED = entry(300, total=300, failed=True)
 REWOUND = entry(200, total=1000)
+FAILED_REWOUND = entry(200, total=300, failed=True)  # a crash of the server took the others
 UNSAVED = entry(500, records_saved=300)
 
 
@@ -38,6 +39,7 @@ UNSAVED = entry(500, records_saved=300)
         (DONE, None, (1000, 1000, 3, None)),
         (FAILED, 100, (100, None, 0, None)),
         (FAILED, None, (300, 300, 0, None)),
+        (FAILED_REWOUND, None, (200, 200, 0, None)),
         (REWOUND, 700, (700, 1000, 0, None)),
         (REWOUND, None, (1000, 1000, 0, None)),
         (UNSAVED, 300, (300, None, 0, None)),
@@ -75,7 +77,11 @@ def test_what_was_accepted_before_ends_with_its_generation():
         ([position("ab", 5)], change(1), "'a' has no position"),
         ([HALF], change(501), "501 is more than the 500 records that are known to be in it .its end is not known yet"),
         ([DONE], change(1001), "1001 is more than the 1000 records that are known to be in it .that is its end"),
-        ([FAILED], change(301), "301 is more than the 300 records"),
+        (
+            [FAILED],
+            change(301),
+            "301 is more than the 300 records that are known to be in it .its end is not known yet",
+        ),
         ([UNSAVED], change(301), "301 is more than the 300 records"),
         ([UNSAVED], change(), "records 301 to 500 were sent, and a crash of the server could still take them"),
         ([UNSAVED.changed(total=900)], change(301), "records 301 to 500 were sent, and a crash of the server"),

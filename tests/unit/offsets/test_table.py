@@ -201,6 +201,40 @@ def test_a_count_of_a_version_that_gave_way_to_another_is_not_taken_back():
     assert not table.take(PositionDelta()).entries
 
 
+def test_an_unsaved_count_of_a_former_version_is_not_saved_behind_the_new_one():
+    table = PositionTable(position_map([entry(1)]))
+    table.put(KEY, entry(2))
+    table.begin(entry(0, version="v2", generation=2))
+    assert [position.version for position in table.take_begun().begun] == ["v2"]
+    assert not table.take(PositionDelta()).entries
+
+
+def test_a_compaction_gives_other_threads_the_lock_after_each_batch(monkeypatch):
+    monkeypatch.setattr("framework.offsets.table.COMPACT_BATCH", 2)
+    table, held = compacting_table(5), []
+    drop = table.positions.drop
+
+    def watched(compactable):
+        held.append(compactable)
+        return drop(compactable)
+
+    monkeypatch.setattr(table.positions, "drop", watched)
+    batches, lock = [], table.lock
+
+    class Watched:
+        def __enter__(self):
+            lock.acquire()
+
+        def __exit__(self, *_):
+            batches.append(len(held))
+            held.clear()
+            lock.release()
+
+    table.lock = Watched()
+    assert table.compact(lambda _: False) == 5
+    assert list(filter(None, batches)) == [2, 2, 1]
+
+
 def test_a_compaction_counts_what_the_watermark_replaces_and_what_is_gone():
     watermark = Watermark(bucket="b").raised("", CoveredRange("", None, 9))
     old = final(3, key="old", modified_ms=5)

@@ -41,6 +41,12 @@ def test_ranges_that_a_lower_time_ends_at_stay_as_they_are():
     assert mark.raised("", CoveredRange("c", "m", 7)) == mark
 
 
+def test_a_prefix_without_a_range_hides_nothing():
+    mark = Watermark(bucket="b", prefixes={"": ()})
+    assert not mark
+    assert not mark.covers("b", "k", 1)
+
+
 @given(st.lists(stretches(), max_size=8), st.lists(KEYS, max_size=12))
 def test_a_key_has_the_latest_time_of_all_ranges_that_hold_it(all_ranges, keys):
     mark = raised(all_ranges)

@@ -9,7 +9,7 @@ from framework.model.key_range import KeyRange
 from framework.model.positions import OffsetManagerKey
 from framework.offsets.manager import OffsetManager
 from framework.offsets.position_map import position_map
-from framework.offsets.watermark import Watermark
+from framework.offsets.watermark import CoveredRange, Watermark
 from tests.support.entries import KEY, NATIVE, PARTITION, BrokenStore, batch, entry, final, splits_of
 
 
@@ -100,6 +100,19 @@ def test_what_each_page_shows_counts_once_as_compactable():
             tracker.add_known(attrs.evolve(NATIVE, modified_ms=5))
         tracker.advance_over(KeyRange(after, until))
     assert tracker.compactable == 6
+
+
+def test_a_listing_of_a_part_changes_nothing_in_what_the_next_whole_one_expects(caplog):
+    tracker = OffsetManager().tracker
+    tracker.open(1000)
+    for listed, whole in ((3, True), (1, False), (3, True)):
+        caplog.clear()
+        tracker.begin_listing("", "", in_order=True, whole=whole)
+        tracker.start_at(100_000)
+        for _ in range(listed):
+            tracker.add_compacted(NATIVE)
+        tracker.complete(whole=whole)
+    assert not caplog.messages
 
 
 def test_each_key_list_tells_of_its_own_objects(caplog):
@@ -278,12 +291,18 @@ def test_a_listing_of_another_prefix_does_not_make_an_object_gone_for_good():
     assert names_left(manager) == []
 
 
-def test_an_object_that_an_earlier_run_missed_is_not_gone_before_a_listing_of_this_run_is_complete():
+def missed_before(window_ms):
+    """An earlier run with a window had a watermark, and missed an object in its listings."""
     manager = OffsetManager(
-        positions=position_map([entry().changed(missing_since_ms=5)]), watermark=Watermark(bucket="b")
+        positions=position_map([entry().changed(missing_since_ms=5)]),
+        watermark=Watermark(bucket="b").raised("", CoveredRange("", None, 100_000)),
     )
-    manager.tracker.open(1000)
-    assert names_left(manager) == ["k"]
+    manager.tracker.open(window_ms)
+    return manager
+
+
+def test_an_object_that_an_earlier_run_missed_is_not_gone_before_a_listing_of_this_run_is_complete():
+    assert names_left(missed_before(1000)) == ["k"]
 
 
 def test_without_a_window_nothing_is_ever_missing():
@@ -294,3 +313,4 @@ def test_without_a_window_nothing_is_ever_missing():
     complete_listing(manager, 9_000_000)
     assert names_left(manager) == ["k"]
     assert manager.get_entry(KEY).missing_since_ms == 0
+    assert names_left(missed_before(None)) == ["k"]

@@ -623,6 +623,8 @@ def test_500_levels_can_be_read_from_any_place_of_a_program(name):
 def test_nesting_beyond_the_parser_is_a_bad_record_and_no_crash():
     deep = b"[" * 200_000 + b"]" * 200_000
     assert read(b"1\n" + deep + b"\n2\n") == [(1, b"1"), (2, RecordError), (3, b"2")]
+    with pytest.raises(RecordError, match="JSON that is nested too deeply to check"):
+        list(make_transformer(InputOptions(format="jsonl")).records(BytesInput(deep)))
 
 
 def test_records_raises_the_first_bad_one():

@@ -164,12 +164,47 @@ def test_a_split_that_is_opened_from_its_objects_first_byte_asks_for_more_once_i
     assert source.asked == [(0, 4), (4, 10)]
 
 
+def test_a_split_goes_on_with_the_line_at_its_mark():
+    data = b"".join(b"line %d\n" % number for number in range(9))
+    mark = ResumePoint(1, data.index(b"line 4"))
+    assert read(BytesInput(data), Split(2, 16)) == [(1, b"line 3"), (2, b"line 4")]
+    assert read(BytesInput(data), Split(2, 16), skip=1, mark=mark) == [(2, b"line 4")]
+
+
+def test_a_split_that_begins_like_a_packed_object_is_read_as_it_is():
+    lines = [b"{}", b"\x1f\x8b\x08\0", b"{}"]
+    data = b"".join(line + b"\n" for line in lines)
+    for size in (3, 4):  # the byte before a split is read, too
+        found = [read(BytesInput(data), Split(number, size), text(compression="auto")) for number in (1, 2, 3)]
+        assert [line for part in found for _, line in part] == lines
+
+
+def test_a_request_is_closed_before_the_next_begins_and_with_its_stream():
+    events = []
+
+    class Source(BytesInput):
+        def open(self, start=0, end=None):
+            stream = super().open(start, end)
+            events.append("open")
+            close = stream.close
+            stream.close = lambda: (events.append("close"), close())
+            return stream
+
+    stream = OnwardInput(Source(b"0123456789"), 4).open()
+    assert stream.read(99) + stream.read(99) == b"0123456789"
+    stream.close()
+    assert events == ["open", "close"] * 2
+
+
 def test_a_line_longer_than_a_split_is_read_to_its_end_with_few_requests():
     line = b"x" * (9 * S)
     source = Watched(b"first\n" + line + b"\nlast\n")
     assert read(source, Split(1, S), text(max_record_bytes=64_000_000)) == [(1, b"first"), (2, line)]
     assert len(source.asked) < 12
     assert [end for _, end in source.asked[:-1]] == [start for start, _ in source.asked[1:]]
+    onward = [end - start for start, end in source.asked[1:-1]]
+    assert onward == [onward[0] << at for at in range(len(onward))], "twice as many bytes with each request"
+    assert len(onward) > 2
 
 
 def test_a_line_that_is_too_long_is_reported_once_by_the_split_in_which_it_begins():

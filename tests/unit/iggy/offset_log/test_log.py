@@ -53,6 +53,15 @@ def test_records_of_others_are_followed_and_neither_ones_own_nor_those_of_anothe
     assert (rig.log.next_offset, rig.log.messages, rig.log.foreign) == (8, 4, 2)
 
 
+def test_what_is_followed_while_another_follows_comes_once(monkeypatch):
+    rig = Rig(monkeypatch, record(1), record(2), record(3))
+    followed = rig.log.follow()
+    assert next(followed).epoch == 1
+    assert rig.follow() == [2, 3]
+    assert list(followed) == []
+    assert (rig.log.next_offset, rig.log.messages) == (3, 3)
+
+
 def test_a_follower_that_reads_an_own_record_before_its_append_returns_takes_it_for_its_own(monkeypatch):
     """Under load the answers to the append and to another thread's poll may come before the append returns to its caller."""
     rig = Rig(monkeypatch, record(1))

@@ -68,6 +68,28 @@ def test_the_mark_of_another_source_or_one_that_may_not_be_looked_at_says_nothin
     assert mark_of("s" * 99) == f"source {'s' * 36} 8eb7c5ba2fe9c606", "earlier versions have set it"
 
 
+@pytest.mark.parametrize("error", [IggyAuthError("may not"), IggyProtocolError("no groups")])
+def test_a_user_who_may_not_list_the_topics_finds_no_log_lost(error, monkeypatch):
+    rig = Rig()
+    rig.connection.ensure_group("kit", "records", mark_of("kit"))
+
+    def refuse(*_):
+        raise error
+
+    monkeypatch.setattr(rig.connection, "topic_names", refuse)
+    TopicMarks(rig.connection, "kit", rig.state).check_log(["offsets"])
+
+
+def test_the_server_is_asked_once_for_the_mark_of_a_topic(monkeypatch):
+    rig = Rig()
+    rig.connection.ensure_group("kit", "records", mark_of("kit"))
+    asked, has_group = [], rig.connection.has_group
+    monkeypatch.setattr(rig.connection, "has_group", lambda *place: asked.append(place) or has_group(*place))
+    marks = TopicMarks(rig.connection, "kit", rig.state)
+    assert [marks.is_marked("records") for _ in range(3)] == [True] * 3
+    assert asked == [("kit", "records", mark_of("kit"))]
+
+
 @pytest.mark.parametrize("known", [False, True], ids=["log of epochs alone", "log that knows a topic"])
 def test_a_log_that_was_lost_is_noticed_at_any_topic_of_the_stream(known):
     rig = Rig()

@@ -136,6 +136,13 @@ def anchored(behind=0, **options):
     return rig
 
 
+def test_a_partition_with_an_anchor_whose_topic_was_not_noted_goes_on_from_it():
+    rig = Rig()
+    rig.state.anchors[PARTITION] = rig.others(2)
+    rig.others(3)
+    assert rig.read().messages == 3
+
+
 def test_an_anchor_that_is_there_is_where_the_replay_begins():
     rig = anchored(2)
     found = rig.read()

@@ -4,8 +4,9 @@ import pytest
 
 from framework.errors import PositionError
 from framework.iggy.offset_log import codec
-from framework.iggy.offset_log.records import Claim
+from framework.iggy.offset_log.records import Claim, SnapshotFooter
 from framework.iggy.offset_log.running_instances import RunningInstances
+from framework.offsets.position_map import position_map
 from framework.testing.fakes.memory_iggy import MemoryIggy
 from framework.testing.options import source_config
 from tests.support.positions import LOG, epoch_of, kinds, log_over, server_with_log
@@ -54,8 +55,25 @@ def test_an_instance_is_seen_as_long_as_the_server_lists_its_connection(clock):
         assert instances.look().token == epoch.claim.token
         assert (instances.claimed_before, instances.load_seconds) == (True, 2.0)
     log.connection.close()
-    assert (instances.look(), instances.claimed_before, instances.load_seconds) == (None, True, 2.0)
+    for _ in range(2):
+        assert (instances.look(), instances.claimed_before, instances.load_seconds) == (None, True, 2.0)
     assert kinds(server) == before, "a standby writes nothing"
+
+
+def test_a_later_look_reads_only_what_is_new_in_the_log(monkeypatch):
+    server = server_with_log()
+    epoch_of(server)
+    connection, polled = server.connect(), []
+    instances = RunningInstances(connection, source_config())
+    instances.look()
+    poll = connection.poll
+    monkeypatch.setattr(
+        connection,
+        "poll",
+        lambda *place, offset, count: polled.append(offset) or poll(*place, offset=offset, count=count),
+    )
+    assert instances.look() is not None
+    assert set(polled) == {len(kinds(server))}
 
 
 def test_an_instance_that_has_gone_before_the_first_look_has_run():
@@ -63,6 +81,13 @@ def test_an_instance_that_has_gone_before_the_first_look_has_run():
     log, _ = epoch_of(server)
     log.connection.close()
     instances = standby(server)
+    assert (instances.look(), instances.claimed_before) == (None, True)
+
+
+def test_a_log_whose_snapshot_names_no_claim_is_of_a_source_that_has_run():
+    instances = standby(
+        server_with_log(*codec.encode_snapshot("kit", 1, position_map().view(), SnapshotFooter(), number=1, at=0))
+    )
     assert (instances.look(), instances.claimed_before) == (None, True)
 
 

@@ -457,6 +457,12 @@ def test_large_segments_or_ones_of_unknown_size_are_left_alone(segment_bytes, mo
     assert asked == [], "no user needs a permission for what deletes nothing"
 
 
+def test_of_a_log_whose_topic_is_gone_nothing_is_deleted(monkeypatch):
+    leader = busy(150)
+    monkeypatch.setattr(leader.log.connection, "get_topic", lambda *_: None)
+    assert trim(leader.log, leader.log.next_offset, leader.log.total_bytes) == 0
+
+
 def test_the_segment_that_is_being_written_is_never_deleted(caplog):
     caplog.set_level("DEBUG", logger=snapshots.__name__)
     leader = busy(150)
