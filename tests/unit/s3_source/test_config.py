@@ -133,11 +133,11 @@ def test_every_option_is_documented_and_its_default_lies_in_its_range():
     options = options_of(S3Config)
     assert {one.name for one in options} == {field.name for field in attrs.fields(S3Config)}
     for one in options:
-        assert one.metadata.doc.endswith("."), one.name
-        if one.metadata.minimum is not None:
-            assert one.metadata.minimum <= one.default <= one.metadata.maximum
-        if one.metadata.choices is not None:
-            assert one.default in one.metadata.choices
+        assert one.doc.endswith("."), one.name
+        if one.minimum is not None:
+            assert one.minimum <= one.default <= one.maximum
+        if one.choices is not None:
+            assert one.default in one.choices
         assert one.required == (one.name == "bucket")
 
 
