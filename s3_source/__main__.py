@@ -20,9 +20,18 @@ with contextlib.suppress(FileNotFoundError):  # it was removed
     if sys.path and sys.path[0] == str(Path.cwd()) and Path(__file__).resolve().parents[1] != Path.cwd():
         sys.path.append(sys.path.pop(0))
 
-from framework.cli import leave, run
-from s3_source.demo import demo
-from s3_source.task import S3SourceTask
+try:
+    from framework.cli import leave, run
+    from s3_source.demo import demo
+    from s3_source.task import S3SourceTask
+except ModuleNotFoundError as missing:
+    if __name__ != "__main__":
+        raise
+    sys.stderr.write(
+        f"error: {sys.executable} has no package {missing.name}: start the program with the Python of the environment in which "
+        "it is installed; in a checkout that is .venv/bin/python, which `make demo` makes\n"
+    )
+    sys.exit(3)  # a person must act
 
 if __name__ == "__main__":
     leave(run("s3_source", S3SourceTask, demo=demo))

@@ -6,6 +6,7 @@ import errno
 import importlib
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -156,6 +157,16 @@ def test_a_signal_while_modules_load_ends_also_the_first_process_of_a_container(
     script = FIRST_PROCESS % (name, program)
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.Signals[name], "", "")
+
+
+@pytest.mark.parametrize("program", ["s3_source", "gcs_source"])
+def test_a_python_without_our_packages_is_named(program):
+    without_packages = [sys.executable, "-S", "-m", program, "--version"]
+    done = subprocess.run(without_packages, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert re.fullmatch(
+        rf"error: {re.escape(sys.executable)} has no package \w+: start .* \.venv/bin/python.*\n", done.stderr
+    )
 
 
 LATER = """
