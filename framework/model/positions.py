@@ -292,9 +292,14 @@ class OffsetManagerEntry(Struct, frozen=True, kw_only=True, rename=_NAMES.get):
         return msgspec.structs.replace(self, **changes)
 
     def recovered(self, records_done: int) -> OffsetManagerEntry:
-        """Return the position after recovery found this many records in the topic, possibly fewer than recorded."""
+        """Return the position after recovery found this many records in the topic, possibly fewer than recorded.
+
+        A position that was not finished, and is found with all its records, is read on to its end: a leader may have
+        assigned it by its older count, and its worker must not have forgotten it as final by then.
+        """
         mark = self.mark if self.mark is not None and self.mark.record <= records_done else None
-        return self.changed(records_done=records_done, mark=mark)
+        is_found_whole = not self.finished and records_done == self.total
+        return self.changed(records_done=records_done, mark=mark, total=None if is_found_whole else self.total)
 
     def reopened(self) -> OffsetManagerEntry:
         """Return the position of a failed object, to be read further."""

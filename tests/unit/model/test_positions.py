@@ -71,6 +71,13 @@ def test_a_position_whose_tail_was_lost_goes_on_where_the_topic_ends_and_keeps_i
     assert entry(6, mark=ResumePoint(4, 40)).recovered(4).mark == ResumePoint(4, 40)
 
 
+def test_a_position_that_is_found_whole_is_read_on_to_its_end():
+    tail_lost = ended(6, records_saved=2).recovered(4)
+    found = tail_lost.recovered(6)
+    assert (found.records_done, found.total, found.finished) == (6, None, False)
+    assert ended(6, records_saved=2).recovered(6).finished  # nothing new was found
+
+
 @given(any_entry(), any_entry())
 def test_a_copy_with_other_values_has_all_else_of_the_first_and_leaves_the_first_as_it_was(position, other):
     before = msgspec.structs.asdict(position)

@@ -36,6 +36,16 @@ def test_a_position_that_a_leader_began_is_known_from_then_on():
     assert not manager.dirty  # the leader has stored it
 
 
+def test_a_position_that_was_set_back_and_is_found_whole_is_known_when_a_leader_assigns_it_by_its_older_count():
+    set_back = ended(6).changed(records_done=2, records_saved=2)
+    worker = PositionTable(position_map([set_back]))
+    found = set_back.recovered(6).changed(records_saved=6)
+    worker.put(KEY, found)
+    worker.take(PositionDelta())
+    worker.forget_final([found])
+    assert worker.adopt(set_back).records_done == 6
+
+
 @pytest.mark.parametrize("leaders", [0, 4, 9])
 def test_the_owners_own_count_decides_where_reading_begins(leaders):
     """A leader may know less than its worker, and after a crash of the server, for a moment, more than there is."""
