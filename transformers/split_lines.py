@@ -39,7 +39,7 @@ class SplitLines(UnpackedStream):
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
         start, end = split.window(source.size, mark)
-        # of the other splits than 1 nothing is unpacked: they start behind 0
+        # Only the first split can be packed: behind byte 0 nothing is unpacked.
         super().__init__(OnwardInput(source, end), options, start=start, piece_bytes=piece_bytes, text=True)
         self._object = source
         self._split = split

@@ -321,11 +321,10 @@ def _at_work(
     if own_epochs and claim.epoch > max(own_epochs):
         replaced = SourceRunningError(
             f'source "{source}" was taken over by an instance on {claim.who}, while this one had no connection to Iggy, so this '
-            f"one ends"
+            "one ends"
         )
-        replaced.exit_code = (
-            EXIT_PERSON  # a supervisor would start it again and again, and after the end of the other one
-        )
+        # With 1 a supervisor would start it again and again, and it would take over once the other one ends.
+        replaced.exit_code = EXIT_PERSON
         return replaced
     if claimed:  # it has had the time to read the claim and end, or to be dropped
         return SourceRunningError(
